@@ -1,0 +1,17 @@
+.PHONY: quality test slow smoke
+
+PYTHON ?= python
+
+quality:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+test:
+	$(PYTHON) -m pytest
+
+slow:
+	$(PYTHON) -m pytest -m slow
+
+smoke:
+	$(PYTHON) -m pipelines.cli quickstart --out runs/smoke encoders.target.epochs=20

@@ -1,0 +1,82 @@
+"""Errors that name the value, what is allowed and the remedy; and the checks that raise them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class ConfigError(ValueError):
+    """A parameter the user chose is impossible; the message names it, its value and what is allowed."""
+
+
+class ShapeError(ValueError):
+    """An array has another shape than the one documented."""
+
+
+class NumericError(ValueError):
+    """An array holds NaN or infinity; the message names the first samples concerned."""
+
+
+def check_shape(name: str, array: Any, expected: str, **sizes: int) -> tuple[int, ...]:
+    """Check the shape of an array against letters, and return the shape.
+
+    Args:
+        name: what the array is called in the message.
+        array: anything with a ``shape``.
+        expected: one word per axis, for example ``"N V D"``; a number fixes the size.
+        sizes: fixed sizes of letters, for example ``D=128``.
+
+    Raises:
+        ShapeError: the number of axes or a size differs, or one letter stands for two sizes.
+
+    Example:
+        >>> check_shape("views", np.zeros((4, 10, 8)), "N V D", D=8)
+        (4, 10, 8)
+    """
+    shape = tuple(int(size) for size in array.shape)
+    letters = expected.split()
+    known: dict[str, int] = dict(sizes)
+    matches = len(shape) == len(letters)
+    for letter, size in zip(letters, shape, strict=False):
+        wanted = int(letter) if letter.isdigit() else known.setdefault(letter, size)
+        matches = matches and wanted == size
+    if not matches:
+        fixed = ", ".join(f"{letter}={size}" for letter, size in sizes.items())
+        raise ShapeError(f"{name} has shape {shape}, expected ({expected})" + (f" with {fixed}" if fixed else ""))
+    return shape
+
+
+def check_choice(name: str, value: str, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``allowed``; otherwise raise `ConfigError` listing them."""
+    choices = sorted(allowed)
+    if value not in choices:
+        raise ConfigError(f"{name} = {value!r}, allowed: {', '.join(choices)}")
+    return value
+
+
+def check_range(
+    name: str, value: float, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False
+) -> float:
+    """Return ``value`` if ``low <= value <= high`` (``low < value`` with ``open_low``); else raise `ConfigError`."""
+    inside = (low < value if open_low else low <= value) and value <= high
+    if not inside:  # also catches NaN
+        bracket = "(" if open_low else "["
+        raise ConfigError(f"{name} = {value}, allowed: {bracket}{low}, {high}]")
+    return value
+
+
+def check_finite(name: str, array: np.ndarray | torch.Tensor, ids: Sequence[str] | np.ndarray | None = None) -> None:
+    """Raise `NumericError` naming the first samples (rows) of ``array`` (N, ...) that hold NaN or infinity."""
+    if isinstance(array, torch.Tensor):
+        finite = torch.isfinite(array).reshape(len(array), -1).all(dim=1).cpu().numpy()
+    else:
+        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not finite.all():
+        rows = np.flatnonzero(~finite)
+        named = [str(ids[row]) if ids is not None else f"row {row}" for row in rows[:5]]
+        raise NumericError(f"{name} is not finite for {len(rows)} of {len(finite)} samples: {', '.join(named)}")

@@ -1,0 +1,38 @@
+"""A four-layer convolutional network for images of 8 to 32 pixels: trains in under a minute on one core."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+WIDTHS = (16, 32, 64, 128)
+STRIDES = (1, 1, 2, 2)
+
+
+class Conv4(nn.Module):
+    """Four 3x3 convolutions with batch norm and ReLU, then the mean over positions: (B, C, H, W) to (B, 128)."""
+
+    width = WIDTHS[-1]
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        before = channels
+        for index, (width, stride) in enumerate(zip(WIDTHS, STRIDES, strict=True), start=1):
+            layers[f"conv{index}"] = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
+            layers[f"norm{index}"] = nn.BatchNorm2d(width)
+            layers[f"relu{index}"] = nn.ReLU(inplace=True)
+            before = width
+        self.layers = nn.Sequential(layers)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, 128)."""
+        features: torch.Tensor = self.layers(images)
+        return features.mean(dim=(2, 3))
+
+
+def conv4(channels: int) -> Conv4:
+    """The backbone of the quickstart (97,392 parameters for one channel)."""
+    return Conv4(channels)

@@ -1,0 +1,65 @@
+"""Residual networks (He et al., 2016): torchvision's ResNet-18 and a small one with one block per stage.
+
+The CIFAR stem is a 3x3 convolution with stride 1 and no max-pooling, as in the MoCo CIFAR recipe that
+EncoderMI uses; the ImageNet stem is torchvision's own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torchvision.models import resnet18 as torchvision_resnet18
+from torchvision.models.resnet import BasicBlock
+
+
+class ResNet8(nn.Module):
+    """Stem with stride 2 and three basic blocks of 32, 64, 128 channels: (B, C, H, W) to (B, 128)."""
+
+    width = 128
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(inplace=True),
+        )
+        self.blocks = nn.Sequential(BasicBlock(32, 32), _downsampling_block(32, 64), _downsampling_block(64, 128))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, 128)."""
+        features: torch.Tensor = self.blocks(self.stem(images))
+        return features.mean(dim=(2, 3))
+
+
+def _downsampling_block(before: int, after: int) -> nn.Module:
+    shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
+    block: nn.Module = BasicBlock(before, after, stride=2, downsample=shortcut)
+    return block
+
+
+def resnet8(channels: int) -> nn.Module:
+    """The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels)."""
+    return ResNet8(channels)
+
+
+def resnet18(channels: int) -> nn.Module:
+    """ResNet-18 with the CIFAR stem: the target of EncoderMI's CIFAR-10 experiments, D = 512."""
+    return _without_classifier(channels, cifar_stem=True)
+
+
+def resnet18_imagenet(channels: int) -> nn.Module:
+    """ResNet-18 with the ImageNet stem (7x7 stride 2, max-pooling), D = 512."""
+    return _without_classifier(channels, cifar_stem=False)
+
+
+def _without_classifier(channels: int, *, cifar_stem: bool) -> nn.Module:
+    network: nn.Module = torchvision_resnet18(weights=None)
+    network.width = network.fc.in_features  # type: ignore[union-attr,assignment]
+    network.fc = nn.Identity()
+    if cifar_stem:
+        network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    elif channels != 3:
+        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    return network

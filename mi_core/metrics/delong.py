@@ -1,0 +1,150 @@
+"""Area under the ROC curve with DeLong's variance, alone and as the difference of two on the same samples.
+
+Variance: DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or more correlated ROC curves"
+(Biometrics, 1988), from placements found by sorting in O(N log N) as in Sun and Xu, "Fast implementation of DeLong's
+algorithm" (IEEE Signal Processing Letters, 2014). Interval of one AUC: normal on the logit scale (Pepe, 2003, section
+5.2); the plain normal interval covers about .86 instead of .95 at an AUC of .999 with 440 + 440 samples, this one .93
+or more. Interval of a difference: the two logit intervals joined by the variance estimates recovery of Zou and Donner
+(Statistics in Medicine, 2008) with DeLong's correlation; it equals the plain paired interval where that one is good
+and stays honest near 1 and for few samples.
+
+Letters: N samples = M members + K non-members; V10 (M,) and V01 (K,) are the placements of DeLong's equation 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+
+from mi_core.checks import ConfigError, ShapeError, check_finite, check_shape
+from mi_core.metrics.intervals import NORMAL_95
+from mi_core.records import BoolArray, Estimate, FloatArray
+
+_Float64 = npt.NDArray[np.float64]
+
+
+def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
+    """The scores of the members (M,) and of the non-members (K,), checked, as float64.
+
+    Raises:
+        ShapeError: scores or member are not (N,), or one class is empty.
+        ConfigError: member is not boolean.
+        NumericError: a score is NaN or infinite.
+    """
+    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    check_shape("scores", values, "N")
+    check_shape("member", labels, "N", N=len(values))
+    if labels.dtype != np.bool_:
+        raise ConfigError(f"member has dtype {labels.dtype}, allowed: bool; pass member.astype(bool)")
+    check_finite("scores", values)
+    members, nonmembers = values[labels], values[~labels]
+    if not (len(members) and len(nonmembers)):
+        raise ShapeError(f"both classes are needed, got {len(members)} members and {len(nonmembers)} non-members")
+    return members, nonmembers
+
+
+def placements(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
+    """DeLong's placements: the share of the other class that lies below a member, or above a non-member.
+
+    Args:
+        scores: (N,) higher = more likely a member.
+        member: (N,) bool.
+
+    Returns:
+        V10 (M,) and V01 (K,), both in [0, 1], ties counted half; the mean of either is the AUC.
+
+    Raises:
+        ShapeError: as `split_scores`, or a class has fewer than 2 samples (a variance needs 2).
+        ConfigError, NumericError: as `split_scores`.
+
+    Example:
+        >>> v10, v01 = placements(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
+        >>> v10.tolist(), v01.tolist()
+        ([1.0, 0.5], [0.5, 1.0])
+    """
+    members, nonmembers = split_scores(scores, member)
+    if min(len(members), len(nonmembers)) < 2:
+        raise ShapeError(
+            f"an AUC with an interval needs 2 samples of each class, got {len(members)} members"
+            f" and {len(nonmembers)} non-members"
+        )
+    return _share_below(members, nonmembers), 1 - _share_below(nonmembers, members)
+
+
+def auc(scores: FloatArray, member: BoolArray) -> Estimate:
+    """Area under the ROC curve with its DeLong interval.
+
+    Where the scores separate the classes perfectly (AUC 0 or 1), or are all equal, DeLong's variance is 0. The interval
+    then rests on the min(M, K) disjoint pairs of a member and a non-member: if the true AUC were A, all of them would
+    agree with probability at most A ** min(M, K), whatever the distribution. It is conservative.
+
+    Args:
+        scores: (N,) higher = more likely a member.
+        member: (N,) bool.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: as `placements`.
+
+    Example:
+        >>> estimate = auc(np.arange(20.0), np.arange(20) >= 10)
+        >>> estimate.value, round(estimate.low, 3), estimate.high, estimate.n
+        (1.0, 0.692, 1.0, 20)
+    """
+    return _auc(*placements(scores, member))
+
+
+def auc_difference(scores_a: FloatArray, scores_b: FloatArray, member: BoolArray) -> Estimate:
+    """AUC of ``scores_a`` minus AUC of ``scores_b`` on the same samples, in [-1, 1], with its paired interval.
+
+    Args:
+        scores_a: (N,) higher = more likely a member.
+        scores_b: (N,) of the same samples in the same order.
+        member: (N,) bool.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: as `placements`, for either.
+
+    Example:
+        >>> member = np.arange(40) % 2 == 0
+        >>> auc_difference(member * 1.0, -1.0 * member, member).value
+        1.0
+    """
+    placed_a, placed_b = placements(scores_a, member), placements(scores_b, member)
+    a, b = _auc(*placed_a), _auc(*placed_b)
+    covariance = sum(np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True))
+    correlation = _correlation(covariance)
+    value = a.value - b.value
+    low = value - _joined(a.value - a.low, b.high - b.value, correlation)
+    high = value + _joined(a.high - a.value, b.value - b.low, correlation)
+    return Estimate(value, low, high, a.n)
+
+
+def _share_below(values: _Float64, others: _Float64) -> _Float64:
+    """The share of ``others`` below each of ``values``; ties count half."""
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    return np.asarray(below / (2 * len(others)), dtype=np.float64)
+
+
+def _auc(v10: _Float64, v01: _Float64) -> Estimate:
+    value, n = float(v10.mean()), len(v10) + len(v01)
+    error = math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
+    if error == 0:  # all pairs agree (value 0 or 1) or are tied (value 0.5)
+        agreement = 0.025 ** (1 / min(len(v10), len(v01)))
+        return Estimate(value, value * agreement, 1 - (1 - value) * agreement, n)
+    reach = NORMAL_95 * error / (value * (1 - value))
+    return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)
+
+
+def _correlation(covariance: npt.NDArray[np.floating[Any]]) -> float:
+    scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
+    return float(np.clip(covariance[0, 1] / scale, -1, 1)) if scale > 0 else 0.0
+
+
+def _joined(reach_a: float, reach_b: float, correlation: float) -> float:
+    """How far the bound of a difference lies from it, from the reach of each interval (Zou and Donner, equation 3)."""
+    return math.sqrt(max(reach_a**2 + reach_b**2 - 2 * correlation * reach_a * reach_b, 0.0))

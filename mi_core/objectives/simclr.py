@@ -1,0 +1,92 @@
+"""SimCLR (Chen, Kornblith, Norouzi, Hinton, 2020): two views of one image attract, all others repel.
+
+NT-Xent, equation 1 of section 2.1: for the 2B views of a batch, each against its partner and the other
+2B - 2 views, on cosine similarity divided by a temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core.checks import check_range, check_shape
+from mi_core.encoders.projection import projection_head
+from mi_core.objectives.gather import gather, world
+
+
+def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:
+    """NT-Xent of two views per image: the mean over this worker's 2B views.
+
+    Args:
+        first, second: (B, D) projections of the two views, of any length; B is equal on all workers.
+        temperature: tau > 0.
+
+    Returns:
+        A scalar, float32. Under a process group the negatives come from all workers, and the mean over
+        workers of this value and of its gradient equals the single-process one on the whole batch.
+
+    Raises:
+        ShapeError: the views differ in shape.
+        ConfigError: the temperature is not above 0.
+
+    Example:
+        >>> float(nt_xent(torch.eye(2), torch.eye(2), temperature=1.0).round(decimals=4))
+        0.5514
+    """
+    batch, width = check_shape("first", first, "B D")
+    check_shape("second", second, "B D", B=batch, D=width)
+    check_range("temperature", temperature, 0, open_low=True)
+    local = F.normalize(torch.cat([first, second]).float(), dim=1)  # (2B, D)
+    everyone = gather(local)  # (W*2B, D)
+    logits = local @ everyone.T / temperature
+    own = torch.arange(2 * batch, device=local.device) + world()[0] * 2 * batch
+    logits[torch.arange(2 * batch, device=local.device), own] = -torch.inf
+    return F.cross_entropy(logits, own.roll(batch))
+
+
+@dataclass(frozen=True)
+class SimCLRParameters:
+    """Settings of SimCLR; the defaults are those of its CIFAR experiments (appendix B.9)."""
+
+    temperature: float = 0.5
+    projection_hidden: int = 512
+    projection_width: int = 128
+
+    def __post_init__(self) -> None:
+        check_range("temperature", self.temperature, 0, open_low=True)
+        check_range("projection_hidden", self.projection_hidden, 1)
+        check_range("projection_width", self.projection_width, 1)
+
+
+class SimCLR(nn.Module):
+    """Backbone, projection head and NT-Xent: two views per image (B, 2, C, H, W) to the loss.
+
+    Args:
+        backbone: images to (B, D); has the attribute ``width``.
+        parameters: temperature and widths of the head.
+    """
+
+    Parameters = SimCLRParameters
+    views = 2
+
+    def __init__(self, backbone: nn.Module, parameters: SimCLRParameters) -> None:
+        super().__init__()
+        self.backbone = backbone
+        width = int(backbone.width)  # type: ignore[arg-type]
+        self.projection = projection_head(
+            width, parameters.projection_hidden, parameters.projection_width, batch_norm=True
+        )
+        self.temperature = parameters.temperature
+
+    def forward(self, views: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch of views (B, 2, C, H, W), already normalised."""
+        batch = len(views)
+        images = views.transpose(0, 1).flatten(0, 1)  # (2B, C, H, W), first views first
+        projected = self.projection(self.backbone(images))
+        return nt_xent(projected[:batch], projected[batch:], self.temperature)
+
+    def after_step(self) -> None:
+        """Nothing follows an optimiser step in SimCLR (momentum encoders update here)."""

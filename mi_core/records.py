@@ -1,0 +1,93 @@
+"""The few frozen records that cross a border between folders.
+
+N samples, V views, D width of an embedding, C classes; scores: higher = more likely a member, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import ShapeError, check_finite
+
+FloatArray = npt.NDArray[np.floating[Any]]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Membership features of N samples of one encoder output.
+
+    Args:
+        ids: (N,) unique sample names, ``"source/key"``.
+        values: need (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
+
+    Raises:
+        ShapeError: an array's first axis is not N, or an id stands twice.
+        NumericError: a value is NaN or infinite; the message names the samples.
+    """
+
+    ids: npt.NDArray[np.str_]
+    values: dict[str, FloatArray]
+
+    def __post_init__(self) -> None:
+        if len(np.unique(self.ids)) != len(self.ids):
+            raise ShapeError(f"features hold {len(self.ids)} rows but {len(np.unique(self.ids))} distinct ids")
+        for need, array in self.values.items():
+            if len(array) != len(self.ids):
+                raise ShapeError(f"feature {need} has {len(array)} rows for {len(self.ids)} samples")
+            check_finite(f"feature {need}", array, self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: npt.NDArray[np.intp] | BoolArray) -> Features:
+        """The same features of some rows: an index array or a boolean mask."""
+        return Features(self.ids[rows], {need: array[rows] for need, array in self.values.items()})
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """Features whose membership the attacker knows: what an attack is fitted on.
+
+    Raises:
+        ShapeError: the labels are not one per sample, or one class is empty.
+    """
+
+    features: Features
+    member: BoolArray  # (N,)
+
+    def __post_init__(self) -> None:
+        if self.member.shape != (len(self.features),):
+            raise ShapeError(f"{self.member.shape} membership labels for {len(self.features)} samples")
+        members = int(self.member.sum())
+        if members == 0 or members == len(self.member):
+            raise ShapeError(f"a reference needs both classes, got {members} members of {len(self.member)} samples")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval and the number of samples it rests on.
+
+    ``supported`` is False where the sample size cannot carry the rate (FPR a with fewer than 10/a non-members);
+    ``false_positives`` is set for a true-positive rate at a false-positive rate.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    supported: bool = True
+    false_positives: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The estimate as report.json writes it: ``value``, ``ci95``, ``n`` and, where they apply, the marks."""
+        entry: dict[str, Any] = {"value": self.value, "ci95": [self.low, self.high], "n": self.n}
+        if self.false_positives is not None:
+            entry["fp"] = self.false_positives
+        if not self.supported:
+            entry["supported"] = False
+        return entry

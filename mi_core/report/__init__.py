@@ -1,0 +1,23 @@
+"""The report of one run: report.json, its figures, one HTML file for people, and tables for the terminal.
+
+`contents` holds the data and the means over seeds, `numbers` how numbers look, `wording` what the verdict says,
+`figures`, `html` and `terminal` the three ways to show it. ``report.schema.json`` is the contract of report.json.
+"""
+
+from mi_core.report.contents import AttackScores, FigureData, LossCurve, pool_seeds, schema, to_json
+from mi_core.report.figures import Drawing, draw_figures
+from mi_core.report.html import render_html
+from mi_core.report.terminal import terminal_table
+
+__all__ = [
+    "AttackScores",
+    "Drawing",
+    "FigureData",
+    "LossCurve",
+    "draw_figures",
+    "pool_seeds",
+    "render_html",
+    "schema",
+    "terminal_table",
+    "to_json",
+]

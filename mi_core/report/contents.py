@@ -1,0 +1,230 @@
+"""What a report is made of: the dictionary of report.json, the arrays of its figures, and the rows over seeds.
+
+The mean over seeds carries a within-run interval by the method of variance estimates recovery (Zou and Donner,
+Statistics in Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed
+squares of the seeds' distances, divided by their number. It treats the seeds' samples as independent and leaves
+out how much one training differs from the next; that stands beside it as the standard deviation over seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
+from mi_core.records import BoolArray, FloatArray
+
+Row = dict[str, Any]
+_IDENTITY = ("attack", "target", "shadow", "output", "reference", "epoch")
+_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+
+
+@dataclass(frozen=True)
+class AttackScores:
+    """The scores of one attack on one seed's last checkpoint: what a ROC curve and a histogram are drawn from.
+
+    Args:
+        attack, target, output: as in the attack's entry of report.json.
+        reference: what the attack was fitted on: the name of the shadow encoder, or the entry's reference.
+        seed: the seed of the run.
+        score: (N,) float, higher = more likely a member.
+        member: (N,) bool, the truth.
+        threshold: the score from which on the attack says "member".
+
+    Raises:
+        ShapeError: scores and truth differ in length, or one class is empty.
+        NumericError: a score is NaN or infinite.
+    """
+
+    attack: str
+    target: str
+    output: str
+    reference: str
+    seed: int
+    score: FloatArray
+    member: BoolArray
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        name = f"scores of {self.attack} on {self.target}, {self.output}, seed {self.seed}"
+        (samples,) = check_shape(name, self.score, "N")
+        check_shape(f"membership of the {name}", self.member, "N", N=samples)
+        check_finite(name, self.score)
+        if self.member.all() or not self.member.any():
+            raise ShapeError(f"{name} need members and non-members, got {int(self.member.sum())} of {samples}")
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The pre-training loss of one encoder: ``epoch`` (E,) and ``loss`` (E,), one point per epoch.
+
+    Raises:
+        ShapeError: the two differ in length.
+        NumericError: a loss is NaN or infinite.
+    """
+
+    encoder: str
+    seed: int
+    epoch: FloatArray
+    loss: FloatArray
+
+    def __post_init__(self) -> None:
+        name = f"loss of {self.encoder}, seed {self.seed}"
+        (points,) = check_shape(name, self.loss, "E")
+        check_shape(f"epochs of the {name}", self.epoch, "E", E=points)
+        check_finite(name, self.loss)
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """The arrays that figures need and report.json does not hold."""
+
+    scores: tuple[AttackScores, ...] = ()
+    losses: tuple[LossCurve, ...] = ()
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of report.json."""
+    text = resources.files("mi_core.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def to_json(report: Mapping[str, Any]) -> str:
+    """The text of report.json.
+
+    Raises:
+        TypeError: a part is None or no JSON value; a missing part has to be left out.
+        NumericError: a number is NaN or infinite.
+
+    Example:
+        >>> to_json({"schema_version": 1})
+        '{\\n  "schema_version": 1\\n}\\n'
+    """
+    for path, value in _leaves(report, "report"):
+        if not isinstance(value, str | int | float):
+            raise TypeError(f"{path} is {value!r} ({type(value).__name__}): leave a missing part out of the report")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NumericError(f"{path} = {value}: a report holds finite numbers only; leave the part out")
+    return json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _leaves(child, f"{path}.{key}")
+    elif isinstance(node, list | tuple):
+        for index, child in enumerate(node):
+            yield from _leaves(child, f"{path}[{index}]")
+    else:
+        yield path, node
+
+
+def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The ``pooled`` part of report.json: one row per (attack, target, output, epoch), the mean over its seeds.
+
+    Args:
+        attacks: entries of the ``attacks`` part, several seeds each.
+
+    Returns:
+        Rows in the order of their first entry. Counts (n, fp, queries, seconds) are sums; an estimate is the mean
+        with its within-run interval (see the module) and, from two seeds on, ``sd`` over seeds. An estimate that
+        one seed lacks is left out, and one that a single seed does not support is not supported.
+
+    Example:
+        >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",
+        ...          "n_member": 9, "n_nonmember": 9, "tpr_at_fpr": {}}
+        >>> one = {**entry, "seed": 0, "auc": {"value": 0.7, "ci95": [0.6, 0.8], "n": 18}}
+        >>> two = {**entry, "seed": 1, "auc": {"value": 0.8, "ci95": [0.7, 0.9], "n": 18}}
+        >>> row = pool_seeds([one, two])[0]
+        >>> row["seeds"], round(row["auc"]["value"], 3), [round(b, 3) for b in row["auc"]["ci95"]], row["auc"]["n"]
+        ([0, 1], 0.75, [0.679, 0.821], 36)
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for entry in attacks:
+        groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), []).append(entry)
+    return [_pool_row(entries) for entries in groups.values()]
+
+
+def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
+    first = entries[0]
+    row: Row = {name: first[name] for name in _IDENTITY if name in first}
+    if any(entry.get("primary") for entry in entries):
+        row["primary"] = True
+    row["seeds"] = [entry["seed"] for entry in entries]
+    row["n_member"] = sum(entry["n_member"] for entry in entries)
+    row["n_nonmember"] = sum(entry["n_nonmember"] for entry in entries)
+    for name in _ESTIMATES:
+        if all(name in entry for entry in entries):
+            row[name] = _pool_estimate([entry[name] for entry in entries])
+    rates = [entry.get("tpr_at_fpr", {}) for entry in entries]
+    row["tpr_at_fpr"] = {
+        alpha: _pool_estimate([at[alpha] for at in rates]) for alpha in rates[0] if all(alpha in at for at in rates)
+    }
+    if all("queries" in entry for entry in entries):
+        names = ("attack_training", "evaluation")
+        row["queries"] = {name: sum(entry["queries"][name] for entry in entries) for name in names}
+    if all("seconds" in entry for entry in entries):
+        row["seconds"] = sum(entry["seconds"] for entry in entries)
+    return row
+
+
+def _pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
+    seeds = len(estimates)
+    values = [entry["value"] for entry in estimates]
+    mean = math.fsum(values) / seeds
+    below = math.hypot(*(entry["value"] - entry["ci95"][0] for entry in estimates)) / seeds
+    above = math.hypot(*(entry["ci95"][1] - entry["value"] for entry in estimates)) / seeds
+    pooled: Row = {"value": mean, "ci95": [max(0.0, mean - below), min(1.0, mean + above)]}
+    pooled["n"] = sum(entry["n"] for entry in estimates)
+    if seeds > 1:
+        pooled["sd"] = statistics.stdev(values)
+    if all("fp" in entry for entry in estimates):
+        pooled["fp"] = sum(entry["fp"] for entry in estimates)
+    if not all(entry.get("supported", True) for entry in estimates):
+        pooled["supported"] = False
+    return pooled
+
+
+def pooled_rows(report: Mapping[str, Any]) -> list[Row]:
+    """The rows over seeds of a report: its ``pooled`` part, or the attacks pooled now where it has none."""
+    rows: list[Row] = report.get("pooled") or pool_seeds(report["attacks"])
+    return rows
+
+
+def final_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of every attack's last epoch; an attack on an encoder without epochs keeps its row."""
+    last: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        identity = tuple(row.get(name) for name in (*_IDENTITY[:-1], "seed"))
+        if identity not in last or row.get("epoch", 0) >= last[identity].get("epoch", 0):
+            last[identity] = row
+    return list(last.values())
+
+
+def primary_row(rows: Sequence[Row]) -> Row | None:
+    """The row of the primary attack at its last epoch, or None where no row is marked."""
+    primary = [row for row in final_rows(rows) if row.get("primary")]
+    return primary[0] if primary else None
+
+
+def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """How a figure calls each (attack, reference): by the attack alone, where it has only one reference.
+
+    Example:
+        >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
+        {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
+    """
+    distinct = dict.fromkeys(pairs)
+    attacks = [attack for attack, _ in distinct]
+    return {pair: pair[0] if attacks.count(pair[0]) == 1 else ", ".join(pair) for pair in distinct}
+
+
+def false_positive_rates(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The false-positive rates of the rows, as report.json spells them, largest first."""
+    return sorted({alpha for row in rows for alpha in row.get("tpr_at_fpr", {})}, key=lambda a: -float(a))

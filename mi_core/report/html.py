@@ -1,0 +1,192 @@
+"""The report as one HTML file: no script, no external resource, readable on a phone, on paper and in the dark.
+
+Every text of the report passes through the escaping of jinja2; a content security policy in the page forbids it to
+load or run anything, whatever a file name or a caption contains.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from mi_core.report import numbers, wording
+from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row
+from mi_core.report.figures import Drawing
+
+_METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
+_REFERENCES = {
+    "shadow": "fitted on the encoder",
+    "shadows": "fitted on the encoders",
+    "known": "fitted on known members and non-members",
+    "nonmembers": "fitted on known non-members",
+}
+
+
+def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> str:
+    """The page that shows a report.
+
+    Args:
+        report: the content of report.json.
+        figures: what `draw_figures` returned; the page embeds them.
+
+    Returns:
+        A complete HTML5 document.
+    """
+    environment = Environment(
+        loader=PackageLoader("mi_core", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        rate=numbers.rate,
+        interval=numbers.interval,
+        estimate=numbers.estimate,
+        count=numbers.count,
+        percent=numbers.percent,
+        duration=numbers.duration,
+        unbroken=_unbroken,
+    )
+    rows = pooled_rows(report)
+    lead = primary_row(rows)
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        answer=wording.answer(report),
+        rule=wording.RULE,
+        stages=wording.STAGES,
+        whiskers=_whiskers(report, lead),
+        groups=_groups(report, rows),
+        references=_REFERENCES,
+        seeds=sorted({entry["seed"] for entry in report["attacks"]}),
+        epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
+        cells=_cells,
+        controls=_controls,
+        probes=_probes,
+        utilities=_utilities,
+        checkpoints=_checkpoints,
+        columns_of=_columns_of,
+        figures=_figures(figures, lead),
+        dagger=numbers.DAGGER,
+        unsupported=numbers.UNSUPPORTED,
+        any_unsupported=any(not numbers.supported(e) for row in rows for e in row["tpr_at_fpr"].values()),
+    )
+
+
+def _unbroken(sentence: str) -> str:
+    """Keep the two bounds of an interval, and n and its number, on one line."""
+    return re.sub(r"(?<=[,n]) (?=[.−\d])", "\u00a0", sentence)
+
+
+def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """What the verdict compares, as (name, estimate): the attack, then its two controls."""
+    validity = report.get("validity", {})
+    attack = validity.get("attack_auc") or (lead or {}).get("auc")
+    named = [
+        (f"{lead['attack']} on the target" if lead else "attack on the target", attack),
+        ("same attack, encoder that saw neither", validity.get("control_auc")),
+        ("blind classifier, no encoder", validity.get("blind_auc")),
+    ]
+    return [(name, entry) for name, entry in named if entry is not None]
+
+
+def _groups(report: Mapping[str, Any], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One table per (target, output), the primary attack's first and its row on top."""
+    final = final_rows(rows)
+    lead = primary_row(rows) or {}
+    places = list(dict.fromkeys((row["target"], row["output"]) for row in final))
+    places.sort(key=lambda place: place != (lead.get("target"), lead.get("output")))
+    groups = []
+    for place in places:
+        here = sorted((row for row in final if _place(row) == place), key=lambda row: "primary" not in row)
+        last = {(row["attack"], row.get("epoch")) for row in here}
+        groups.append(
+            {
+                "target": place[0],
+                "output": place[1],
+                "rows": here,
+                "epochs": sorted({row["epoch"] for row in here if "epoch" in row}),
+                "columns": _columns(here),
+                "seed_rows": [
+                    entry
+                    for entry in final_rows(report["attacks"])
+                    if _place(entry) == place and len({e["seed"] for e in report["attacks"]}) > 1
+                ],
+                "earlier": [
+                    row for row in rows if _place(row) == place and (row["attack"], row.get("epoch")) not in last
+                ],
+            }
+        )
+    return groups
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["target"], row["output"]
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return [*_METRICS.values(), *(f"TPR at {numbers.percent(alpha)} FPR" for alpha in false_positive_rates(rows))]
+
+
+def _cells(row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:
+    """The estimates of a row under the columns of its table; None where a part is absent."""
+    found = {title: row.get(name) for name, title in _METRICS.items()}
+    found |= {f"TPR at {numbers.percent(alpha)} FPR": entry for alpha, entry in row["tpr_at_fpr"].items()}
+    return [(column, found.get(column)) for column in columns]
+
+
+def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
+    """The measured parts of a validity entry, in words."""
+    names = {
+        "attack_auc": "Attack",
+        "blind_auc": "Blind classifier",
+        "control_auc": "Control encoder",
+        "delta_auc": "Attack − blind",
+        "delta_control_auc": "Target − control",
+    }
+    return {name: validity[key] for key, name in names.items() if key in validity}
+
+
+def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
+    """The downstream accuracies of a utility entry, by the probe's name in words."""
+    return {
+        wording.PROBES.get(name, name): {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
+        for name, value in utility.items()
+        if name not in ("n", "ci95")
+    }
+
+
+def _utilities(encoders: Mapping[str, Row]) -> list[tuple[str, dict[str, Row]]]:
+    return [(name, _probes(encoder["utility"])) for name, encoder in encoders.items() if "utility" in encoder]
+
+
+def _checkpoints(curve: Sequence[Row]) -> list[tuple[str, dict[str, Row]]]:
+    return [(numbers.count(at["epoch"]), _probes(at["utility"])) for at in curve]
+
+
+def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
+    return list(dict.fromkeys(column for _, found in rows for column in found))
+
+
+def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
+    """The drawings by section, those of the primary attack's output first."""
+    sections: dict[str, list[dict[str, Any]]] = {"roc": [], "scores": [], "training": []}
+    for name, drawing in figures.items():
+        section = name.split("-")[0]
+        shown = {
+            "first": lead is not None and f"-{lead['output']}" in name,
+            "primary": lead is not None and lead["attack"] in name,
+            "source": "data:image/png;base64," + base64.b64encode(drawing.png).decode(),
+            "width": int.from_bytes(drawing.png[16:20]) // 2,  # the size in a PNG's header; shown at half of it
+            "height": int.from_bytes(drawing.png[20:24]) // 2,
+            "title": drawing.title,
+            "alt": drawing.alt,
+        }
+        sections[section if section in sections else "training"].append(shown)
+    for shown_here in sections.values():
+        shown_here.sort(key=lambda figure: (not figure["first"], not figure["primary"]))
+    return sections

@@ -1,0 +1,89 @@
+"""How the report prints numbers: rates without a leading zero, intervals beside them, counts with commas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+UNSUPPORTED = "too few non-members for this rate"
+DAGGER = "†"
+
+
+def rate(value: float, digits: int = 3) -> str:
+    """A fraction or a difference of fractions.
+
+    Example:
+        >>> rate(0.9312), rate(1.0), rate(-0.0004), rate(-0.43, 2)
+        ('.931', '1.000', '.000', '−.43')
+    """
+    text = f"{abs(value):.{digits}f}".removeprefix("0")
+    return "−" + text if value < 0 and float(text) > 0 else text
+
+
+def interval(ci95: Sequence[float], digits: int | None = None) -> str:
+    """A 95 % interval; without ``digits`` two decimals, three where two would hide its width or its distance from 0.
+
+    Example:
+        >>> interval([0.9181, 0.9422]), interval([0.0011, 0.0042]), interval([0.49, 0.53], 3)
+        ('[.92, .94]', '[.001, .004]', '[.490, .530]')
+    """
+    low, high = ci95
+    if digits is None:
+        digits = 3 if high - low < 0.01 or 0 < abs(low) < 0.01 or 0 < abs(high) < 0.01 else 2
+    return f"[{rate(low, digits)}, {rate(high, digits)}]"
+
+
+def estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
+    """Value and interval of an estimate of report.json; a dagger marks a rate that n does not support.
+
+    Example:
+        >>> estimate({"value": 0.931, "ci95": [0.918, 0.942], "n": 880})
+        '.931 [.92, .94]'
+        >>> estimate({"value": 0.06, "ci95": [0.0, 0.13], "n": 440, "fp": 0, "supported": False})
+        '.060† [.00, .13]'
+    """
+    mark = "" if supported(entry) else DAGGER
+    return f"{rate(entry['value'])}{mark} {interval(entry['ci95'], digits)}"
+
+
+def supported(entry: Mapping[str, Any]) -> bool:
+    """Whether the sample size carries this rate."""
+    return bool(entry.get("supported", True))
+
+
+def count(number: float) -> str:
+    """A whole number with thousands separators.
+
+    Example:
+        >>> count(26400)
+        '26,400'
+    """
+    return f"{number:,.0f}"
+
+
+def percent(fraction: str | float) -> str:
+    """A fraction as a percentage, as short as it is exact.
+
+    Example:
+        >>> percent("0.001"), percent(0.01), percent(0.974)
+        ('0.1 %', '1 %', '97.4 %')
+    """
+    return f"{100 * float(fraction):.4g} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a reader would use.
+
+    Example:
+        >>> duration(0.42), duration(46.2), duration(200), duration(7500)
+        ('0.4 s', '46 s', '3 min 20 s', '2 h 05 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"

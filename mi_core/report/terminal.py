@@ -1,0 +1,95 @@
+"""The report in the terminal: verdict, controls, attacks, utility and time as rich tables, whole in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from mi_core.report import wording
+from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row
+from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
+
+_STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
+
+
+def terminal_table(report: Mapping[str, Any]) -> RenderableType:
+    """What a run found, for ``rich.console.Console.print``.
+
+    Args:
+        report: the content of report.json.
+
+    Example:
+        >>> from rich.console import Console
+        >>> estimate = {"value": 0.93, "ci95": [0.91, 0.95], "n": 880}
+        >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0,
+        ...          "n_member": 440, "n_nonmember": 440, "accuracy": estimate, "auc": estimate, "tpr_at_fpr": {}}
+        >>> with Console(width=80).capture() as capture:
+        ...     Console(width=80).print(terminal_table({"name": "demo", "attacks": [entry]}))
+    """
+    answer = wording.answer(report)
+    style = _STYLES[answer.verdict]
+    said = Text.assemble((answer.title, style), "\n", answer.sentence)
+    parts: list[RenderableType] = [
+        Panel(said, title=Text(report["name"]), title_align="left", border_style=style, padding=(0, 1))
+    ]
+    if answer.conditions:
+        parts.append(_conditions(answer.conditions))
+    parts += _attacks(pooled_rows(report))
+    if report.get("timings"):
+        parts.append(_timings(report["timings"]))
+    return Group(*parts)
+
+
+def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
+    """An empty table; the first ``words`` columns hold words, the others numbers."""
+    table = Table(
+        title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < words else "right", no_wrap=index >= words)
+    return table
+
+
+def _conditions(conditions: Sequence[wording.Condition]) -> Table:
+    table = _table("Controls", ["AUC", "value and 95 % interval", "above", "holds"])
+    for condition in conditions:
+        bound = "0" if condition.bound == 0 else ".5"
+        table.add_row(condition.name, estimate(condition.entry, 3), bound, "yes" if condition.holds else "no")
+    return table
+
+
+def _attacks(rows: Sequence[Row]) -> list[RenderableType]:
+    final = final_rows(rows)
+    lead = primary_row(rows)
+    alphas = [alpha for alpha in false_positive_rates(final) if float(alpha) <= 0.01][:1]
+    tables: list[RenderableType] = []
+    marked = False
+    for target, output in dict.fromkeys((row["target"], row["output"]) for row in final):
+        columns = ["attack", "accuracy", "AUC", *(f"TPR at {percent(alpha)} FPR" for alpha in alphas), "n"]
+        table = _table(f"Attacks on {target}, {output} output", columns)
+        for row in (row for row in final if (row["target"], row["output"]) == (target, output)):
+            rates = [row["tpr_at_fpr"].get(alpha) for alpha in alphas]
+            marked = marked or any(entry is not None and not supported(entry) for entry in rates)
+            name = Text(row["attack"], style="bold" if row is lead else "")
+            numbers = ["" if entry is None else estimate(entry) for entry in (row["accuracy"], row["auc"], *rates)]
+            table.add_row(name, *numbers, count(row["auc"]["n"]))
+        tables.append(table)
+    if marked:
+        tables.append(Text(f"{DAGGER} {UNSUPPORTED}", style="dim"))
+    return tables
+
+
+def _timings(timings: Mapping[str, float]) -> Table:
+    spent = sum(timings.values())
+    table = _table(f"Where the time went: {duration(spent)}", ["stage", "time", "share"])
+    for stage, title in wording.STAGES.items():
+        if stage in timings:
+            share = percent(round(timings[stage] / spent, 2)) if spent else ""
+            table.add_row(title, duration(timings[stage]), share)
+    return table

@@ -1,0 +1,179 @@
+"""The run folder: what a run has made, from what, and how long it took.
+
+RUN/config.yaml and RUN/manifest.json describe the run; RUN/seed-K/ holds splits, encoders, features and
+attacks of one seed. A marker of finished work counts only if it carries the hash of the same inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import yaml
+
+from pipelines import storage
+from pipelines.errors import UserError
+
+STAGES = ("data", "pretrain", "extract", "attack", "report")
+# Which stage a section of the config first matters to; the others (name, resources) may change freely.
+SECTION_STAGE = {
+    "seeds": "data",
+    "data": "data",
+    "encoders": "pretrain",
+    "queries": "extract",
+    "attacks": "attack",
+    "utility": "attack",
+    "validity": "attack",
+}
+STAGE_FOLDERS = {
+    "data": ("splits",),
+    "pretrain": ("encoders",),
+    "extract": ("features",),
+    "attack": ("attacks", "utility", "validity"),
+    "report": (),
+}
+PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
+
+
+def digest(*parts: Any) -> str:
+    """Sha256 (64 hex digits) of JSON-able values: the hash that says two pieces of work have the same inputs."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class SeedFolder:
+    """The part of a run folder that one seed fills."""
+
+    path: str
+    seed: int
+
+    def encoder(self, name: str) -> str:
+        """Folder of a trained encoder."""
+        return f"{self.path}/encoders/{name}"
+
+    def features(self, encoder: str, epoch: int) -> str:
+        """Folder of the features of one checkpoint of an encoder."""
+        return f"{self.path}/features/{encoder}/epoch-{epoch:04d}"
+
+    def attack(self, name: str) -> str:
+        """Folder of one fitted and scored attack."""
+        return f"{self.path}/attacks/{name}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder, local or on an object store."""
+
+    path: str
+
+    def seed(self, seed: int) -> SeedFolder:
+        """The part of one seed."""
+        return SeedFolder(f"{self.path}/seed-{seed}", seed)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as it stands; empty for a new run."""
+        path = f"{self.path}/manifest.json"
+        return dict(storage.read_json(path)) if storage.exists(path) else {}
+
+    def update_manifest(self, **entries: Any) -> None:
+        """Replace some top-level entries of the manifest."""
+        storage.write_json(f"{self.path}/manifest.json", self.manifest | entries)
+
+    def append_manifest(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Append one record to a list of the manifest (reruns, registrations)."""
+        self.update_manifest(**{key: [*self.manifest.get(key, []), dict(entry)]})
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the wall seconds of the block to the stage's entry in the manifest, also when it fails."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = dict(self.manifest.get("seconds", {}))
+            seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - started, 3)
+            self.update_manifest(seconds=seconds)
+
+    def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> None:
+        """Begin or continue a run with this resolved config.
+
+        Args:
+            config: the whole config as plain values.
+            command: the command line, for the list of runs.
+            force: a stage to redo, with all that follow.
+
+        Raises:
+            UserError: the folder holds a run of another config whose changed keys matter to finished work and
+                ``force`` does not cover them, or it holds files that are not a run.
+        """
+        before_path = f"{self.path}/config.yaml"
+        if storage.exists(before_path):
+            before = yaml.safe_load(storage.read_bytes(before_path))
+            self._check_changes(before, config, force)
+        elif storage.list_files(self.path):
+            raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
+        if force is not None:
+            self._clear(force, config)
+        storage.write_atomic(before_path, yaml.safe_dump(config, sort_keys=False).encode())
+        self.update_manifest(
+            created=self.manifest.get("created", now()),
+            config_sha256=digest(config),
+            versions=versions(),
+            name=config["name"],
+        )
+        self.append_manifest("runs", {"started": now(), "command": command, "forced": force or ""})
+
+    def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
+        covered = STAGES[STAGES.index(force) :] if force is not None else ()
+        changed = [
+            key
+            for section, stage in SECTION_STAGE.items()
+            if stage not in covered
+            for key in changed_keys(before.get(section), config.get(section), section)
+            if not (section == "attacks" and _only_added(before.get(section), config.get(section)))
+        ]
+        if changed:
+            stage = min((SECTION_STAGE[key.split(".")[0]] for key in changed), key=STAGES.index)
+            raise UserError(
+                f"{self.path} holds a run of another config; changed: {', '.join(changed[:6])}. "
+                f"Choose another --out, or redo from there with --force {stage}"
+            )
+
+    def _clear(self, force: str, config: dict[str, Any]) -> None:
+        for stage in STAGES[STAGES.index(force) :]:
+            for seed in config["seeds"]:
+                for folder in STAGE_FOLDERS[stage]:
+                    storage.remove(f"{self.seed(seed).path}/{folder}")
+        storage.remove(f"{self.path}/report.json")
+
+
+def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
+    """Dotted names of all leaves that differ between two plain configs."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = list(dict.fromkeys([*before, *after]))
+        return [name for key in keys for name in changed_keys(before.get(key), after.get(key), f"{prefix}.{key}")]
+    return [] if before == after else [prefix]
+
+
+def _only_added(before: Any, after: Any) -> bool:
+    """Whether a list only grew: attacks may be added to a finished run."""
+    return isinstance(before, list) and isinstance(after, list) and after[: len(before)] == before

@@ -1,0 +1,107 @@
+"""The whole chain of one run: data, pre-train, extract, attack, report. Every stage skips what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pipelines import attack, extract, pretrain, report, splits, storage
+from pipelines.artifacts import STAGES, RunFolder, digest, now
+from pipelines.config import RunConfig
+from pipelines.console import say
+from pipelines.ray_runtime import ray_cluster
+from pipelines.splits import Splits
+
+STAGE_RUNS: dict[str, Callable[[RunConfig, RunFolder], None]] = {
+    "pretrain": pretrain.run,
+    "extract": extract.run,
+    "attack": attack.run,
+    "report": report.run,
+}
+
+
+def run(
+    config: RunConfig,
+    out: str,
+    *,
+    last: str = "report",
+    address: str | None = None,
+    force: str | None = None,
+    command: str = "",
+    verbose: bool = False,
+) -> RunFolder:
+    """Run the stages up to ``last``, resuming what the folder holds.
+
+    Args:
+        config: the whole run.
+        out: run folder, a path or URI.
+        last: the last stage to run.
+        address: a Ray cluster; None starts a local one or follows RAY_ADDRESS.
+        force: a stage to redo, with all that follow.
+        command: the command line, kept in the manifest.
+        verbose: show Ray's logs.
+
+    Raises:
+        UserError: the user's input is wrong; what was committed is kept.
+    """
+    folder = RunFolder(storage.absolute(out))
+    stages = STAGES[: STAGES.index(last) + 1]
+    with storage.lock(folder.path), ExitStack() as stack:
+        folder.open(config.model_dump(mode="json"), command=command, force=force)
+        with folder.timed("ray_start"):
+            stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
+        import ray
+
+        config.resources.check(ray.cluster_resources())
+        for stage in stages:
+            with folder.timed(stage):
+                if stage == "data":
+                    draw_roles(config, folder)
+                else:
+                    if stage == "extract":
+                        register(config, folder)
+                    STAGE_RUNS[stage](config, folder)
+    return folder
+
+
+def draw_roles(config: RunConfig, folder: RunFolder) -> None:
+    """Draw and write the splits of every seed that has none."""
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        if splits.exists(place.path):
+            say("data", f"roles of seed {seed} drawn before")
+            continue
+        drawn = splits.draw(config.data, seed, scan_map=_scan_map)
+        drawn.save(place.path)
+        counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
+        say("data", f"seed {seed}: {counts}")
+
+
+def _scan_map(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Map over shards as Ray tasks, in order."""
+    import ray
+
+    remote = ray.remote(num_cpus=0.5)(function)
+    results: list[Any] = ray.get([remote.remote(item) for item in items])
+    return results
+
+
+def register(config: RunConfig, folder: RunFolder) -> None:
+    """Write down what will be decided on, and how, before the target is queried for the first time."""
+    primary = config.attacks[config.validity.attack]
+    statement: dict[str, Any] = {
+        "primary_attack": primary.model_dump(mode="json"),
+        "output": config.primary_output,
+        "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
+        "roles": {
+            str(seed): {
+                role: {"n": count, "sha256": Splits.load(folder.seed(seed).path).role_digest(role)}
+                for role, count in Splits.load(folder.seed(seed).path).counts().items()
+            }
+            for seed in config.seeds
+        },
+    }
+    sha = digest(statement)
+    if sha not in [entry["sha256"] for entry in folder.manifest.get("registrations", [])]:
+        folder.append_manifest("registrations", {"registered": now(), "sha256": sha, **statement})

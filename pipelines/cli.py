@@ -1,0 +1,188 @@
+"""The command line: parses, calls a stage, prints. Exit codes: 0 done, 2 wrong input (one line), 1 anything else."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Tells whether given images were used to train an image encoder, and how sure that is.",
+)
+shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
+app.add_typer(shards_app, name="shards")
+list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.")
+app.add_typer(list_app, name="list")
+
+output = Console()
+
+Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value ...", metavar="[section.field=value]")]
+Out = Annotated[str | None, typer.Option("--out", help="Run folder; default runs/<name of the run>.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Ray cluster (host:port); default RAY_ADDRESS, else local.")
+]
+Force = Annotated[str | None, typer.Option("--force", help="Redo this stage and all that follow.", metavar="STAGE")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
+
+
+def _run(
+    config_or_run: str,
+    overrides: list[str] | None,
+    out: str | None,
+    last: str,
+    address: str | None,
+    force: str | None,
+    verbose: bool,
+) -> None:
+    from pipelines import audit, report, storage
+    from pipelines import config as configs
+    from pipelines.artifacts import STAGES
+
+    if force is not None and force not in STAGES:
+        raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
+    source = config_or_run
+    if storage.exists(f"{config_or_run}/config.yaml"):
+        source, out = f"{config_or_run}/config.yaml", out or config_or_run
+    loaded = configs.load(source, overrides or ())
+    folder = audit.run(
+        loaded,
+        out or f"runs/{loaded.name}",
+        last=last,
+        address=address,
+        force=force,
+        command=shlex.join(["encoder-audit", *sys.argv[1:]]),
+        verbose=verbose,
+    )
+    if last == "report":
+        output.print(report.terminal(folder))
+        output.print(f"report: {folder.path}/report.html", soft_wrap=True)
+
+
+@app.command()
+def quickstart(
+    overrides: Overrides = None,
+    out: Out = "runs/quickstart",
+    address: Address = None,
+    force: Force = None,
+    verbose: Verbose = False,
+) -> None:
+    """The whole chain on embedded real data: CPU, no download, under three minutes."""
+    config = files("pipelines") / "quickstart.yaml"
+    _run(str(config), overrides, out, "report", address, force, verbose)
+
+
+STAGE_HELP = {
+    "pretrain": "Draw the roles and train the encoders.",
+    "extract": "Query the encoders for membership features (after pre-training, if that is not done).",
+    "attack": "Fit and score the attacks and their controls (after the stages before).",
+    "report": "Write report.json and report.html (after the stages before).",
+    "audit": "All stages of a config, resuming what is there.",
+}
+
+
+def _add_stage(name: str, last: str) -> None:
+    @app.command(name, help=STAGE_HELP[name])
+    def stage(
+        config: Config,
+        overrides: Overrides = None,
+        out: Out = None,
+        address: Address = None,
+        force: Force = None,
+        verbose: Verbose = False,
+    ) -> None:
+        _run(config, overrides, out, last, address, force, verbose)
+
+
+for _name in STAGE_HELP:
+    _add_stage(_name, "report" if _name == "audit" else _name)
+
+
+@app.command()
+def check(config: Config, overrides: Overrides = None) -> None:
+    """Validate config, data and resources; runs nothing."""
+    from pipelines import config as configs
+    from pipelines import splits
+
+    loaded = configs.load(config, overrides or ())
+    import os
+
+    loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
+    for seed in loaded.seeds:
+        drawn = splits.draw(loaded.data, seed)
+        output.print(f"seed {seed}: " + ", ".join(f"{count} {role}" for role, count in drawn.counts().items()))
+    output.print(f"{config}: fine")
+
+
+def _gpus() -> float:
+    import torch
+
+    return float(torch.cuda.device_count())
+
+
+@list_app.command("attacks")
+def list_attacks() -> None:
+    """Attacks, with threat model, what they need, queries per sample and source."""
+    from mi_core.attacks import ATTACKS
+
+    table = Table("attack", "attacker knows", "needs", "queries per sample", "fitted on", "source")
+    for name, method in ATTACKS.items():
+        made = method()
+        table.add_row(
+            name,
+            method.threat_model,
+            ", ".join(made.needs),
+            str(made.queries_per_sample(10)),
+            ", ".join(sorted(method.reference)),
+            method.source,
+        )
+    output.print(table)
+
+
+@list_app.command("encoders")
+def list_encoders() -> None:
+    """Backbones and pre-training frameworks."""
+    from mi_core.encoders import ENCODERS
+    from mi_core.objectives import OBJECTIVES
+
+    table = Table("backbone", "what it is")
+    for name, build in ENCODERS.items():
+        table.add_row(name, (build.__doc__ or "").splitlines()[0])
+    output.print(table)
+    table = Table("framework", "what it is")
+    for name, objective in OBJECTIVES.items():
+        table.add_row(name, (objective.__doc__ or "").splitlines()[0])
+    output.print(table)
+
+
+def main() -> None:
+    """Entry point: turns errors into one line and an exit code."""
+    guarded(app)
+
+
+def guarded(command: Callable[[], Any]) -> None:
+    """Run a command; wrong input is one line on stderr and exit code 2, anything else exit code 1."""
+    debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    try:
+        command()
+    except UserError as error:
+        if debug:
+            raise
+        print(f"encoder-audit: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("encoder-audit: interrupted; run the same command again to continue", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

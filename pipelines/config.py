@@ -1,0 +1,323 @@
+"""One YAML file describes a run: `load` reads, completes and checks it before anything starts.
+
+Every mistake is one line naming the file, the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mi_core.features import consumes
+from pipelines.attack import (
+    ATTACK_CONFIGS,
+    KNOWN,
+    KNOWN_ROLES,
+    SHADOW_ROLES,
+    TARGET_ROLES,
+    AttackConfig,
+    UtilityConfig,
+    ValidityConfig,
+)
+from pipelines.errors import UserError
+from pipelines.layers import Demand, QueriesConfig
+from pipelines.pretrain import EncoderConfig
+from pipelines.splits import DataConfig
+
+AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # type: ignore[valid-type]  # noqa: UP007
+
+
+class ResourcesConfig(BaseModel):
+    """What the stages may use of the cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_workers: int = Field(default=1, ge=1, description="data-parallel workers per encoder")
+    train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
+    train_gpus: float = Field(default=0, ge=0, description="GPUs per training worker")
+    train_retries: int = Field(default=2, ge=0, description="restarts of a training run after a worker died")
+    encoder_actors: int = Field(default=2, ge=1, description="processes that query encoders")
+    actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
+    gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
+    reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
+    object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
+
+    def check(self, available: Mapping[str, float]) -> None:
+        """Refuse a cluster on which a stage could never be scheduled.
+
+        Raises:
+            UserError: naming the resource, what is asked and what is there.
+        """
+        cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
+        asked = self.encoder_actors * self.actor_cpus + self.reader_cpus
+        if asked > cpus + 1e-9:
+            raise UserError(
+                f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
+                "readers would never be scheduled; lower encoder_actors or actor_cpus"
+            )
+        training = self.train_workers * self.train_cpus
+        if training > cpus + 1e-9:
+            raise UserError(f"resources: train_workers x train_cpus = {training:g} CPUs, but Ray has {cpus:g}")
+        wanted = max(self.encoder_actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
+        if wanted > gpus + 1e-9:
+            raise UserError(
+                f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
+            )
+
+    def available_cpus(self) -> float:
+        """CPUs of the cluster that is connected."""
+        import ray
+
+        return float(ray.cluster_resources().get("CPU", 1.0))
+
+
+class RunConfig(BaseModel):
+    """A whole run. Each section stands beside the stage that reads it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="the whole chain once per seed")
+    data: DataConfig
+    encoders: dict[str, EncoderConfig] = Field(min_length=1)
+    queries: QueriesConfig = QueriesConfig()
+    attacks: tuple[AnyAttack, ...] = Field(min_length=1)  # type: ignore[valid-type]
+    utility: UtilityConfig = UtilityConfig()
+    validity: ValidityConfig = ValidityConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+
+    @field_validator("encoders", mode="before")
+    @classmethod
+    def _inherit(cls, value: Any) -> Any:
+        return _resolve_likes(value) if isinstance(value, dict) else value
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError(f"seeds {list(value)} repeat; each seed runs once")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        for name, encoder in self.encoders.items():
+            _check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
+        for position, attack in enumerate(self.attacks):
+            self._check_attack(f"attacks.{position}", attack)
+        self._check_controls()
+        return self
+
+    def _check_attack(self, place: str, attack: AttackConfig) -> None:
+        references = [*self.encoders, KNOWN]
+        if attack.target not in self.encoders:
+            raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(self.encoders)}")
+        if attack.reference not in references:
+            raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(references)}")
+        known = attack.reference == KNOWN
+        _check_roles(place, (*TARGET_ROLES, *(KNOWN_ROLES if known else SHADOW_ROLES)), self.data)
+        if any(consumes(need) == "views" for need in attack.needs()) and self.queries.views < 2:
+            raise ValueError(
+                f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "
+                "at least 2; set 10 (paper)"
+            )
+
+    def _check_controls(self) -> None:
+        if self.validity.attack >= len(self.attacks):
+            raise ValueError(f"validity.attack = {self.validity.attack}, but there are {len(self.attacks)} attacks")
+        if self.validity.output is not None and self.validity.output not in self.queries.outputs:
+            raise ValueError(f"validity.output = {self.validity.output!r}, allowed: {', '.join(self.queries.outputs)}")
+        control = self.validity.control
+        if control is None:
+            return
+        if control not in self.encoders:
+            raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(self.encoders)}")
+        seen = set(self.encoders[control].train_on) & {*TARGET_ROLES, *KNOWN_ROLES}
+        if seen:
+            raise ValueError(
+                f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
+            )
+
+    @property
+    def primary_output(self) -> str:
+        """The output that the verdict rests on."""
+        return self.validity.output or self.queries.outputs[0]
+
+    def control_of(self, attack: AttackConfig) -> str | None:
+        """The encoder on which an attack is repeated as a control: it saw none of the target's samples."""
+        candidates = [self.validity.control] if self.validity.control else [attack.reference, *self.encoders]
+        audited = {*TARGET_ROLES, *KNOWN_ROLES}
+        for name in candidates:
+            if name in self.encoders and name != attack.target and not audited & set(self.encoders[name].train_on):
+                return name
+        return None
+
+    def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(bank, test) roles of the utility of an encoder; tested are only roles it was not trained on."""
+        trained = self.encoders[encoder].train_on
+        bank = self.utility.bank or trained
+        drawn = [name for name, role in self.data.roles.items() if role.source_name in self.data.sources]
+        unseen = tuple(name for name in drawn if name not in {*trained, *bank})
+        test = self.utility.test or (("downstream-test",) if "downstream-test" in self.data.roles else unseen)
+        return bank, test
+
+    def demands(self) -> tuple[Demand, ...]:
+        """Everything that extraction must compute, with roles of equal needs put together."""
+        wanted: dict[tuple[str, tuple[str, ...]], dict[str, set[str]]] = {}
+
+        def want(encoder: str, outputs: tuple[str, ...], needs: Iterable[str], roles: Sequence[str]) -> None:
+            by_role = wanted.setdefault((encoder, outputs), {})
+            for role in roles:
+                by_role.setdefault(role, set()).update(needs)
+
+        for attack in self.attacks:
+            needs, outputs = attack.needs(), self.queries.outputs
+            want(attack.target, outputs, needs, TARGET_ROLES)
+            if attack.reference != KNOWN:
+                want(attack.reference, outputs, needs, SHADOW_ROLES)
+            control = self.control_of(attack)
+            if control is not None:
+                want(control, outputs, needs, TARGET_ROLES)
+        for encoder in self.encoders:
+            for roles in self.utility_roles(encoder):
+                want(encoder, ("backbone",), ("embedding",), roles)
+        demands: dict[tuple[str, tuple[str, ...], frozenset[str]], set[str]] = {}
+        for (encoder, outputs), by_role in wanted.items():
+            for role, role_needs in by_role.items():
+                demands.setdefault((encoder, outputs, frozenset(role_needs)), set()).add(role)
+        return tuple(
+            Demand(encoder, needs, outputs, frozenset(roles)) for (encoder, outputs, needs), roles in demands.items()
+        )
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a config file, apply ``section.field=value`` overrides (values in YAML), and check everything.
+
+    Raises:
+        UserError: one line naming the file, the field, the value and what is allowed.
+    """
+    try:
+        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; give an existing config file") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: holds {type(raw).__name__}, expected sections such as data, encoders, attacks")
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw, path)
+
+
+def parse(raw: dict[str, Any], origin: str) -> RunConfig:
+    """Check a config given as plain values; ``origin`` names it in errors."""
+    _fill_data_path(raw, origin)
+    try:
+        return RunConfig(**raw)
+    except ValidationError as error:
+        raise UserError(f"{origin}: {_one_line(error)}") from error
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise UserError(f"{override!r} is no override; write section.field=value")
+    place: Any = raw
+    *parents, last = name.split(".")
+    for depth, parent in enumerate(parents):
+        place = place.setdefault(parent, {}) if isinstance(place, dict) else _element(place, parent, name)
+        if not isinstance(place, dict | list):
+            raise UserError(f"{override!r}: {'.'.join(parents[: depth + 1])} is a value, not a section")
+    value = yaml.safe_load(text)
+    if isinstance(place, list):
+        _element(place, last, name)
+        place[int(last)] = value
+    else:
+        place[last] = value
+
+
+def _element(place: list[Any], index: str, name: str) -> Any:
+    if not index.isdigit() or int(index) >= len(place):
+        raise UserError(f"{name}: {index!r} is no position in a list of {len(place)}")
+    return place[int(index)]
+
+
+def _fill_data_path(raw: dict[str, Any], origin: str) -> None:
+    """``data.path`` is the path of every source that has none, so that a config need not name one."""
+    data = raw.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):
+        return
+    path = data.pop("path", None)
+    for name, source in data["sources"].items():
+        if isinstance(source, dict) and source.get("kind") in ("shards", "imagefolder") and not source.get("path"):
+            if path is None:
+                raise UserError(
+                    f"{origin}: data.sources.{name}.path is missing; give it there or as data.path=... "
+                    "on the command line"
+                )
+            source["path"] = path
+
+
+def _resolve_likes(encoders: dict[str, Any]) -> dict[str, Any]:
+    """Replace ``like: other`` by the settings of the other encoder, overridden by the own ones."""
+
+    def resolve(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
+        if name not in encoders or not isinstance(encoders[name], dict):
+            raise ValueError(f"like = {name!r}, allowed: {', '.join(encoders)}")
+        if name in trail:
+            raise ValueError(f"like goes in a circle: {' -> '.join((*trail, name))}")
+        own = {key: value for key, value in encoders[name].items() if key != "like"}
+        model = encoders[name].get("like")
+        return own if model is None else {**resolve(model, (*trail, name)), **own}
+
+    return {name: resolve(name, ()) for name in encoders}
+
+
+def _check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
+    missing = [role for role in roles if role not in data.roles]
+    if missing:
+        raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in ATTACK_CONFIGS)]
+    name, kind, context = ".".join(place), first["type"], first.get("ctx", {})
+    value = "" if isinstance(first["input"], dict | list | BaseModel) else f" = {first['input']!r}"
+    if kind == "extra_forbidden":
+        allowed = _fields_at(first["loc"][:-1])
+        near = difflib.get_close_matches(place[-1], allowed, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "value_error":
+        text = str(context["error"])
+        return text if not name or text.startswith(name) else f"{name}: {text}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return f"{name}: unknown attack; allowed: {', '.join(ATTACK_CONFIGS)}"
+    return f"{name}{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _fields_at(location: Sequence[int | str]) -> list[str]:
+    """Names allowed at a place of the config (a pydantic error location)."""
+    annotation: Any = RunConfig
+    for part in location:
+        models = _models_in(annotation)
+        if part in ATTACK_CONFIGS:
+            annotation = ATTACK_CONFIGS[str(part)]
+        else:
+            known = [model.model_fields[part] for model in models if part in model.model_fields]
+            annotation = known[0].annotation if known else annotation
+    return sorted({name for model in _models_in(annotation) for name in model.model_fields})
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    """Pydantic models that an annotation such as dict[str, Model] or Model | None mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

@@ -1,0 +1,269 @@
+"""Query encoders for membership features with Ray Data: reader tasks feed encoder actors, chunk by chunk.
+
+A reader streams one shard and emits one row per chunk of encoded images; an encoder actor decodes, makes the
+views, runs the encoder and commits one Parquet file per chunk and checkpoint; only a receipt goes on. The
+committed files are the truth: names are a function of the work, so a repeated chunk overwrites itself and a
+resumed run reads only what is missing. Chunks of a finished shard are compacted into one file.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from mi_core.images import Decoder, ImageError, decode
+from mi_core.streams import stream_keys
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.checks import NumericError, ShapeError
+from mi_core.extraction import Extractor, Seconds
+from pipelines import storage
+from pipelines.artifacts import RunFolder
+from pipelines.console import bars, say
+from pipelines.errors import UserError
+from pipelines.layers import ATTEMPTS, ShardJob, compact_shard, remaining, sample_table, shard_jobs
+from pipelines.methods import build
+from pipelines.pretrain import describe
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+
+@dataclass
+class Throughput:
+    """Counts and seconds of an extraction, summed over actors."""
+
+    images: int = 0
+    views: int = 0
+    rejected: int = 0
+    wall: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    forward: float = 0.0
+    features: float = 0.0
+    commit: float = 0.0
+    queries: dict[str, int] = field(default_factory=dict)
+
+    def add(self, receipt: Mapping[str, Any]) -> None:
+        """Count one committed chunk."""
+        self.images += receipt["rows"]
+        self.rejected += receipt["rejected"]
+        self.views += receipt["queries"]
+        self.queries[receipt["encoder"]] = self.queries.get(receipt["encoder"], 0) + receipt["queries"]
+        for name in ("decode", "augment", "forward", "features", "commit"):
+            setattr(self, name, getattr(self, name) + receipt[name])
+
+
+def run(config: RunConfig, folder: RunFolder) -> None:
+    """Compute every feature that the config's attacks need and that is not committed yet.
+
+    Raises:
+        UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
+            any more, or more samples than allowed were rejected.
+    """
+    jobs = [
+        job
+        for seed in config.seeds
+        for demand in config.demands()
+        for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
+    ]
+    todo = [planned for job in jobs if (planned := remaining(job)) is not None]
+    if len(todo) < len(jobs):
+        say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards done before")
+    if not todo:
+        return
+    throughput = _stream(todo, config)
+    _compact(todo)
+    _account(todo, throughput, config)
+    earlier = folder.manifest.get("extraction", [])
+    folder.update_manifest(extraction=[*earlier, asdict(throughput)])
+    rate = throughput.images / throughput.wall
+    say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+
+
+def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current()
+    context.target_max_block_size = 1  # every chunk is a block of its own and flows at once
+    context.execution_options.preserve_order = False
+    context.print_on_execution_start = False
+    context.enable_progress_bars = False
+    context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
+    resources = config.resources
+    chunks = sum(job.chunks - len(job.skip) for job in jobs)
+    actors = min(resources.encoder_actors, max(1, chunks))
+    items = ray.data.from_items([{"job": pickle.dumps(job)} for job in jobs], override_num_blocks=len(jobs))
+    receipts = items.map_batches(
+        _read_chunks, batch_size=1, batch_format="pyarrow", num_cpus=resources.reader_cpus
+    ).map_batches(
+        _EncodeChunks,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(size=actors),
+        num_cpus=resources.actor_cpus,
+        num_gpus=resources.gpus_per_actor,
+    )
+    total = Throughput()
+    started = time.perf_counter()
+    images = sum(len(job.wanted) for job in jobs) - sum(len(job.skip) * job.chunk for job in jobs)
+    with bars("images") as progress:
+        task = progress.add_task("querying encoders", total=images, note="")
+        for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for receipt in batch.to_pylist():
+                if receipt["error"]:
+                    raise UserError(receipt["error"])
+                total.add(receipt)
+            progress.update(task, completed=total.images)
+    total.wall = time.perf_counter() - started
+    return total
+
+
+def _read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
+    """Stream one shard: one row per chunk of encoded images, chunk numbers by position among the wanted."""
+    packed = batch["job"][0].as_py()
+    job: ShardJob = pickle.loads(packed)
+    keys: list[str] = []
+    images: list[bytes] = []
+    chunk, seen = 0, 0
+    try:
+        for sample in job.reader.read(job.item, set(job.wanted)):
+            keys.append(sample.key)
+            images.append(sample.image)
+            seen += 1
+            if len(keys) == job.chunk or seen == len(job.wanted):
+                if chunk not in job.skip:
+                    yield _chunk_row(packed, chunk, keys, images, "")
+                keys, images, chunk = [], [], chunk + 1
+    except (OSError, ValueError) as error:
+        yield _chunk_row(packed, chunk, [], [], f"{job.source}, shard {job.item.name}: {error}")
+        return
+    if seen != len(job.wanted):
+        problem = f"{job.source}, shard {job.item.name}: {seen} of {len(job.wanted)} samples found; it has changed"
+        yield _chunk_row(packed, chunk, [], [], problem)
+
+
+def _chunk_row(job: bytes, chunk: int, keys: list[str], images: list[bytes], error: str) -> pa.Table:
+    return pa.table(
+        {
+            "job": pa.array([job], pa.large_binary()),
+            "chunk": pa.array([chunk], pa.int64()),
+            "keys": pa.array([keys], pa.list_(pa.string())),
+            "images": pa.array([images], pa.list_(pa.large_binary())),
+            "error": pa.array([error], pa.string()),
+        }
+    )
+
+
+class _EncodeChunks:
+    """The actor: holds encoders, turns chunks of encoded images into committed feature files."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+        self.extractors: dict[str, Extractor] = {}
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        row = batch.to_pylist()[0]
+        job: ShardJob = pickle.loads(row["job"])
+        receipt: dict[str, Any] = {"encoder": job.layer.encoder, "rows": 0, "rejected": 0, "queries": 0}
+        receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
+        receipt["error"] = row["error"]
+        if not row["error"]:
+            try:
+                receipt |= self._encode(job, row["chunk"], row["keys"], row["images"])
+            except (NumericError, ShapeError) as error:  # the encoder is at fault: stop and name the sample
+                receipt["error"] = str(error)
+        return pa.table({name: [value] for name, value in receipt.items()})
+
+    def _encode(self, job: ShardJob, chunk: int, keys: list[str], images: list[bytes]) -> dict[str, Any]:
+        started = time.perf_counter()
+        decoded: list[np.ndarray] = []
+        if _begin_attempt(job, chunk):
+            status, decoded = _decode(images, job.decoder)
+        else:
+            status = ["crashed: the worker died on this chunk"] * len(keys)
+        seconds = {"decode": time.perf_counter() - started}
+        good = [key for key, state in zip(keys, status, strict=True) if state == "ok"]
+        extractor = self._extractor(job)
+        extractor.seconds = Seconds()
+        columns: dict[str, dict[str, np.ndarray]] = {str(epoch): {} for epoch in job.layer.epochs}
+        if good:
+            columns = extractor(
+                torch.from_numpy(np.stack(decoded)),
+                stream_keys(job.folder.seed, "query", job.source, good),
+                [f"{job.source}/{key}" for key in good],
+            )
+        seconds |= asdict(extractor.seconds)
+        started = time.perf_counter()
+        for epoch in job.layer.epochs:
+            storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[str(epoch)]))
+        seconds["commit"] = time.perf_counter() - started
+        queries = len(good) * job.layer.plan().queries_per_image * len(job.layer.epochs)
+        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": queries} | seconds
+
+    def _extractor(self, job: ShardJob) -> Extractor:
+        name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
+        if name not in self.extractors:
+            self.extractors.clear()  # one layer's checkpoints at a time in memory
+            layer = job.layer
+            trained = describe(job.folder, layer.encoder)
+            self.extractors[name] = Extractor(
+                {
+                    str(epoch): trained.load(epoch, job.decoder.channels).to(
+                        self.device, memory_format=torch.channels_last
+                    )
+                    for epoch in layer.epochs
+                },
+                layer.plan(),
+                build(AUGMENTATIONS[layer.recipe], layer.augmentation),
+                self.device,
+            )
+        return self.extractors[name]
+
+
+def _begin_attempt(job: ShardJob, chunk: int) -> bool:
+    """Note an attempt at a chunk; False when it has already killed its worker `ATTEMPTS` times."""
+    for number in range(1, ATTEMPTS + 1):
+        marker = job.attempt(chunk, number)
+        if not storage.exists(marker):
+            storage.write_atomic(marker, b"")
+            return True
+    return False
+
+
+def _decode(images: list[bytes], decoder: Decoder) -> tuple[list[str], list[np.ndarray]]:
+    """Status of every image and the pixels (C, S, S) of those that decode."""
+    status, decoded = [], []
+    for data in images:
+        try:
+            decoded.append(decode(data, decoder))
+            status.append("ok")
+        except ImageError as error:
+            status.append(f"undecodable: {error}")
+    return status, decoded
+
+
+def _compact(jobs: list[ShardJob]) -> None:
+    import ray
+
+    compact = ray.remote(num_cpus=0.25)(compact_shard)
+    ray.get([compact.remote(job) for job in jobs])
+
+
+def _account(jobs: list[ShardJob], throughput: Throughput, config: RunConfig) -> None:
+    """Raise when too many samples were rejected."""
+    asked = sum(len(job.wanted) for job in jobs)
+    if throughput.rejected > config.data.max_rejected * asked:
+        raise UserError(
+            f"{throughput.rejected} of {asked} samples could not be queried, more than data.max_rejected = "
+            f"{config.data.max_rejected:.0%}; their status stands in the features"
+        )

@@ -1,0 +1,271 @@
+"""Which features stand in which files: demands, layers, one Parquet file per shard or chunk, and reading them back.
+
+File names are a function of the work: encoder, checkpoint, source, shard, and a tag that hashes what was computed
+for which samples. So what is there is done, what is missing is to do, and writing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from mi_core.images import Decoder
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mi_core.checks import check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.extraction import QueryPlan
+from mi_core.records import Features
+from pipelines import storage
+from pipelines.artifacts import SeedFolder, digest
+from pipelines.errors import UserError
+from pipelines.pretrain import describe
+from pipelines.splits import Splits
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+VERSION = 1  # of the features: a change of their meaning makes a new base
+ATTEMPTS = 3  # a chunk that killed its worker this often is committed as crashed instead of tried again
+
+
+class QueriesConfig(BaseModel):
+    """How encoders are queried."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    views: int = Field(default=10, ge=1, description="augmented views per image")
+    augmentation: Literal["as-trained"] | dict[str, Any] = Field(
+        default="as-trained", description="as-trained, or settings of the recipe"
+    )
+    outputs: tuple[str, ...] = Field(default=("projection", "backbone"), description="embeddings audited")
+    chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
+    batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
+    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
+
+    @field_validator("outputs")
+    @classmethod
+    def _known_outputs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_choice("outputs", output, OUTPUTS) for output in value)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Features that later stages need: of some roles, from the kept checkpoints of one encoder."""
+
+    encoder: str
+    needs: frozenset[str]
+    outputs: tuple[str, ...]
+    roles: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One pass over the images of some roles with one encoder; its tag names the files it commits.
+
+    ``base`` hashes everything but the needs: layers of one base complement each other.
+    """
+
+    encoder: str
+    epochs: tuple[int, ...]
+    roles: tuple[str, ...]
+    needs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    views: int
+    augmentation: dict[str, Any]
+    recipe: str
+    batch_views: int
+    precision: str
+    base: str
+
+    @property
+    def tag(self) -> str:
+        """Short name of this layer in file names."""
+        return digest(self.base, sorted(self.needs))[:12]
+
+    def plan(self) -> QueryPlan:
+        """What is asked per image."""
+        return QueryPlan(self.needs, self.outputs, self.views, self.batch_views, self.precision)
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What one reader task streams: one shard for one layer. Plain data; a function of the config alone."""
+
+    folder: SeedFolder
+    layer: Layer
+    source: str
+    reader: Any
+    item: Any
+    wanted: tuple[str, ...]
+    chunk: int
+    decoder: Decoder
+    skip: frozenset[int] = frozenset()
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of the shard."""
+        return -(-len(self.wanted) // self.chunk)
+
+    def path(self, epoch: int, chunk: int | None = None) -> str:
+        """File of one chunk, or of the compacted shard."""
+        suffix = "" if chunk is None else f"-{chunk:05d}"
+        folder = f"{self.folder.features(self.layer.encoder, epoch)}/{self.source}"
+        return f"{folder}/{self.item.name}.{self.tag}{suffix}.parquet"
+
+    @property
+    def tag(self) -> str:
+        """The layer and the selection of samples: another selection never meets these files."""
+        return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
+
+    def attempt(self, chunk: int, number: int) -> str:
+        """Marker of an attempt at a chunk."""
+        folder = f"{self.folder.path}/features/{self.layer.encoder}/attempts"
+        return f"{folder}/{self.source}-{self.item.name}.{self.tag}-{chunk:05d}.{number}"
+
+
+def load_features(
+    config: RunConfig,
+    folder: SeedFolder,
+    encoder: str,
+    epoch: int,
+    output: str,
+    needs: Sequence[str],
+    roles: Sequence[str],
+) -> Features:
+    """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
+
+    Raises:
+        UserError: features are missing (extraction has not finished).
+    """
+    splits = Splits.load(folder.path)
+    wanted = splits.ids(roles)
+    columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
+    rejected: set[str] = set()
+    demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
+    for job in (job for demand in demands for job in shard_jobs(demand, config, folder, plan=False)):
+        present = [need for need in needs if need in job.layer.needs]
+        if not present:
+            continue
+        path = job.path(epoch)
+        if not storage.exists(path):
+            raise UserError(f"{path} is missing; run the extract stage first")
+        table = storage.read_table(path)
+        ids = [f"{job.source}/{key}" for key in table["key"].to_pylist()]
+        ok = np.array([status == "ok" for status in table["status"].to_pylist()])
+        rejected |= {name for name, good in zip(ids, ok, strict=True) if not good}
+        for need in present:
+            values = _matrix(table[f"{output}.{need}"])
+            columns[need].update(zip((name for name, good in zip(ids, ok, strict=True) if good), values, strict=True))
+    kept = [name for name in wanted if name not in rejected]
+    lost = [name for need in needs for name in kept if name not in columns[need]]
+    if lost:
+        raise UserError(f"features of {encoder} miss {len(lost)} samples, first {lost[0]}; run the extract stage")
+    return Features(
+        np.array(kept, dtype=np.str_),
+        {need: np.stack([rows[name] for name in kept]) for need, rows in columns.items()},
+    )
+
+
+def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> Iterator[ShardJob]:
+    """All (layer, shard) pairs of one demand, in a fixed order."""
+    splits = Splits.load(folder.path)
+    decoder = config.data.decoder()
+    for layer in _layers(demand, config, folder, plan=plan):
+        for source, model in config.data.sources.items():
+            for item in model.items():
+                wanted = sorted(splits.keys(source, item.name, layer.roles))
+                if wanted:
+                    yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+
+
+def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[Layer]:
+    """The layers of a demand: those recorded before and, when planning, a new one for the needs left over."""
+    queries = config.queries
+    description = describe(folder, demand.encoder).description
+    recipe = description["config"]["objective"]
+    trained = description["config"]["augmentation"]
+    augmentation = trained if queries.augmentation == "as-trained" else queries.augmentation
+    template = Layer(
+        encoder=demand.encoder,
+        epochs=tuple(int(epoch) for epoch in description["fingerprints"]),
+        roles=tuple(sorted(demand.roles)),
+        needs=(),
+        outputs=demand.outputs,
+        views=queries.views,
+        augmentation=augmentation,
+        recipe=recipe,
+        batch_views=queries.batch_views,
+        precision=queries.precision,
+        base="",
+    )
+    base = digest(
+        VERSION,
+        replace(template, batch_views=0),  # the batch size does not change a result
+        description["fingerprints"],
+        config.data.decoder().digest(),
+        folder.seed,
+    )
+    path = f"{folder.path}/features/{demand.encoder}/layers.json"
+    recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+    before = [tuple(entry["needs"]) for entry in recorded if entry["base"] == base]
+    missing = tuple(sorted(demand.needs - {need for needs in before for need in needs}))
+    if missing and plan:
+        storage.write_json(path, [*recorded, {"base": base, "needs": missing}])
+        before.append(missing)
+    return [replace(template, needs=needs, base=base) for needs in before]
+
+
+def remaining(job: ShardJob) -> ShardJob | None:
+    """The job with the chunks to skip, or None when its shard is complete."""
+    if all(storage.exists(job.path(epoch)) for epoch in job.layer.epochs):
+        return None
+    done = {
+        chunk
+        for chunk in range(job.chunks)
+        if all(storage.exists(job.path(epoch, chunk)) for epoch in job.layer.epochs)
+    }
+    return replace(job, skip=frozenset(done))
+
+
+def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarray]) -> pa.Table:
+    """One row per sample, in order; rejected samples have a status and null measurements."""
+    rows = np.flatnonzero([state == "ok" for state in status])
+    arrays: dict[str, pa.Array] = {
+        "key": pa.array(keys, pa.string()),
+        "status": pa.array(status, pa.string()),
+    }
+    take = np.full(len(keys), -1)
+    take[rows] = np.arange(len(rows))
+    indices = pa.array(take, mask=take < 0)
+    for name, values in columns.items():
+        flat = pa.array(np.ascontiguousarray(values, dtype=np.float32).reshape(-1), pa.float32())
+        whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        arrays[name] = whole.take(indices)
+    return pa.table(arrays)
+
+
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Measurements of the samples that have them: (N,) or (N, width) float32."""
+    present = column.drop_null().combine_chunks()
+    if pa.types.is_fixed_size_list(column.type):
+        return np.asarray(present.flatten()).reshape(len(present), column.type.list_size)
+    return np.asarray(present)
+
+
+def compact_shard(job: ShardJob) -> None:
+    """Join the chunk files of a finished shard into one, then delete them and the attempt markers."""
+    for epoch in job.layer.epochs:
+        paths = [job.path(epoch, chunk) for chunk in range(job.chunks)]
+        table = pa.concat_tables([storage.read_table(path) for path in paths], promote_options="default")
+        if sorted(table["key"].to_pylist()) != list(job.wanted):
+            raise RuntimeError(f"{job.path(epoch)}: the chunks do not hold the {len(job.wanted)} samples asked for")
+        storage.write_table(job.path(epoch), table)
+        for path in paths:
+            storage.remove(path)
+    for chunk in range(job.chunks):
+        for number in range(1, ATTEMPTS + 1):
+            storage.remove(job.attempt(chunk, number))

@@ -1,0 +1,82 @@
+"""Starting or joining Ray, quietly, and leaving nothing behind.
+
+A local Ray starts and stops with the command; an existing cluster is joined when an address is given or
+RAY_ADDRESS is set. The address is probed first, because a client of a dead address hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipelines.errors import UserError
+
+PROBE_SECONDS = 5.0
+QUIET = {
+    "RAY_DATA_LOG_LEVEL": "ERROR",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TQDM": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@contextmanager
+def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = False) -> Iterator[float]:
+    """Connect for the duration of the block; yields the seconds that starting or joining took.
+
+    Args:
+        address: ``host:port`` of a cluster, or None: RAY_ADDRESS if set (and not ``local``), else a local Ray.
+        object_store_mb: size of a local Ray's object store.
+        verbose: show Ray's own logs.
+
+    Raises:
+        UserError: nothing answers at the address.
+    """
+    started = time.perf_counter()
+    if not verbose:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+    address = address or os.environ.get("RAY_ADDRESS")
+    arguments: dict[str, Any]
+    if address and address != "local":
+        _probe(address)
+        arguments = {"address": address}
+    else:
+        arguments = {
+            "address": "local",
+            "num_cpus": os.cpu_count(),
+            "object_store_memory": object_store_mb * 2**20,
+            "include_dashboard": False,
+        }
+    import ray
+
+    joined = ray.is_initialized()  # a caller's own Ray (a test, a notebook) is used and left running
+    if not joined:
+        level = "INFO" if verbose else "ERROR"
+        ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
+    from ray.data import DataContext
+
+    DataContext.get_current().enable_progress_bars = False
+    try:
+        yield time.perf_counter() - started
+    finally:
+        if not joined:
+            ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address} ({error}); check --address or RAY_ADDRESS, or unset it"
+        ) from error

@@ -1,0 +1,211 @@
+"""A whole report as a run of three seeds would make it: numbers of the size measured on real digits."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mi_core.records import Estimate
+from mi_core.report import AttackScores, Drawing, FigureData, LossCurve, draw_figures, pool_seeds
+
+ATTACKS = {"encodermi-t": 1.0, "encodermi-v": 1.02, "encodermi-s": 1.03, "lpla": 0.45}
+OUTPUTS = {"projection": 2.05, "backbone": 0.55}
+EPOCHS = {50: 0.35, 100: 0.5, 200: 0.75, 400: 1.0}
+SIDE = 440
+
+ReportFactory = Callable[..., dict[str, Any]]
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def estimate(value: float, n: int, **extra: Any) -> dict[str, Any]:
+    half = 1.96 * math.sqrt(max(value * (1 - value), 0.002) / n)
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), n, **extra).as_json()
+
+
+def scores(attack: str, output: str, epoch: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(2N,) Gaussian scores with the separation of this attack, and their truth."""
+    gap = ATTACKS[attack] * OUTPUTS[output] * EPOCHS[epoch]
+    size = SIDE * 4 // 5 if attack == "lpla" else SIDE
+    generator = np.random.default_rng([seed, epoch, list(ATTACKS).index(attack), len(output)])
+    member = np.arange(2 * size) < size
+    return 0.9 + 0.03 * (generator.standard_normal(2 * size) + gap * member), member
+
+
+def attack_entry(attack: str, output: str, epoch: int, seed: int) -> dict[str, Any]:
+    score, member = scores(attack, output, epoch, seed)
+    n = int(member.sum())
+    threshold = 0.9 + 0.015 * ATTACKS[attack] * OUTPUTS[output] * EPOCHS[epoch]
+    said = score >= threshold
+    outside = np.sort(score[~member])
+    auc = float(np.searchsorted(outside, score[member]).mean() / n)
+    rates = {}
+    for alpha in (0.1, 0.01, 0.001):
+        cut = outside[n - 1 - math.floor(alpha * n)]
+        extra: dict[str, Any] = {"false_positives": int((outside > cut).sum()), "supported": n >= 10 / alpha}
+        rates[f"{alpha:g}"] = estimate(float((score[member] > cut).mean()), n, **extra)
+    views = 1 if attack == "lpla" else 10
+    entry = {
+        "attack": attack,
+        "target": "target",
+        "output": output,
+        "reference": "known" if attack == "lpla" else "shadow",
+        "seed": seed,
+        "epoch": epoch,
+        "n_member": n,
+        "n_nonmember": n,
+        "accuracy": estimate(float((said == member).mean()), 2 * n),
+        "precision": estimate(float(member[said].mean()), int(said.sum())),
+        "recall": estimate(float(said[member].mean()), n),
+        "auc": estimate(auc, 2 * n),
+        "tpr_at_fpr": rates,
+        "threshold": threshold,
+        "queries": {"attack_training": 2 * (88 if attack == "lpla" else SIDE) * views, "evaluation": 2 * n * views},
+        "seconds": 1.3,
+    }
+    if attack != "lpla":
+        entry["shadow"] = "shadow"
+    if (attack, output) == ("encodermi-v", "projection"):
+        entry["primary"] = True
+    return entry
+
+
+def validity(attack_auc: float, blind: float, control: float, n: int, verdict: str) -> dict[str, Any]:
+    def difference(value: float) -> dict[str, Any]:
+        half = 3.2 / math.sqrt(n) * 0.5
+        return {"value": value, "ci95": [value - half, value + half], "n": n}
+
+    return {
+        "attack_auc": estimate(attack_auc, n),
+        "blind_auc": estimate(blind, n),
+        "control_auc": estimate(control, n),
+        "delta_auc": difference(attack_auc - blind),
+        "delta_control_auc": difference(attack_auc - control),
+        "verdict": verdict,
+    }
+
+
+def utility(epoch: int) -> dict[str, Any]:
+    found = {"knn": 0.30 + 0.045 * math.log2(epoch / 25), "linear": 0.35 + 0.05 * math.log2(epoch / 25)}
+    return {**found, "n": 1500, "ci95": {name: estimate(value, 1500)["ci95"] for name, value in found.items()}}
+
+
+def encoder(name: str, epochs: tuple[int, ...], seeds: tuple[int, ...]) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "objective": "moco-v2",
+        "backbone": "conv4",
+        "epochs": epochs[-1],
+        "train_on": f"{name}-member",
+        "fingerprint": sha(name + "0")[:16],
+        "utility": utility(epochs[-1]),
+        "curve": [{"epoch": epoch, "utility": utility(epoch)} for epoch in epochs],
+    }
+    if len(seeds) > 1:
+        entry["per_seed"] = [
+            {"seed": s, "fingerprint": sha(f"{name}{s}")[:16], "utility": utility(epochs[-1])} for s in seeds
+        ]
+    return entry
+
+
+def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (50, 100, 200, 400)) -> dict[str, Any]:
+    attacks = [attack_entry(a, o, e, s) for s in seeds for o in OUTPUTS for e in epochs for a in ATTACKS]
+    n = 2 * SIDE * len(seeds)
+    auc = next(row for row in pool_seeds(attacks) if row.get("primary") and row["epoch"] == epochs[-1])["auc"]["value"]
+    verdict = validity(auc, 0.505, 0.497, n, "leak")
+    if len(seeds) > 1:
+        verdict["per_seed"] = [{"seed": s, **validity(auc, 0.505, 0.497, 2 * SIDE, "leak")} for s in seeds]
+    roles = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
+    sides = ("member", "nonmember")
+    return {
+        "schema_version": 1,
+        "name": "quickstart",
+        "created": "2026-01-31T12:00:00Z",
+        "config_sha256": sha("config"),
+        "versions": {"encoder-audit": "0.1.0", "torch": "2.11.0", "ray": "2.60.0", "python": "3.12.4"},
+        "command": "encoder-audit audit quickstart.yaml --out runs/quickstart",
+        "data": {
+            "source": "digits (scikit-learn), 1,797 images",
+            "roles": {role: {"n": SIDE, "sha256": sha(role)} for role in roles},
+            "duplicates_removed": 3,
+        },
+        "encoders": {name: encoder(name, epochs, seeds) for name in ("target", "shadow")},
+        "attacks": attacks,
+        "pooled": pool_seeds(attacks),
+        "methods": {
+            "encodermi-v": {
+                "threat_model": "embeddings of ten views of an image; a shadow encoder of the same kind",
+                "source": "Liu et al., EncoderMI, CCS 2021, section 4",
+                "queries_per_sample": 10,
+            },
+            "lpla": {"threat_model": "the length of one embedding; some known members", "queries_per_sample": 1},
+        },
+        "validity": verdict,
+        "throughput": {"images_per_second": 1840.0, "views_per_second": 18400.0, "encoder_fraction": 0.974},
+        "timings": {"ray_start": 4.2, "data": 1.1, "pretrain": 212.0, "extract": 17.5, "attack": 21.3, "report": 6.4},
+        "queries": {
+            "total": 4 * SIDE * 10 * len(epochs) * len(seeds),
+            "entries": [
+                {"encoder": e, "role": f"{e}-{side}", "images": SIDE, "queries": SIDE * 10 * len(epochs) * len(seeds)}
+                for e in ("target", "shadow")
+                for side in sides
+            ],
+        },
+        "rejected": [
+            {
+                "source": "pool",
+                "shard": "train-000003.tar",
+                "key": "000412",
+                "reason": "truncated JPEG: 311 bytes missing",
+            },
+            {"source": "pool", "shard": "train-000007.tar", "key": "001208", "reason": "image of 0 x 0 pixels"},
+        ],
+        "rejected_count": 2,
+        "caveats": ["Few members, mild augmentation and many epochs make this encoder leak more than most do."],
+        "not_tested": ["attacks with many shadow encoders", "near-duplicates across roles", "defenses"],
+    }
+
+
+def make_figure_data(seeds: tuple[int, ...] = (0, 1, 2), epoch: int = 400) -> FigureData:
+    drawn = []
+    for seed in seeds:
+        for output in OUTPUTS:
+            for attack in ATTACKS:
+                score, member = scores(attack, output, epoch, seed)
+                threshold = attack_entry(attack, output, epoch, seed)["threshold"]
+                drawn.append(AttackScores(attack, "target", output, "shadow", seed, score, member, threshold))
+    epochs = np.arange(1, epoch + 1, dtype=np.float64)
+    losses = [
+        LossCurve(name, seed, epochs, 5.1 * np.exp(-epochs / (90 + 9 * seed)) + 1.2 + 0.1 * (name == "shadow"))
+        for name in ("target", "shadow")
+        for seed in seeds
+    ]
+    return FigureData(tuple(drawn), tuple(losses))
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """Three seeds, four attacks, two outputs, four checkpoints; a leak."""
+    return make_report()
+
+
+@pytest.fixture
+def short_report() -> dict[str, Any]:
+    """One seed, one checkpoint."""
+    return make_report(seeds=(0,), epochs=(400,))
+
+
+@pytest.fixture(scope="session")
+def figure_data() -> FigureData:
+    return make_figure_data()
+
+
+@pytest.fixture(scope="session")
+def drawings(figure_data: FigureData) -> dict[str, Drawing]:
+    return draw_figures(make_report(), figure_data)

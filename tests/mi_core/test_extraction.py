@@ -1,0 +1,132 @@
+"""Querying an encoder: batching changes nothing, statistics are those of a loop, bad encoders are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.encoders.projection import projection_head
+from mi_core.extraction import Extractor, QueryPlan
+from mi_core.streams import stream_keys
+
+AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)
+NEEDS = ("pairwise:cosine", "norm:2", "embedding")
+IDS = [f"pool/{row:03d}" for row in range(30)]
+
+
+def encoder(seed: int = 0) -> Encoder:
+    def build() -> Encoder:
+        head = projection_head(128, 32, 16, batch_norm=True)
+        return Encoder(build_backbone("conv4", 3), head, torch.full((3,), 0.5), torch.full((3,), 0.5))
+
+    return seeded(seed, build).eval()
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    images = torch.randint(0, 256, (30, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return images, stream_keys(0, "query", "pool", [name.split("/")[1] for name in IDS]), IDS
+
+
+def extractor(model: Any = None, **plan: Any) -> Extractor:
+    settings = {"needs": NEEDS, "outputs": ("backbone", "projection"), "views": 4} | plan
+    return Extractor({"e": model or encoder()}, QueryPlan(**settings), AUGMENTATION, torch.device("cpu"))
+
+
+def test_features_are_those_of_a_loop() -> None:
+    images, streams, ids = inputs()
+    model = encoder()
+    result = extractor(model)(images, streams, ids)["e"]
+    with torch.inference_mode():
+        for row in (0, 17, 29):
+            one = slice(row, row + 1)
+            views = [AUGMENTATION(images[one], streams[one], epoch=0, view=view) for view in range(4)]
+            embedded = [model(view)["projection"][0] for view in views]
+            cosines = [
+                float(torch.cosine_similarity(embedded[i], embedded[j], dim=0)) for i in range(4) for j in range(i + 1, 4)
+            ]
+            np.testing.assert_allclose(result["projection.pairwise:cosine"][row], cosines, atol=1e-5)
+            plain = model(images[one].float() / 255)["backbone"][0]
+            np.testing.assert_allclose(result["backbone.embedding"][row], plain, atol=1e-5)
+            np.testing.assert_allclose(result["backbone.norm:2"][row], float(plain.norm()), rtol=1e-5)
+
+
+def test_batch_size_and_order_do_not_matter() -> None:
+    images, streams, ids = inputs()
+    whole = extractor(batch_views=5 * 64)(images, streams, ids)["e"]
+    small = extractor(batch_views=5 * 7)(images, streams, ids)["e"]
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(2))
+    shuffled = extractor()(images[order], streams[order], [ids[row] for row in order.tolist()])["e"]
+    for column, values in whole.items():
+        np.testing.assert_allclose(small[column], values, atol=1e-5)
+        np.testing.assert_allclose(shuffled[column], values[order.numpy()], atol=1e-5)
+
+
+def test_several_encoders_share_the_views_but_not_the_results() -> None:
+    images, streams, ids = inputs()
+    both = Extractor(
+        {"one": encoder(1), "two": encoder(2)}, extractor().plan, AUGMENTATION, torch.device("cpu")
+    )(images, streams, ids)
+    alone = extractor(encoder(2))(images, streams, ids)["e"]
+    for column, values in alone.items():
+        np.testing.assert_allclose(both["two"][column], values, atol=1e-6)
+    assert not np.allclose(both["one"]["projection.norm:2"], both["two"]["projection.norm:2"])
+
+
+@pytest.mark.parametrize(("needs", "queries"), [(NEEDS, 5), (("pairwise:cosine",), 4), (("norm:2", "norm:1"), 1)])
+def test_queries_are_counted_as_they_are_spent(needs: tuple[str, ...], queries: int) -> None:
+    calls = []
+
+    class Counting(nn.Module):
+        def forward(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+            calls.append(len(batch))
+            return {"backbone": batch.flatten(1)}
+
+    images, streams, ids = inputs()
+    made = extractor(Counting(), needs=needs, outputs=("backbone",), batch_views=10_000)
+    made(images[:20], streams[:20], ids[:20])
+    batch = 10_000 // queries
+    assert sum(calls) == batch * queries  # one padded batch
+    assert made.plan.queries_per_image == queries
+
+
+class _Faulty(nn.Module):
+    """An encoder that misbehaves on images whose first pixel is white."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        embeddings = batch.flatten(1)
+        white = batch[:, 0, 0, 0] == 1
+        if self.fault == "nan":
+            embeddings = torch.where(white[:, None], torch.nan, embeddings)
+        elif self.fault == "width" and bool(white.any()):
+            embeddings = embeddings[:, :-1]
+        return {"backbone": embeddings}
+
+
+@pytest.mark.parametrize(("fault", "error"), [("nan", NumericError), ("width", ShapeError)])
+def test_a_faulty_encoder_is_stopped_naming_the_sample(fault: str, error: type[Exception]) -> None:
+    images, streams, ids = inputs()
+    images[:, :, 0, 0] = 0
+    images[23, :, 0, 0] = 255
+    made = extractor(_Faulty(fault), needs=("norm:2",), outputs=("backbone",), batch_views=1)
+    with pytest.raises(error, match="pool/023"):
+        made(images, streams, ids)
+
+
+def test_an_output_that_is_not_there_is_named() -> None:
+    images, streams, ids = inputs()
+    with pytest.raises(ShapeError, match="no output 'projection'; it has backbone"):
+        extractor(_Faulty("none"))(images, streams, ids)
+    with pytest.raises(ConfigError, match="views = 0"):
+        QueryPlan(("norm:2",), ("backbone",), views=0)

@@ -1,0 +1,96 @@
+"""The run folder: what may change between two starts, what --force clears, and hashes that tell inputs apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.artifacts import RunFolder, changed_keys, digest
+from pipelines.errors import UserError
+
+CONFIG: dict[str, Any] = {
+    "name": "run",
+    "seeds": [0],
+    "data": {"image_size": 8},
+    "encoders": {"target": {"epochs": 3}},
+    "queries": {"views": 10},
+    "attacks": [{"attack": "encodermi-t"}],
+    "utility": {},
+    "validity": {},
+    "resources": {"encoder_actors": 2},
+}
+
+
+def with_change(**sections: Any) -> dict[str, Any]:
+    return CONFIG | sections
+
+
+def opened(tmp_path: Path, config: dict[str, Any] = CONFIG, force: str | None = None) -> RunFolder:
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.open(config, command="test", force=force)
+    return folder
+
+
+def test_the_same_config_continues_and_every_start_is_listed(tmp_path: Path) -> None:
+    first = opened(tmp_path).manifest
+    second = opened(tmp_path).manifest
+    assert second["created"] == first["created"]
+    assert second["config_sha256"] == digest(CONFIG)
+    assert len(second["runs"]) == 2
+    assert second["versions"]["torch"]
+
+
+def test_a_changed_config_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(UserError, match=r"changed: encoders.target.epochs\. .*--force pretrain"):
+        opened(tmp_path, with_change(encoders={"target": {"epochs": 4}}))
+    with pytest.raises(UserError, match="data.image_size, queries.views.*--force data"):
+        opened(tmp_path, with_change(data={"image_size": 9}, queries={"views": 3}))
+
+
+def test_name_resources_and_more_attacks_may_change(tmp_path: Path) -> None:
+    opened(tmp_path)
+    more = [*CONFIG["attacks"], {"attack": "lpla"}]
+    opened(tmp_path, with_change(name="new", resources={}, attacks=more))
+    with pytest.raises(UserError, match="changed: attacks"):
+        opened(tmp_path, with_change(attacks=[{"attack": "lpla"}]))
+
+
+def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    for name in ("splits", "encoders", "features", "attacks"):
+        place = tmp_path / "run" / "seed-0" / name
+        place.mkdir(parents=True)
+        (place / "file").touch()
+    opened(tmp_path, with_change(queries={"views": 3}), force="extract")
+    left = sorted(path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file"))
+    assert left == ["encoders", "splits"]
+    with pytest.raises(UserError, match="--force pretrain"):
+        opened(tmp_path, with_change(encoders={}), force="extract")
+    assert folder.manifest["runs"][-1]["forced"] == "extract"
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds no run; choose another --out"):
+        opened(tmp_path)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_timings_add_up_over_starts(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    for _ in range(2):
+        with folder.timed("extract"):
+            pass
+    with pytest.raises(ZeroDivisionError), folder.timed("attack"):
+        _ = 1 / 0
+    assert set(folder.manifest["seconds"]) == {"extract", "attack"}
+
+
+def test_digests_and_changed_keys() -> None:
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert changed_keys({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}, "x") == ["x.a.c", "x.a.d"]

@@ -1,0 +1,132 @@
+"""Configs: the shipped ones are valid, and every mistake is one line that names field, value and remedy."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.config import ResourcesConfig, load, parse
+from pipelines.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
+
+
+def raw() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
+    return loaded
+
+
+def message(changes: dict[str, Any]) -> str:
+    """The error of the quickstart config with some dotted fields replaced."""
+    config = copy.deepcopy(raw())
+    for name, value in changes.items():
+        place: Any = config
+        *parents, last = name.split(".")
+        for parent in parents:
+            place = place[int(parent)] if isinstance(place, list) else place[parent]
+        place[int(last) if isinstance(place, list) else last] = value
+    with pytest.raises(UserError) as caught:
+        parse(config, "run.yaml")
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_packaged_quickstart_is_the_one_in_configs() -> None:
+    assert (ROOT / "pipelines" / "quickstart.yaml").read_bytes() == QUICKSTART.read_bytes()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_configs_are_valid(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "train-000000.tar").touch()
+    config = load(str(path), [f"data.path={tmp_path}/train-000000.tar"] if path.name != "quickstart.yaml" else [])
+    assert config.encoders["shadow"].epochs == config.encoders["target"].epochs
+    assert config.encoders["shadow"].train_on == ("shadow-member",)
+
+
+def test_overrides_reach_into_sections_and_lists() -> None:
+    config = load(
+        str(QUICKSTART), ["encoders.target.epochs=7", "attacks.1.learning_rate=0.01", "seeds=[3,4]", "name=other"]
+    )
+    assert config.encoders["target"].epochs == 7
+    assert config.encoders["shadow"].epochs == 7  # like: target follows
+    assert config.attacks[1].parameters().learning_rate == 0.01
+    assert config.seeds == (3, 4)
+    assert config.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"quieries": {}}, "unknown key quieries; did you mean queries? allowed: attacks, data"),
+        ({"encoders.target.epoch": 3}, "unknown key encoders.target.epoch; did you mean epochs?"),
+        ({"attacks.1.learningrate": 3}, "unknown key attacks.1.learningrate; did you mean learning_rate?"),
+        ({"encoders.target.augmentation.crop": 1}, "unknown setting 'crop', allowed: crop_scale"),
+        ({"encoders.target.backbone": "resnet9"}, "backbone = 'resnet9', allowed: conv4"),
+        ({"encoders.target.epochs": "many"}, "encoders.target.epochs = 'many': input should be a valid integer"),
+        ({"encoders.target.epochs": 0}, "encoders.target.epochs = 0: input should be greater than or equal to 1"),
+        ({"encoders.target.checkpoints": [500]}, "checkpoints holds 500, allowed: 1 to epochs = 400"),
+        ({"encoders.shadow.like": "nobody"}, "like = 'nobody', allowed: target, shadow"),
+        ({"encoders.target.like": "shadow"}, "like goes in a circle"),
+        ({"encoders.target.train_on": "control"}, "needs the role 'control'; data.roles has target-member"),
+        ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: target, shadow"),
+        ({"attacks.0.attack": "encodermi-x"}, "unknown attack; allowed: encodermi-"),
+        ({"queries.views": 1}, "queries.views = 1, but encodermi-t compares pairs of views and needs at least 2"),
+        ({"queries.outputs": ["logits"]}, "outputs = 'logits', allowed: backbone, projection"),
+        ({"validity": {"control": "target"}}, "a control saw neither group"),
+        ({"seeds": [1, 1]}, "seeds [1, 1] repeat"),
+        ({"seeds": []}, "seeds"),
+    ],
+)
+def test_mistakes_are_one_line(changes: dict[str, Any], expected: str) -> None:
+    text = message(changes)
+    assert text.startswith("run.yaml: ")
+    assert expected in text
+
+
+def test_files_that_are_no_config(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give an existing config file"):
+        load(str(tmp_path / "none.yaml"))
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    with pytest.raises(UserError, match="expected sections such as data"):
+        load(str(tmp_path / "list.yaml"))
+    (tmp_path / "broken.yaml").write_text("a: [1")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load(str(tmp_path / "broken.yaml"))
+    with pytest.raises(UserError, match="is no override"):
+        load(str(QUICKSTART), ["seeds"])
+    with pytest.raises(UserError, match="no position in a list"):
+        load(str(QUICKSTART), ["attacks.9.target=x"])
+    with pytest.raises(UserError, match="give it there or as data.path="):
+        load(str(ROOT / "configs" / "cifar10.yaml"))
+
+
+def test_too_few_cpus_for_readers_beside_actors() -> None:
+    resources = ResourcesConfig(encoder_actors=2, actor_cpus=1.0)
+    resources.check({"CPU": 2.25})
+    with pytest.raises(UserError, match="= 2.25 CPUs, but Ray has 2: readers would never be scheduled"):
+        resources.check({"CPU": 2})
+    with pytest.raises(UserError, match="train_workers x train_cpus = 3 CPUs"):
+        ResourcesConfig(train_workers=3).check({"CPU": 2})
+    with pytest.raises(UserError, match="1 GPUs asked for, but Ray has 0"):
+        ResourcesConfig(gpus_per_actor=0.5).check({"CPU": 2})
+
+
+def test_demands_ask_each_encoder_only_what_is_needed() -> None:
+    config = load(str(QUICKSTART))
+    demands = {(demand.encoder, demand.outputs, demand.roles): demand.needs for demand in config.demands()}
+    both = ("projection", "backbone")
+    groups = frozenset({"target-member", "target-nonmember"})
+    shadow = frozenset({"shadow-member", "shadow-nonmember"})
+    assert demands[("target", both, groups)] == {"pairwise:cosine", "norm:2"}
+    assert demands[("shadow", both, groups)] == {"pairwise:cosine", "norm:2"}  # the control
+    assert demands[("shadow", both, shadow)] == {"pairwise:cosine"}  # LpLA is not fitted on the shadow
+    assert ("target", both, shadow) not in demands
+    bank, test = config.utility_roles("target")
+    assert bank == ("target-member",)
+    assert "target-member" not in test
