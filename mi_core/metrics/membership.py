@@ -86,9 +86,7 @@ def recall(scores: FloatArray, member: BoolArray, threshold: float) -> Estimate:
     return rate(hits, n_member)
 
 
-def tpr_at_fpr(
-    scores: FloatArray, member: BoolArray, fpr: float, *, seed: int, resamples: int = 1000
-) -> Estimate:
+def tpr_at_fpr(scores: FloatArray, member: BoolArray, fpr: float, *, seed: int, resamples: int = 1000) -> Estimate:
     """The largest true-positive rate whose empirical false-positive rate is at most ``fpr``.
 
     With k = floor(fpr K) false positives allowed among K non-members, the members above the (k+1)-th highest non-member

@@ -50,7 +50,9 @@ def test_features_are_those_of_a_loop() -> None:
             views = [AUGMENTATION(images[one], streams[one], epoch=0, view=view) for view in range(4)]
             embedded = [model(view)["projection"][0] for view in views]
             cosines = [
-                float(torch.cosine_similarity(embedded[i], embedded[j], dim=0)) for i in range(4) for j in range(i + 1, 4)
+                float(torch.cosine_similarity(embedded[i], embedded[j], dim=0))
+                for i in range(4)
+                for j in range(i + 1, 4)
             ]
             np.testing.assert_allclose(result["projection.pairwise:cosine"][row], cosines, atol=1e-5)
             plain = model(images[one].float() / 255)["backbone"][0]
@@ -71,9 +73,9 @@ def test_batch_size_and_order_do_not_matter() -> None:
 
 def test_several_encoders_share_the_views_but_not_the_results() -> None:
     images, streams, ids = inputs()
-    both = Extractor(
-        {"one": encoder(1), "two": encoder(2)}, extractor().plan, AUGMENTATION, torch.device("cpu")
-    )(images, streams, ids)
+    both = Extractor({"one": encoder(1), "two": encoder(2)}, extractor().plan, AUGMENTATION, torch.device("cpu"))(
+        images, streams, ids
+    )
     alone = extractor(encoder(2))(images, streams, ids)["e"]
     for column, values in alone.items():
         np.testing.assert_allclose(both["two"][column], values, atol=1e-6)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipelines.errors import UserError
 
 from pipelines.artifacts import RunFolder, changed_keys, digest
-from pipelines.errors import UserError
 
 CONFIG: dict[str, Any] = {
     "name": "run",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from pipelines.errors import UserError
 
 from pipelines.config import ResourcesConfig, load, parse
-from pipelines.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

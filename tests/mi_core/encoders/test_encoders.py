@@ -78,9 +78,7 @@ def test_weights_of_another_layout_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"missing \['projection"):
         load_weights(encoder(), weights_bytes(wide))
     colour = Encoder(build_backbone("conv4", 3), None, torch.tensor([0.5]), torch.tensor([0.5]))
-    with pytest.raises(
-        ConfigError, match=r"wrong shape \['backbone.layers.conv1.weight \(16, 3, 3, 3\) instead of"
-    ):
+    with pytest.raises(ConfigError, match=r"wrong shape \['backbone.layers.conv1.weight \(16, 3, 3, 3\) instead of"):
         load_weights(wide, weights_bytes(colour))
 
 

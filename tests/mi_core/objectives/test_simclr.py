@@ -26,9 +26,7 @@ def loop_nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) 
     total = 0.0
     for i, anchor in enumerate(views):
         partner = i + 1 if i % 2 == 0 else i - 1
-        denominator = sum(
-            math.exp(similarity(anchor, views[k]) / temperature) for k in range(len(views)) if k != i
-        )
+        denominator = sum(math.exp(similarity(anchor, views[k]) / temperature) for k in range(len(views)) if k != i)
         total -= math.log(math.exp(similarity(anchor, views[partner]) / temperature) / denominator)
     return total / len(views)
 
@@ -82,9 +80,7 @@ def _views() -> torch.Tensor:
 
 
 def _worker(rank: int, port: int, folder: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     network = nn.parallel.DistributedDataParallel(_network())
     loss = network(_views()[rank::2])
     loss.backward()

@@ -1,0 +1,153 @@
+"""The views of SimCLR (Chen et al., "A simple framework for contrastive learning", ICML 2020, appendix A and B.9).
+
+Random resized crop, flip, colour jitter, grayscale, blur; with rotation and solarisation for other recipes of the
+kind. The defaults are those for CIFAR-10: colour strength 0.5, no blur. Every quantity has a random number of its own, at
+a fixed place of the stream, so switching one operation on does not change the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import permutations
+
+import torch
+
+from mi_core.augmentations import operations
+from mi_core.checks import ConfigError, check_range
+from mi_core.streams import uniforms
+
+_ORDERS = torch.tensor(list(permutations(range(len(operations.JITTERS)))))  # (24, 4)
+_COLUMNS = (
+    "area", "ratio", "top", "left", "flip", "rotation", "jitter", "brightness", "contrast", "saturation", "hue",
+    "order", "grayscale", "blur", "sigma", "solarize",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SimCLRAugmentation:
+    """One random view per image.
+
+    Args:
+        crop_scale: range of the crop's share of the area, in (0, 1].
+        crop_ratio: range of the crop's width / height; a share is drawn first, then a ratio that fits the image.
+        flip: probability of a left-right flip.
+        rotation: largest angle in degrees; outside is black.
+        jitter_probability: probability of colour jitter.
+        brightness, contrast, saturation: factors are uniform in [max(0, 1 - x), 1 + x].
+        hue: shifts are uniform in [-x, x], x at most 0.5.
+        grayscale: probability of losing the colour.
+        blur: probability of a Gaussian blur, with a kernel of a tenth of the image.
+        blur_sigma: range of its standard deviation in pixels.
+        solarize: probability of inverting the bright half.
+
+    Raises:
+        ConfigError: a probability or range is impossible.
+    """
+
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    rotation: float = 0.0
+    jitter_probability: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1
+    grayscale: float = 0.2
+    blur: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
+            check_range(f"augmentation.{name}", getattr(self, name), 0, 1)
+        for name in ("brightness", "contrast", "saturation"):
+            check_range(f"augmentation.{name}", getattr(self, name), 0)
+        check_range("augmentation.hue", self.hue, 0, 0.5)
+        check_range("augmentation.rotation", self.rotation, 0, 180)
+        for name, high in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
+            low, top = getattr(self, name)
+            if not 0 < low <= top <= high:
+                raise ConfigError(f"augmentation.{name} = [{low}, {top}], allowed: 0 < low <= high <= {high:g}")
+
+    def __call__(
+        self,
+        images: torch.Tensor,
+        stream_keys: torch.Tensor,
+        *,
+        epoch: int,
+        view: int | torch.Tensor,
+        size: int | None = None,
+    ) -> torch.Tensor:
+        """One view of every image.
+
+        Args:
+            images: (B, C, H, W) uint8, or float32 in [0, 1].
+            stream_keys: (B,) int64, from `streams.stream_keys`.
+            epoch, view: which view; ``view`` may be one per image (B,).
+            size: height and width S of the view; default: those of the images.
+
+        Returns:
+            (B, C, S, S) float32 in [0, 1].
+        """
+        drawn = uniforms(stream_keys, epoch=epoch, view=view, count=len(_COLUMNS))
+        number = dict(zip(_COLUMNS, drawn.unbind(1), strict=True))
+        pixels = images.float() / 255 if images.dtype == torch.uint8 else images
+        height, width = images.shape[2:]
+        box = self.boxes(number, height, width)
+        result = operations.resized_crop(pixels, *box, size=(height, width) if size is None else (size, size))
+        if self.flip:
+            result = operations.horizontal_flip(result, number["flip"] < self.flip)
+        if self.rotation:
+            result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
+        result = self._jitter(result, number)
+        if self.grayscale and result.shape[1] > 1:
+            result = operations.grayscale(result, number["grayscale"] < self.grayscale)
+        if self.blur:
+            blurred = operations.gaussian_blur(result, self._sigma(number), _blur_kernel(result.shape[3]))
+            result = torch.where((number["blur"] < self.blur)[:, None, None, None], blurred, result)
+        if self.solarize:
+            result = operations.solarize(result, number["solarize"] < self.solarize)
+        return result
+
+    def boxes(self, number: dict[str, torch.Tensor], height: int, width: int) -> tuple[torch.Tensor, ...]:
+        """Top, left, height and width (B,) of the crops, in pixels; the share of the area is uniform in `crop_scale`."""
+        low, high = self.crop_scale
+        area = (low + (high - low) * number["area"]) * height * width
+        least = (area / height**2).clamp_min(self.crop_ratio[0]).clamp_max(self.crop_ratio[1])
+        most = torch.maximum(least, (width**2 / area).clamp_max(self.crop_ratio[1]))
+        ratio = torch.exp(least.log() + (most.log() - least.log()) * number["ratio"])
+        box_width = (area * ratio).sqrt().clamp(1, width)
+        box_height = (area / ratio).sqrt().clamp(1, height)
+        return number["top"] * (height - box_height), number["left"] * (width - box_width), box_height, box_width
+
+    def _jitter(self, images: torch.Tensor, number: dict[str, torch.Tensor]) -> torch.Tensor:
+        strengths = {name: getattr(self, name) for name in operations.JITTERS}
+        if images.shape[1] == 1:
+            strengths |= {"saturation": 0.0, "hue": 0.0}
+        active = {name: strength for name, strength in strengths.items() if strength > 0}
+        if not active or self.jitter_probability == 0:
+            return images
+        rows = torch.nonzero(number["jitter"] < self.jitter_probability)[:, 0]
+        if not len(rows):
+            return images
+        factors = {}
+        for name, strength in active.items():
+            low, high = (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
+            factors[name] = (low + (high - low) * number[name])[rows]
+        orders = _ORDERS.to(images.device)[(number["order"][rows] * len(_ORDERS)).long()]
+        if len(rows) == len(images):
+            return operations.color_jitter(images, factors, orders)
+        result = images.clone()
+        result[rows] = operations.color_jitter(images[rows], factors, orders)
+        return result
+
+    def _sigma(self, number: dict[str, torch.Tensor]) -> torch.Tensor:
+        low, high = self.blur_sigma
+        return low + (high - low) * number["sigma"]
+
+
+def _blur_kernel(size: int) -> int:
+    """Odd number of taps near a tenth of the image, at least 3 (SimCLR, appendix A)."""
+    return max(3, 2 * (size // 20) + 1)

@@ -1,0 +1,53 @@
+"""Several seeded views per image for attacks, and the image itself as an encoder sees it."""
+
+from __future__ import annotations
+
+import torch
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import check_range, check_shape
+
+
+def make_views(
+    images: torch.Tensor,
+    streams: torch.Tensor,
+    augmentation: SimCLRAugmentation,
+    *,
+    views: int,
+    epoch: int = 0,
+    size: int | None = None,
+) -> torch.Tensor:
+    """V views of each of B images, in one batched call of the recipe.
+
+    Args:
+        images: (B, C, H, W) uint8, or float32 in [0, 1].
+        streams: (B,) int64, from `streams.stream_keys`.
+        augmentation: the recipe.
+        views: V.
+        epoch: epoch of the stream; attacks query in epoch 0 of the purpose ``query``.
+        size: height and width S of the views; default: those of the images.
+
+    Returns:
+        (B, V, C, S, S) float32 in [0, 1].
+
+    Raises:
+        ShapeError: images and streams differ in number.
+        ConfigError: views is below 1.
+    """
+    check_range("views", views, 1)
+    (count, *_) = check_shape("images", images, "B C H W")
+    check_shape("streams", streams, "B", B=count)
+    index = torch.arange(views, device=streams.device).repeat(count)
+    drawn = augmentation(
+        images.repeat_interleave(views, dim=0),
+        streams.repeat_interleave(views),
+        epoch=epoch,
+        view=index,
+        size=size,
+    )
+    return drawn.unflatten(0, (count, views))
+
+
+def clean(images: torch.Tensor) -> torch.Tensor:
+    """The images themselves: (B, C, H, W) uint8 to float32 in [0, 1]."""
+    return images.float() / 255

@@ -1,0 +1,115 @@
+"""Random streams that are a pure function of what they are for: seed, purpose, source, key, epoch, view.
+
+A sample's stream key is a blake2b hash of its identity; the numbers behind it come from the counter-based generator
+Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3) on batched tensors.
+So a view does not depend on batch, worker, order, device or retry, and two purposes never share a stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from mi_core.checks import ConfigError, check_choice, check_range
+
+PURPOSES = ("train", "query", "probe")
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def digest64(*parts: str | int) -> int:
+    """An unsigned 64-bit hash of a tuple of texts and integers; no two different tuples share their encoding.
+
+    Example:
+        >>> digest64("a", "bc") == digest64("ab", "c")
+        False
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        encoded = (b"i%d" % part) if isinstance(part, int) else b"s" + part.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> torch.Tensor:
+    """The stream keys (N,) int64 of N samples of one source.
+
+    Args:
+        seed: of the run, or of one encoder.
+        purpose: ``train``, ``query`` or ``probe``: what the views are for.
+        source: name of the source.
+        keys: N sample keys.
+
+    Raises:
+        ConfigError: no such purpose.
+
+    Example:
+        >>> stream_keys(0, "query", "pool", ["a", "b"]).shape
+        torch.Size([2])
+    """
+    check_choice("purpose", purpose, PURPOSES)
+    prints = [digest64(seed, purpose, source, key) for key in keys]
+    return torch.tensor([value - 2**64 if value >= 2**63 else value for value in prints], dtype=torch.int64)
+
+
+def uniforms(streams: torch.Tensor, *, epoch: int, view: int | torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` uniform numbers per sample for one epoch and view.
+
+    Args:
+        streams: (N,) int64 from `stream_keys`, on any device.
+        epoch: 0 to 2^32 - 1.
+        view: index of the view, or one per sample (N,).
+        count: numbers per sample.
+
+    Returns:
+        (N, count) float32 in [0, 1), multiples of 2^-24, the same on every device.
+
+    Raises:
+        ConfigError: the streams are not int64, or epoch, view or count is out of range.
+
+    Example:
+        >>> first = uniforms(torch.tensor([7, 8]), epoch=0, view=0, count=3)
+        >>> bool((first == uniforms(torch.tensor([7, 8]), epoch=0, view=0, count=5)[:, :3]).all())
+        True
+    """
+    if streams.dtype != torch.int64 or streams.ndim != 1:
+        raise ConfigError(f"streams are {streams.dtype} of {streams.ndim} axes, allowed: int64 of one axis")
+    check_range("epoch", epoch, 0, _MASK)
+    check_range("count", count, 1)
+    if isinstance(view, int):
+        check_range("view", view, 0, _MASK)
+    blocks = -(-count // 4)
+    shape = (len(streams), blocks)
+    key = [((streams >> shift) & _MASK)[:, None].expand(shape) for shift in (0, 32)]
+    zero = torch.zeros(shape, dtype=torch.int64, device=streams.device)
+    views = zero + (view.to(torch.int64)[:, None] if isinstance(view, torch.Tensor) else view)
+    counter = [zero + torch.arange(blocks, device=streams.device), views, zero + epoch, zero]
+    words = torch.stack(philox(counter, key), dim=2).reshape(len(streams), 4 * blocks)[:, :count]
+    return (words >> 8).to(torch.float32) * 2.0**-24
+
+
+def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Philox-4x32-10: four counter words and two key words to four random words, elementwise.
+
+    All words are unsigned 32-bit numbers held in int64 tensors of one shape.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return [c0, c1, c2, c3]
+
+
+def _multiply(words: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """High and low 32 bits of a 32 x 32-bit product, without leaving signed 64 bits."""
+    low_part = words * (factor & 0xFFFF)
+    high_part = words * (factor >> 16)  # both below 2^48
+    carry = (low_part >> 16) + (high_part & 0xFFFF)
+    return (high_part >> 16) + (carry >> 16), ((carry & 0xFFFF) << 16) | (low_part & 0xFFFF)

@@ -1,0 +1,171 @@
+"""The SimCLR recipe: the right operations, each as often and as strongly as its settings say, from its own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mi_core.augmentations import AUGMENTATIONS, operations
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.views import clean, make_views
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.objectives import OBJECTIVES
+from mi_core.streams import stream_keys, uniforms
+
+FULL = SimCLRAugmentation(rotation=15, blur=0.5, solarize=0.2)
+OFF: dict[str, Any] = {
+    "crop_scale": (1.0, 1.0),
+    "crop_ratio": (1.0, 1.0),
+    "flip": 0,
+    "jitter_probability": 0,
+    "grayscale": 0,
+}
+
+
+def inputs(count: int = 60, channels: int = 3, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
+    return images, stream_keys(1, "query", "pool", [str(row) for row in range(count)])
+
+
+def test_every_framework_has_a_recipe() -> None:
+    assert set(AUGMENTATIONS) == set(OBJECTIVES)
+
+
+def test_views_do_not_depend_on_batch_order_or_on_being_drawn_together() -> None:
+    images, streams = inputs()
+    together = make_views(images, streams, FULL, views=4)
+    assert together.shape == (60, 4, 3, 16, 16)
+    assert together.dtype == torch.float32
+    assert 0 <= float(together.min()) <= float(together.max()) <= 1
+    for view in range(4):
+        torch.testing.assert_close(FULL(images, streams, epoch=0, view=view), together[:, view], atol=1e-6, rtol=0)
+    rows = torch.tensor([41, 3, 17])
+    torch.testing.assert_close(
+        make_views(images[rows], streams[rows], FULL, views=4), together[rows], atol=1e-6, rtol=0
+    )
+
+
+def test_parameters_are_bit_identical_for_any_batch() -> None:
+    _, streams = inputs()
+    names = ("area", "ratio", "top", "left")
+    whole = dict(zip(names, uniforms(streams, epoch=0, view=2, count=16)[:, :4].unbind(1), strict=True))
+    one = dict(zip(names, uniforms(streams[9:10], epoch=0, view=2, count=16)[:, :4].unbind(1), strict=True))
+    for ours, alone in zip(FULL.boxes(whole, 16, 16), FULL.boxes(one, 16, 16), strict=True):
+        assert float(ours[9]) == float(alone[0])
+
+
+def test_query_views_never_coincide_with_training_views() -> None:
+    images, _ = inputs(8)
+    keys = [str(row) for row in range(8)]
+    seen = torch.cat(
+        [
+            make_views(images, stream_keys(0, purpose, "pool", keys), FULL, views=6, epoch=epoch).flatten(0, 1)
+            for purpose, epochs in (("train", range(5)), ("query", range(1)), ("probe", range(1)))
+            for epoch in epochs
+        ]
+    ).flatten(1)
+    assert len(torch.unique(seen, dim=0)) == len(seen) == 8 * 6 * 7
+
+
+def test_boxes_fill_their_ranges() -> None:
+    streams = stream_keys(0, "train", "pool", [str(row) for row in range(5000)])
+    drawn = uniforms(streams, epoch=0, view=0, count=16)
+    number = dict(zip(("area", "ratio", "top", "left"), drawn[:, :4].unbind(1), strict=True))
+    for height, width, most in ((32, 32, 0.9), (24, 48, 0.6)):
+        recipe = SimCLRAugmentation(crop_scale=(0.2, most))
+        top, left, tall, wide = recipe.boxes(number, height, width)
+        share = (tall * wide / (height * width)).numpy()
+        distance = np.abs(np.sort(share) - (0.2 + (most - 0.2) * (np.arange(5000) + 0.5) / 5000)).max()
+        assert distance < (most - 0.2) * 1.95 / np.sqrt(5000)  # the share of the area is uniform (Kolmogorov-Smirnov)
+        ratio = wide / tall
+        assert float(ratio.min()) >= 0.75 - 1e-5
+        assert float(ratio.max()) <= 4 / 3 + 1e-5
+        for start, length, limit in ((top, tall, height), (left, wide, width)):
+            assert float(start.min()) >= 0
+            assert float((start + length).max()) <= limit + 1e-4
+    square = SimCLRAugmentation(crop_scale=(0.2, 0.9)).boxes(number, 32, 32)
+    small = square[2] * square[3] < 0.5 * 32 * 32
+    logs = (square[3] / square[2]).log()[small].numpy()  # where every ratio fits, its log is uniform
+    assert abs(logs.mean()) < 0.01
+    assert abs(logs.std() - np.log(4 / 3) / np.sqrt(3)) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("change", "share"),
+    [
+        ({"flip": 0.3}, 0.3),
+        ({"jitter_probability": 0.6, "brightness": 0.5}, 0.6),
+        ({"jitter_probability": 1.0, "hue": 0.2}, 1.0),
+        ({"grayscale": 0.25}, 0.25),
+        ({"blur": 0.7}, 0.7),
+        ({"solarize": 0.2}, 0.2),
+        ({"rotation": 10.0}, 1.0),
+        ({}, 0.0),
+    ],
+    ids=str,
+)
+def test_operations_happen_as_often_as_asked(change: dict[str, Any], share: float) -> None:
+    images, streams = inputs(600)
+    settings = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0} | OFF | change
+    drawn = SimCLRAugmentation(**settings)(images, streams, epoch=3, view=1)
+    changed = (drawn - clean(images)).abs().flatten(1).amax(dim=1) > 1e-5
+    assert abs(float(changed.float().mean()) - share) <= 4 * np.sqrt(share * (1 - share) / 600) + 1e-9
+
+
+def test_switching_one_operation_on_leaves_the_others_alone() -> None:
+    images, streams = inputs()
+    plain = replace(FULL, solarize=0.0)(images, streams, epoch=0, view=0)
+    more = FULL(images, streams, epoch=0, view=0)
+    same = (plain == more).flatten(1).all(dim=1)
+    chosen = uniforms(streams, epoch=0, view=0, count=16)[:, 15] < 0.2
+    assert torch.equal(same, ~chosen)
+
+
+def test_jitter_factors_are_those_of_the_recipe() -> None:
+    images, streams = inputs()
+    recipe = SimCLRAugmentation(**(OFF | {"jitter_probability": 1.0, "contrast": 0, "saturation": 0, "hue": 0}))
+    factor = 0.6 + 0.8 * uniforms(streams, epoch=0, view=0, count=16)[:, 7]
+    expected = operations.adjust_brightness(clean(images), factor)
+    torch.testing.assert_close(recipe(images, streams, epoch=0, view=0), expected, atol=1e-6, rtol=0)
+
+
+def test_one_channel_keeps_no_colour_operations() -> None:
+    images, streams = inputs(channels=1, size=8)
+    strong = SimCLRAugmentation(**(OFF | {"jitter_probability": 1.0, "brightness": 0, "contrast": 0, "grayscale": 1.0}))
+    torch.testing.assert_close(strong(images, streams, epoch=0, view=0), clean(images), atol=1e-6, rtol=0)
+
+
+def test_views_of_another_size() -> None:
+    images, streams = inputs(4)
+    assert make_views(images, streams, FULL, views=2, size=20).shape == (4, 2, 3, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"flip": 1.5}, "augmentation.flip = 1.5"),
+        ({"hue": 0.6}, "augmentation.hue = 0.6"),
+        ({"brightness": -0.1}, "augmentation.brightness = -0.1"),
+        ({"rotation": 270}, "augmentation.rotation = 270"),
+        ({"crop_scale": (0.0, 1.0)}, r"augmentation.crop_scale = \[0.0, 1.0\]"),
+        ({"crop_scale": (0.5, 1.2)}, "augmentation.crop_scale"),
+        ({"crop_ratio": (2.0, 1.0)}, "augmentation.crop_ratio"),
+        ({"blur_sigma": (0.0, 1.0)}, "augmentation.blur_sigma"),
+    ],
+)
+def test_impossible_settings(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        SimCLRAugmentation(**change)
+
+
+def test_wrong_shapes() -> None:
+    images, streams = inputs(4)
+    with pytest.raises(ShapeError, match="streams has shape"):
+        make_views(images, streams[:3], FULL, views=2)
+    with pytest.raises(ConfigError, match="views = 0"):
+        make_views(images, streams, FULL, views=0)

@@ -1,0 +1,84 @@
+"""Streams: the published test vectors, independence of batch and count, and purposes that never meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mi_core.checks import ConfigError
+from mi_core.streams import digest64, philox, stream_keys, uniforms
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_vectors_of_its_authors(counter: list[int], key: list[int], expected: list[int]) -> None:
+    words = philox([torch.tensor([word]) for word in counter], [torch.tensor([word]) for word in key])
+    assert [int(word) for word in words] == expected
+
+
+def test_uniforms_do_not_depend_on_batch_order_or_count() -> None:
+    streams = stream_keys(3, "train", "pool", [f"{row}" for row in range(50)])
+    whole = uniforms(streams, epoch=4, view=1, count=11)
+    torch.testing.assert_close(uniforms(streams[7:8], epoch=4, view=1, count=3), whole[7:8, :3], rtol=0, atol=0)
+    mixed = uniforms(streams, epoch=4, view=torch.arange(50) % 2, count=11)
+    assert torch.equal(mixed[1::2], whole[1::2])
+    assert not torch.equal(mixed[::2], whole[::2])
+
+
+def test_uniforms_are_uniform_and_uncorrelated() -> None:
+    streams = stream_keys(0, "query", "pool", [f"{row}" for row in range(4000)])
+    drawn = uniforms(streams, epoch=0, view=0, count=9).numpy()
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    for column in drawn.T:  # Kolmogorov-Smirnov distance; 1.95 / sqrt(4000) is the .001 quantile
+        distance = np.abs(np.sort(column) - (np.arange(4000) + 0.5) / 4000).max()
+        assert distance < 1.95 / np.sqrt(4000)
+    across = np.corrcoef(drawn.T) - np.eye(9)
+    assert np.abs(across).max() < 4.5 / np.sqrt(4000)
+
+
+def test_no_two_identities_share_a_stream() -> None:
+    seen: set[int] = set()
+    for seed in (0, 1):
+        for purpose in ("train", "query", "probe"):
+            for source in ("a", "ab"):
+                seen |= set(stream_keys(seed, purpose, source, ["b", "", "1", "bb"]).tolist())
+    assert len(seen) == 2 * 3 * 2 * 4
+    train = stream_keys(0, "train", "pool", ["x"])
+    draws = {
+        (epoch, view): tuple(uniforms(train, epoch=epoch, view=view, count=4)[0].tolist())
+        for epoch in range(20)
+        for view in range(4)
+    }
+    query = stream_keys(0, "query", "pool", ["x"])
+    drawn = [tuple(uniforms(query, epoch=0, view=view, count=4)[0].tolist()) for view in range(10)]
+    assert len({*draws.values(), *drawn}) == 90
+
+
+def test_digest64_separates_parts_and_types() -> None:
+    assert len({digest64("1"), digest64(1), digest64("1", ""), digest64("", "1"), digest64(-1)}) == 5
+    assert 0 <= digest64("x") < 2**64
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ConfigError, match="purpose = 'evaluate', allowed: probe, query, train"):
+        stream_keys(0, "evaluate", "pool", ["x"])
+    with pytest.raises(ConfigError, match="int64"):
+        uniforms(torch.zeros(3), epoch=0, view=0, count=1)
+    with pytest.raises(ConfigError, match="epoch = -1"):
+        uniforms(torch.zeros(3, dtype=torch.int64), epoch=-1, view=0, count=1)
+    with pytest.raises(ConfigError, match="count = 0"):
+        uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=0, count=0)
+    with pytest.raises(ConfigError, match="view = -1"):
+        uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=-1, count=1)
