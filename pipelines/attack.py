@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from mi_core.attacks.base import Attack
-from mi_core.metrics.membership import evaluate
 from mi_core.metrics.utility import knn_accuracy, linear_probe
 from mi_core.validity.blind import blind_scores
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mi_core.attacks import ATTACKS
+from mi_core.attacks.base import Attack
+from mi_core.metrics.membership import evaluate
 from mi_core.records import Features, LabelledFeatures
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder

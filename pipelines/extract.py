@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 from mi_core.images import Decoder, ImageError, decode
-from mi_core.streams import stream_keys
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import NumericError, ShapeError
 from mi_core.extraction import Extractor, Seconds
+from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say

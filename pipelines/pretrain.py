@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from mi_core.streams import digest64
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
@@ -23,6 +22,7 @@ from mi_core.encoders import ENCODERS
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import OptimizerParameters, Pretrainer, PretrainingParameters, audited_encoder
+from mi_core.streams import digest64
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say

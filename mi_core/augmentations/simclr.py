@@ -1,8 +1,8 @@
 """The views of SimCLR (Chen et al., "A simple framework for contrastive learning", ICML 2020, appendix A and B.9).
 
 Random resized crop, flip, colour jitter, grayscale, blur; with rotation and solarisation for other recipes of the
-kind. The defaults are those for CIFAR-10: colour strength 0.5, no blur. Every quantity has a random number of its own, at
-a fixed place of the stream, so switching one operation on does not change the others.
+kind. The defaults are those for CIFAR-10: colour strength 0.5, no blur. Every quantity has a random number of its own,
+at a fixed place of the stream, so switching one operation on does not change the others.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SimCLRAugmentation:
         return result
 
     def boxes(self, number: dict[str, torch.Tensor], height: int, width: int) -> tuple[torch.Tensor, ...]:
-        """Top, left, height and width (B,) of the crops, in pixels; the share of the area is uniform in `crop_scale`."""
+        """Top, left, height and width (B,) of the crops in pixels; the share of the area is uniform in `crop_scale`."""
         low, high = self.crop_scale
         area = (low + (high - low) * number["area"]) * height * width
         least = (area / height**2).clamp_min(self.crop_ratio[0]).clamp_max(self.crop_ratio[1])

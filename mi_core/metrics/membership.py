@@ -53,8 +53,8 @@ def accuracy(scores: FloatArray, member: BoolArray, threshold: float) -> Estimat
     """Share of the samples (N,) called right when ``score >= threshold`` is called a member.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores`; ConfigError also for a threshold
-            that is NaN or infinite.
+        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores`; ConfigError also for a
+            threshold that is NaN or infinite.
 
     Example:
         >>> accuracy(np.array([0.9, 0.2, 0.6, 0.1]), np.array([True, True, False, False]), 0.5).value
@@ -123,7 +123,7 @@ def tpr_at_fpr(scores: FloatArray, member: BoolArray, fpr: float, *, seed: int, 
     allowed = math.floor(fpr * n_nonmember + 1e-9)  # 0.29 * 100 is 28.999...
     if allowed >= n_nonmember:
         low, high = clopper_pearson(n_member, n_member)
-        return Estimate(1.0, low, high, n_member + n_nonmember, true_support(fpr, n_nonmember), n_nonmember)
+        return Estimate(1.0, low, high, n_member + n_nonmember, n_nonmember >= 10 / fpr, n_nonmember)
     falling = -np.sort(-nonmembers)
     members_above = n_member - np.searchsorted(np.sort(members), falling, "right")  # (K,) by rank of the threshold
     hits = int(members_above[allowed])

@@ -1,0 +1,111 @@
+"""What every attack is: fitted on features of known membership, then it scores features and never sees an encoder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import ConfigError, check_finite
+from mi_core.features import consumes
+from mi_core.records import Features, LabelledFeatures
+
+Scores = npt.NDArray[np.float64]
+
+
+class Attack(ABC):
+    """One attack; a subclass states what it sees and defines `_fit` and `_score`.
+
+    Args:
+        parameters: an instance of `Parameters`; default: the paper's values.
+        seed: of everything random in the fit.
+
+    Raises:
+        ConfigError: parameters of another attack.
+    """
+
+    name: ClassVar[str]
+    """Its key in `ATTACKS`."""
+    threat_model: ClassVar[str]
+    """What the attacker sees, in words."""
+    source: ClassVar[str]
+    """Paper, section."""
+    reference: ClassVar[frozenset[str]]
+    """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``known`` (samples of the target)."""
+    Parameters: ClassVar[type[Any]]
+    """Frozen dataclass of settings."""
+
+    def __init__(self, parameters: Any = None, *, seed: int = 0) -> None:
+        self.parameters = self.Parameters() if parameters is None else parameters
+        if not isinstance(self.parameters, self.Parameters):
+            raise ConfigError(f"{self.name} takes {self.Parameters.__qualname__}, got {type(parameters).__name__}")
+        self.seed = seed
+        self._state: dict[str, npt.NDArray[Any]] = {}
+
+    @property
+    @abstractmethod
+    def needs(self) -> tuple[str, ...]:
+        """Membership features the attack consumes, see `mi_core.features`."""
+
+    @property
+    def threshold(self) -> float:
+        """The score from which on a sample is called a member; fixed by the fit.
+
+        Raises:
+            ConfigError: the attack is not fitted.
+        """
+        return float(self.state()["threshold"])
+
+    def queries_per_sample(self, views: int) -> int:
+        """Queries spent per sample when V = ``views`` augmented views are drawn."""
+        kinds = {consumes(need) for need in self.needs}
+        return views * ("views" in kinds) + ("clean" in kinds)
+
+    def fit(self, reference: LabelledFeatures) -> None:
+        """Learn from features of known membership.
+
+        Raises:
+            ConfigError: a feature that the attack needs is missing.
+            NumericError: the features carry nothing to fit, or the fit diverged.
+        """
+        self._check_needs(reference.features)
+        self._state = self._fit(reference.features, reference.member)
+
+    def score(self, features: Features) -> Scores:
+        """Scores (N,) float64 of N samples, higher = more likely a member.
+
+        Raises:
+            ConfigError: the attack is not fitted, or a feature is missing.
+            NumericError: a score is NaN or infinite; the message names the samples.
+        """
+        self._check_needs(features)
+        scores = np.asarray(self._score(features, self.state()), dtype=np.float64)
+        check_finite(f"score of {self.name}", scores, features.ids)
+        return scores
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What the fit learned, as arrays by name.
+
+        Raises:
+            ConfigError: the attack is not fitted.
+        """
+        if not self._state:
+            raise ConfigError(f"{self.name} is not fitted; call fit first")
+        return dict(self._state)
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned."""
+        self._state = dict(state)
+
+    @abstractmethod
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]: ...
+
+    @abstractmethod
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]: ...
+
+    def _check_needs(self, features: Features) -> None:
+        missing = [need for need in self.needs if need not in features.values]
+        if missing:
+            raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")

@@ -1,0 +1,75 @@
+"""LpLA, the embedding Lp-norm likelihood attack (AsiaCCS 2025, section 4.2, equations 12 to 15).
+
+The attacker sees one un-normalised embedding per image (one query) and knows some members and non-members of the
+target. The norms of each group are taken to be Gaussian; an image is called a member if the members' density is the
+higher one. The same fit on a shadow encoder instead of known samples is offered as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.attacks.base import Attack
+from mi_core.checks import NumericError, check_range
+from mi_core.records import Features
+
+_LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size
+
+
+@dataclass(frozen=True)
+class LpLAParameters:
+    """Settings of LpLA: ``p`` is the order of the norm, 2 in the paper, which tries 0 to 5."""
+
+    p: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_range("p", self.p, 0)
+
+
+class LpLA(Attack):
+    """LpLA: the log-likelihood ratio of two Gaussians on the norm of an embedding."""
+
+    name = "lpla"
+    threat_model = "one un-normalised embedding; some known members and non-members, or a shadow encoder"
+    source = "LpLA (AsiaCCS 2025), section 4.2"
+    reference = frozenset({"known", "shadow"})
+    Parameters = LpLAParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """One norm of the embedding of the image itself."""
+        return (f"norm:{self.parameters.p:g}",)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        norms = self._norms(features)
+        state: dict[str, npt.NDArray[Any]] = {"threshold": np.array(0.0)}
+        for group, chosen in (("member", member), ("nonmember", ~member)):
+            if chosen.sum() < 2:
+                raise NumericError(f"lpla needs 2 known {group}s to estimate a variance, got {chosen.sum()}")
+            mean, deviation = norms[chosen].mean(), norms[chosen].std(ddof=1)
+            if deviation <= _LEAST_SPREAD * abs(mean):
+                raise NumericError(
+                    f"the {self.needs[0]} of {chosen.sum()} {group}s is {mean:.6g} for all of them: the embeddings "
+                    "seem to be normalised, and their length tells nothing; leave lpla out"
+                )
+            state |= {f"{group}_mean": np.array(mean), f"{group}_deviation": np.array(deviation)}
+        return state
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        norms = self._norms(features)
+        return _log_density(norms, state, "member") - _log_density(norms, state, "nonmember")
+
+    def _norms(self, features: Features) -> npt.NDArray[np.float64]:
+        return np.asarray(features.values[self.needs[0]], dtype=np.float64)
+
+
+def _log_density(
+    norms: npt.NDArray[np.float64], state: dict[str, npt.NDArray[Any]], group: str
+) -> npt.NDArray[np.float64]:
+    """Logarithm of the Gaussian density of equation 14, without the constant that both groups share."""
+    mean, deviation = state[f"{group}_mean"], state[f"{group}_deviation"]
+    return np.asarray(-0.5 * ((norms - mean) / deviation) ** 2 - np.log(deviation))

@@ -1,0 +1,47 @@
+"""The membership feature of EncoderMI (Liu et al., CCS 2021, section 4.2, equation 3; metrics: table 3).
+
+An encoder that was trained on an image maps its augmented views closer together than those of an unseen image.
+The feature is the similarity of every pair of V views: V (V - 1) / 2 numbers, 45 for the paper's 10 views.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from mi_core.checks import ConfigError, check_choice, check_shape
+
+METRICS = ("cosine", "correlation", "euclidean")
+
+
+def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Tensor:
+    """Similarity of all pairs of views, higher = more alike.
+
+    Args:
+        views: (N, V, D) embeddings, V >= 2.
+        metric: ``cosine``; ``correlation``, Pearson's over the D coordinates; ``euclidean``, minus the distance.
+
+    Returns:
+        (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1]; with
+        an embedding of length 0 (or no spread) they are 0.
+
+    Raises:
+        ShapeError: views is not (N, V, D).
+        ConfigError: one view only, or an unknown metric.
+
+    Example:
+        >>> pairwise_similarity(torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]]))
+        tensor([[0., 1., 0.]])
+    """
+    check_choice("metric", metric, METRICS)
+    _, count, _ = check_shape("views", views, "N V D")
+    if count < 2:
+        raise ConfigError(f"views = {count}, but a similarity needs a pair; set at least 2 (paper: 10)")
+    first, second = torch.triu_indices(count, count, offset=1, device=views.device)
+    if metric == "euclidean":
+        distances = torch.cdist(views, views, compute_mode="donot_use_mm_for_euclid_dist")
+        return -distances[:, first, second]
+    if metric == "correlation":
+        views = views - views.mean(dim=2, keepdim=True)
+    unit = F.normalize(views, dim=2)
+    return (unit @ unit.transpose(1, 2))[:, first, second].clamp(-1, 1)

@@ -1,0 +1,54 @@
+"""LpLA against SciPy's densities, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from mi_core.attacks.lpla import LpLA, LpLAParameters
+from mi_core.checks import ConfigError, NumericError
+from mi_core.records import Features, LabelledFeatures
+
+
+def features(norms: np.ndarray, need: str = "norm:2") -> Features:
+    return Features(np.array([f"pool/{row}" for row in range(len(norms))]), {need: norms})
+
+
+def test_score_and_decision_are_those_of_the_posterior() -> None:
+    generator = np.random.default_rng(0)
+    member = np.arange(60) % 3 == 0
+    norms = np.where(member, generator.normal(10, 1, 60), generator.normal(12, 2, 60))
+    attack = LpLA()
+    attack.fit(LabelledFeatures(features(norms), member))
+    scores = attack.score(features(norms))
+    known, other = norms[member], norms[~member]
+    for value, score in zip(norms, scores, strict=True):
+        inside = norm.pdf(value, np.mean(known), np.sqrt(np.sum((known - known.mean()) ** 2) / (len(known) - 1)))
+        outside = norm.pdf(value, np.mean(other), np.sqrt(np.sum((other - other.mean()) ** 2) / (len(other) - 1)))
+        posterior = inside / (inside + outside)
+        assert score == pytest.approx(np.log(inside / outside), abs=1e-9)
+        assert (score >= attack.threshold) == (posterior >= 0.5)
+
+
+def test_a_group_in_the_middle_is_found() -> None:
+    member = np.arange(400) % 2 == 0
+    generator = np.random.default_rng(1)
+    norms = np.where(member, generator.normal(10, 0.1, 400), generator.normal(10, 2, 400))
+    attack = LpLA()
+    attack.fit(LabelledFeatures(features(norms), member))
+    right = (attack.score(features(norms)) >= attack.threshold) == member
+    assert right.mean() > 0.9  # one threshold on the norm could not do it
+
+
+def test_what_it_refuses() -> None:
+    member = np.arange(8) % 2 == 0
+    unit = 1 + np.arange(8) * 1e-8
+    with pytest.raises(NumericError, match="seem to be normalised"):
+        LpLA().fit(LabelledFeatures(features(unit), member))
+    with pytest.raises(NumericError, match="needs 2 known members"):
+        LpLA().fit(LabelledFeatures(features(np.arange(8.0)), np.arange(8) == 0))
+    with pytest.raises(ConfigError, match="p = -1"):
+        LpLAParameters(p=-1)
+    assert LpLA(LpLAParameters(p=1)).needs == ("norm:1",)
+    assert LpLA().queries_per_sample(10) == 1
