@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from mi_core.metrics.utility import knn_accuracy, linear_probe
-from mi_core.validity.blind import blind_scores
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
 from mi_core.metrics.membership import evaluate
+from mi_core.metrics.utility import knn_accuracy, linear_probe
 from mi_core.records import Features, LabelledFeatures
+from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.console import bars, say
@@ -296,7 +296,7 @@ def _utility(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) ->
     result: dict[str, Any] = {}
     if len(bank) > config.utility.k and len(test):
         result["knn"] = knn_accuracy(bank, bank_labels, test, test_labels, k=config.utility.k).as_json()
-        result["linear"] = linear_probe(bank, bank_labels, test, test_labels, seed=folder.seed).as_json()
+        result["linear"] = linear_probe(bank, bank_labels, test, test_labels).as_json()
     storage.write_json(utility_path(folder, encoder, epoch), result)
 
 

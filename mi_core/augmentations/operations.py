@@ -164,7 +164,7 @@ def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel: int) -> tor
         blurred = torch.zeros_like(images)
         for tap in range(kernel):
             blurred += _per_image(taps[:, tap]) * padded.narrow(axis, tap, length)
-        images = blurred
+        images = blurred.clamp_(0, 1)  # taps that sum to 1 within rounding
     return images
 
 

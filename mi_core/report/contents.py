@@ -1,10 +1,4 @@
-"""What a report is made of: the dictionary of report.json, the arrays of its figures, and the rows over seeds.
-
-The mean over seeds carries a within-run interval by the method of variance estimates recovery (Zou and Donner,
-Statistics in Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed
-squares of the seeds' distances, divided by their number. It treats the seeds' samples as independent and leaves
-out how much one training differs from the next; that stands beside it as the standard deviation over seeds.
-"""
+"""What a report is made of: the dictionary of report.json, the arrays of its figures, and the rows over seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +11,8 @@ from importlib import resources
 from typing import Any
 
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
-from mi_core.records import BoolArray, FloatArray
+from mi_core.metrics.pooled import pool
+from mi_core.records import BoolArray, Estimate, FloatArray
 
 Row = dict[str, Any]
 _IDENTITY = ("attack", "target", "shadow", "output", "reference", "epoch")
@@ -133,7 +128,7 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
 
     Returns:
         Rows in the order of their first entry. Counts (n, fp, queries, seconds) are sums; an estimate is the mean
-        with its within-run interval (see the module) and, from two seeds on, ``sd`` over seeds. An estimate that
+        with its within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that
         one seed lacks is left out, and one that a single seed does not support is not supported.
 
     Example:
@@ -175,19 +170,13 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
-    seeds = len(estimates)
-    values = [entry["value"] for entry in estimates]
-    mean = math.fsum(values) / seeds
-    below = math.hypot(*(entry["value"] - entry["ci95"][0] for entry in estimates)) / seeds
-    above = math.hypot(*(entry["ci95"][1] - entry["value"] for entry in estimates)) / seeds
-    pooled: Row = {"value": mean, "ci95": [max(0.0, mean - below), min(1.0, mean + above)]}
-    pooled["n"] = sum(entry["n"] for entry in estimates)
-    if seeds > 1:
-        pooled["sd"] = statistics.stdev(values)
-    if all("fp" in entry for entry in estimates):
-        pooled["fp"] = sum(entry["fp"] for entry in estimates)
-    if not all(entry.get("supported", True) for entry in estimates):
-        pooled["supported"] = False
+    runs = [
+        Estimate(entry["value"], *entry["ci95"], entry["n"], entry.get("supported", True), entry.get("fp"))
+        for entry in estimates
+    ]
+    pooled = pool(runs).as_json()
+    if len(runs) > 1:
+        pooled["sd"] = statistics.stdev(run.value for run in runs)
     return pooled
 
 

@@ -1,0 +1,48 @@
+"""Several runs in one number: the mean over seeds with its within-run interval.
+
+The interval joins those of the runs by the method of variance estimates recovery (Zou and Donner, Statistics in
+Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed squares of the runs'
+distances, divided by their number. It treats the runs' samples as independent and leaves out how much one training
+differs from the next; that is the standard deviation over seeds and stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mi_core.checks import ShapeError
+from mi_core.records import Estimate
+
+
+def pool(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of the runs' values; n and false positives are sums, and one unsupported run makes it unsupported.
+
+    Args:
+        estimates: at least one.
+
+    Raises:
+        ShapeError: no estimate.
+
+    Example:
+        >>> pooled = pool([Estimate(0.7, 0.6, 0.8, 18), Estimate(0.8, 0.7, 0.9, 18)])
+        >>> round(pooled.value, 3), round(pooled.low, 3), round(pooled.high, 3), pooled.n
+        (0.75, 0.679, 0.821, 36)
+    """
+    if not estimates:
+        raise ShapeError("0 runs to pool, expected at least 1")
+    if len(estimates) == 1:
+        return estimates[0]
+    runs = len(estimates)
+    mean = math.fsum(run.value for run in estimates) / runs
+    below = math.hypot(*(run.value - run.low for run in estimates)) / runs
+    above = math.hypot(*(run.high - run.value for run in estimates)) / runs
+    alarms = [run.false_positives for run in estimates]
+    return Estimate(
+        mean,
+        mean - below,
+        mean + above,
+        sum(run.n for run in estimates),
+        supported=all(run.supported for run in estimates),
+        false_positives=None if None in alarms else sum(alarm or 0 for alarm in alarms),
+    )

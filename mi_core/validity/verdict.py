@@ -1,0 +1,72 @@
+"""The verdict on one attack from its two controls, on the same samples, in pairs.
+
+The blind classifier never queries the encoder; the control runs the same attack on an encoder that saw neither group.
+Rule, in this order: ``leak`` only if the lower bounds of both AUC differences, attack minus blind and target minus
+control, are above 0; else ``confounded`` if the lower bound of the blind or of the control AUC is above 0.5; else
+``no-evidence``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.pooled import pool
+from mi_core.records import BoolArray, Estimate, FloatArray
+
+
+@dataclass(frozen=True)
+class Validity:
+    """The AUCs a verdict rests on, each with its 95 % interval."""
+
+    attack_auc: Estimate
+    blind_auc: Estimate
+    control_auc: Estimate
+    delta_auc: Estimate
+    delta_control_auc: Estimate
+
+    @property
+    def verdict(self) -> str:
+        """``leak``, ``confounded`` or ``no-evidence``, by the rule of this module."""
+        if self.delta_auc.low > 0 and self.delta_control_auc.low > 0:
+            return "leak"
+        if self.blind_auc.low > 0.5 or self.control_auc.low > 0.5:
+            return "confounded"
+        return "no-evidence"
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of report.json."""
+        estimates = {field.name: getattr(self, field.name).as_json() for field in fields(self)}
+        return {**estimates, "verdict": self.verdict}
+
+
+def judge(scores: FloatArray, blind: FloatArray, control: FloatArray, member: BoolArray) -> Validity:
+    """Compare one run of an attack with its controls.
+
+    Args:
+        scores: (N,) of the attack on the target.
+        blind: (N,) of the blind classifier on the same samples.
+        control: (N,) of the same attack on the control encoder.
+        member: (N,) bool.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
+    """
+    return Validity(
+        attack_auc=auc(scores, member),
+        blind_auc=auc(blind, member),
+        control_auc=auc(control, member),
+        delta_auc=auc_difference(scores, blind, member),
+        delta_control_auc=auc_difference(scores, control, member),
+    )
+
+
+def judge_pooled(runs: Sequence[Validity]) -> Validity:
+    """The same over several seeds: every AUC and difference is pooled, then the rule applies.
+
+    Raises:
+        ShapeError: no run.
+    """
+    return Validity(**{field.name: pool([getattr(run, field.name) for run in runs]) for field in fields(Validity)})

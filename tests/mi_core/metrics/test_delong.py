@@ -1,0 +1,126 @@
+"""AUC and its interval: the pairwise definition, DeLong's sums in loops, the bootstrap, and coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.metrics.delong import auc, auc_difference, placements, split_scores
+
+
+def gaussian(n: int, gap: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    member = np.arange(2 * n) < n
+    return generator.standard_normal(2 * n) + gap * member, member
+
+
+def kernel(a: float, b: float) -> float:
+    return 1.0 if a > b else 0.5 if a == b else 0.0
+
+
+def loop_covariance(first: np.ndarray, second: np.ndarray, member: np.ndarray) -> tuple[float, float, float]:
+    """AUC of both and their covariance, by DeLong's equations 2 to 6 in loops over all pairs."""
+    parts = []
+    for scores in (first, second):
+        inside, outside = scores[member], scores[~member]
+        v10 = [sum(kernel(x, y) for y in outside) / len(outside) for x in inside]
+        v01 = [sum(kernel(x, y) for x in inside) / len(inside) for y in outside]
+        parts.append((v10, v01, sum(v10) / len(v10)))
+    (a10, a01, a), (b10, b01, b) = parts
+    s10 = sum((x - a) * (y - b) for x, y in zip(a10, b10, strict=True)) / (len(a10) - 1)
+    s01 = sum((x - a) * (y - b) for x, y in zip(a01, b01, strict=True)) / (len(a01) - 1)
+    return a, b, s10 / len(a10) + s01 / len(a01)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=6, max_size=30))
+def test_auc_and_variance_equal_the_loops(cases: list[tuple[int, bool]]) -> None:
+    scores = np.array([score for score, _ in cases], dtype=np.float64)
+    member = np.array([truth for _, truth in cases])
+    if min(member.sum(), (~member).sum()) < 2:
+        return
+    value, _, variance = loop_covariance(scores, scores, member)
+    v10, v01 = placements(scores, member)
+    assert auc(scores, member).value == pytest.approx(value)
+    assert auc(scores, member).value == pytest.approx(roc_auc_score(member, scores))
+    assert v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01) == pytest.approx(variance)
+
+
+def test_interval_agrees_with_the_bootstrap() -> None:
+    scores, member = gaussian(150, 0.8, 0)
+    generator = np.random.default_rng(1)
+    inside, outside = scores[member], scores[~member]
+    drawn = [
+        roc_auc_score(member, np.concatenate([generator.choice(inside, 150), generator.choice(outside, 150)]))
+        for _ in range(2000)
+    ]
+    estimate = auc(scores, member)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert estimate.low == pytest.approx(low, abs=0.01)
+    assert estimate.high == pytest.approx(high, abs=0.01)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1.5, 3.0])
+def test_interval_covers_the_truth_as_often_as_it_says(gap: float) -> None:
+    from scipy.stats import norm
+
+    truth = float(norm.cdf(gap / np.sqrt(2)))
+    covered = sum(
+        estimate.low <= truth <= estimate.high for estimate in (auc(*gaussian(100, gap, seed)) for seed in range(600))
+    )
+    assert 0.92 <= covered / 600 <= 0.985
+
+
+def test_difference_is_paired() -> None:
+    base, member = gaussian(120, 1.0, 2)
+    noise = np.random.default_rng(3).standard_normal((2, len(member)))
+    first, second = base + 0.4 * noise[0], base + 0.8 * noise[1]
+    a, b, covariance = loop_covariance(first, second, member)
+    _, _, va = loop_covariance(first, first, member)
+    _, _, vb = loop_covariance(second, second, member)
+    estimate = auc_difference(first, second, member)
+    half = 1.96 * np.sqrt(va + vb - 2 * covariance)
+    assert estimate.value == pytest.approx(a - b)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(
+        half, rel=0.05
+    )  # moderate AUC: the plain paired interval
+    alone = np.hypot(auc(first, member).high - a, b - auc(second, member).low)
+    assert half < 0.8 * alone  # ignoring the pairing would be wider
+
+
+def test_difference_covers_zero_under_no_difference() -> None:
+    covered = 0
+    for seed in range(400):
+        base, member = gaussian(80, 1.0, seed)
+        noise = np.random.default_rng(10_000 + seed).standard_normal((2, len(member)))
+        estimate = auc_difference(base + noise[0], base + noise[1], member)
+        covered += estimate.low <= 0 <= estimate.high
+    assert 0.92 <= covered / 400 <= 0.985
+
+
+def test_extremes_keep_an_honest_interval() -> None:
+    member = np.arange(40) < 20
+    perfect = auc(member.astype(float), member)
+    assert (perfect.value, perfect.high) == (1.0, 1.0)
+    assert perfect.low == pytest.approx(0.025 ** (1 / 20))
+    flat = auc(np.zeros(40), member)
+    assert flat.low < 0.5 < flat.high
+    assert auc(-member.astype(float), member).high == pytest.approx(1 - 0.025 ** (1 / 20))
+
+
+def test_bad_input() -> None:
+    scores, member = gaussian(5, 1, 0)
+    with pytest.raises(ShapeError, match="member has shape"):
+        auc(scores, member[:-1])
+    with pytest.raises(ConfigError, match="allowed: bool"):
+        auc(scores, member.astype(int))
+    with pytest.raises(NumericError, match="row 3"):
+        auc(np.where(np.arange(10) == 3, np.nan, scores), member)
+    with pytest.raises(ShapeError, match="both classes"):
+        split_scores(scores, np.ones(10, dtype=bool))
+    with pytest.raises(ShapeError, match="2 samples of each class"):
+        auc(scores, np.arange(10) < 1)
