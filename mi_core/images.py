@@ -1,0 +1,128 @@
+"""Encoded images to pixels: one decoder for every role, hashed into every result.
+
+All kinds of files become 8-bit pixels with one or three channels: grey, palette, alpha (dropped, as training pipelines
+do), CMYK, 16-bit; the orientation that a camera noted is applied. C channels, S side of the decoded image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+from PIL import Image, ImageOps
+
+from mi_core.checks import ConfigError, check_range
+
+VERSION = 1  # of the decoder: a change of the pixels makes a new digest
+MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class ImageError(ValueError):
+    """An image cannot be decoded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How files become pixels: shorter side to S (bilinear, antialiased), centre crop S x S, C channels.
+
+    Raises:
+        ConfigError: S is below 1, or C is neither 1 nor 3.
+    """
+
+    image_size: int
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        check_range("image_size", self.image_size, 1, 4096)
+        if self.channels not in (1, 3):
+            raise ConfigError(f"channels = {self.channels}, allowed: 1, 3")
+
+    def digest(self) -> str:
+        """Sha256 of the settings, of this code's version and of the decoding library's."""
+        return hashlib.sha256(repr((VERSION, PIL.__version__, sorted(asdict(self).items()))).encode()).hexdigest()
+
+
+def decode(data: bytes, decoder: Decoder) -> Pixels:
+    """Pixels (C, S, S) of an encoded image.
+
+    Raises:
+        ImageError: the bytes are no image, are damaged, or claim more than 100 million pixels.
+    """
+    return _fit(_open(data), decoder)
+
+
+def decode_and_hash(data: bytes, decoder: Decoder) -> tuple[Pixels, str]:
+    """Pixels (C, S, S), and the sha256 of the image's own pixels at full size, whatever their file format.
+
+    Two files share the hash if and only if they hold the same 8-bit RGB pixels. Raises as `decode`.
+    """
+    image = _open(data)
+    full = image.convert("RGB")
+    digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
+    return _fit(image, decoder), digest
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """A PNG file of pixels (H, W) or (H, W, 3)."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _open(data: bytes) -> Image.Image:
+    """Decode to a grey or RGB image of 8 bits, turned upright."""
+    if not data:
+        raise ImageError("the file is empty")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(data))
+            if image.width * image.height > MOST_PIXELS:
+                raise ImageError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
+            warnings.simplefilter("ignore")
+            image.load()
+            return _eight_bits(ImageOps.exif_transpose(image))
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"more than {MOST_PIXELS} pixels") from error
+    except Image.DecompressionBombWarning as warning:
+        raise ImageError(f"more than {MOST_PIXELS} pixels") from warning
+    except Exception as error:
+        reason = (
+            str(error).replace("<_io.BytesIO object at", "<bytes").split("<bytes")[0].strip() or type(error).__name__
+        )
+        raise ImageError(reason) from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    if image.mode in ("L", "RGB"):
+        return image
+    if image.mode.startswith("I"):  # 16-bit grey
+        values = np.asarray(image).astype(np.int64)
+        return Image.fromarray((np.clip(values, 0, 65535) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
+    if image.mode in ("1", "LA", "La"):
+        return image.convert("L")
+    return image.convert("RGB")
+
+
+def _fit(image: Image.Image, decoder: Decoder) -> Pixels:
+    image = image.convert("L" if decoder.channels == 1 else "RGB")
+    size = decoder.image_size
+    if image.size != (size, size):
+        scale = size / min(image.size)
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) / 2 / scale, (height - size) / 2 / scale
+        box = (left, top, min(image.width, left + size / scale), min(image.height, top + size / scale))
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    pixels: Pixels = np.asarray(image, dtype=np.uint8)
+    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))

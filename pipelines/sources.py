@@ -1,0 +1,347 @@
+"""Where images come from: each kind of source lists its items (shards, or slices of a folder) and streams their samples.
+
+A sample is (key, encoded image, label); its identity in a run is (source name, key). Listing is deterministic, and
+reading an item twice gives the same samples in the same order.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mi_core.images import encode_png
+from pipelines import storage
+from pipelines.errors import UserError
+from pipelines.tarstream import TarError, read_members
+
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
+SLICE = 1024  # samples per item of a source that has no shards
+TORCHVISION = "torchvision:"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One encoded image; ``label`` is its class, where the source has classes."""
+
+    key: str
+    image: bytes
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A sample, or with an empty key a whole item, that cannot be used; ``lost`` counts the samples gone with it."""
+
+    key: str
+    reason: str
+    lost: int = 1
+
+
+@dataclass(frozen=True)
+class Item:
+    """A shard, or a slice of a source without shards. ``name`` is unique in the source and fit for a file name."""
+
+    name: str
+    path: str = ""
+    files: tuple[str, ...] = ()
+    start: int = 0
+    stop: int = 0
+
+
+class SourceConfig(BaseModel):
+    """Where images come from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str = Field(description="digits, imagefolder, shards, or torchvision:<Name>")
+    path: str | tuple[str, ...] | None = Field(
+        default=None, description="folder; or tars: paths, {000..009} ranges, globs, URIs"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of a torchvision data set")
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in KINDS and not value.startswith(TORCHVISION):
+            raise ValueError(f"kind = {value!r}, allowed: {', '.join(KINDS)}, {TORCHVISION}<Name>")
+        if value.startswith(TORCHVISION):
+            _torchvision_class(value.removeprefix(TORCHVISION))
+        return value
+
+    @model_validator(mode="after")
+    def _has_path(self) -> SourceConfig:
+        if self.kind in ("imagefolder", "shards") and not self.path:
+            raise ValueError(f"path is missing for a source of kind {self.kind}")
+        if self.options and not self.kind.startswith(TORCHVISION):
+            raise ValueError(f"options are for {TORCHVISION}<Name>, not for {self.kind}")
+        return self
+
+    def items(self) -> list[Item]:
+        """The items of the source, in a fixed order.
+
+        Raises:
+            UserError: there are none, or the folder or data set cannot be read.
+        """
+        return self._reader().items(self)
+
+    def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
+        """The usable samples of an item, in order, each key once; with ``wanted``, only those, and no longer than needed.
+
+        Raises:
+            OSError: the item is damaged before all wanted samples were found.
+        """
+        left = None if wanted is None else set(wanted)
+        for sample in self.scan(item):
+            if left is not None and not left:
+                return
+            if isinstance(sample, Problem):
+                if not sample.key and left is not None:
+                    raise OSError(sample.reason)
+            elif left is None or sample.key in left:
+                if left is not None:
+                    left.discard(sample.key)
+                yield sample
+                if left is not None and not left:
+                    return
+
+    def scan(self, item: Item) -> Iterator[Sample | Problem]:
+        """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
+        return self._reader().scan(self, item)
+
+    def describe(self) -> str:
+        """The source in words, for the report."""
+        place = "" if self.path is None else f" {self.path if isinstance(self.path, str) else ', '.join(self.path)}"
+        return ("scikit-learn's handwritten digits" if self.kind == "digits" else self.kind) + place
+
+    def _reader(self) -> _Reader:
+        return KINDS.get(self.kind, _TORCHVISION_READER)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    items: Callable[[SourceConfig], list[Item]]
+    scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
+
+
+def _slices(count: int) -> list[Item]:
+    return [
+        Item(f"part-{index:05d}", start=start, stop=min(count, start + SLICE))
+        for index, start in enumerate(range(0, count, SLICE))
+    ]
+
+
+def _digits_items(_: SourceConfig) -> list[Item]:
+    from sklearn.datasets import load_digits
+
+    return _slices(len(load_digits().target))
+
+
+def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    for row in range(item.start, item.stop):
+        pixels = np.round(digits.images[row] * (255 / 16)).astype(np.uint8)
+        yield Sample(f"{row:04d}", encode_png(pixels), int(digits.target[row]))
+
+
+def _folder_items(source: SourceConfig) -> list[Item]:
+    folder = str(source.path)
+    if not storage.is_folder(folder):
+        raise UserError(f"{folder} is no folder; give the folder of the images")
+    root = storage.absolute(folder)
+    relative = [
+        path.removeprefix(f"{root}/")
+        for path in storage.list_files(folder)
+        if path.rpartition(".")[2].lower() in IMAGE_SUFFIXES
+    ]
+    if not relative:
+        raise UserError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+    return [
+        Item(f"part-{index:05d}", path=root, files=tuple(relative[start : start + SLICE]))
+        for index, start in enumerate(range(0, len(relative), SLICE))
+    ]
+
+
+def _folder_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    classes = sorted({name.split("/")[0] for part in _folder_items(source) for name in part.files if "/" in name})
+    numbers = {name: number for number, name in enumerate(classes)}
+    for name in item.files:
+        try:
+            image = storage.read_bytes(f"{item.path}/{name}")
+        except OSError as error:
+            yield Problem(name, f"unreadable: {error}")
+            continue
+        yield Sample(name, image, numbers.get(name.split("/")[0]) if "/" in name else None)
+
+
+def _shard_items(source: SourceConfig) -> list[Item]:
+    patterns = [source.path] if isinstance(source.path, str) else list(source.path or ())
+    paths = [path for pattern in patterns for path in expand(pattern)]
+    names = [PurePosixPath(path).name.removesuffix(".tar") for path in paths]
+    unique = len(set(names)) == len(names)
+    return [
+        Item(name if unique else f"{index:06d}-{name}", path=path)
+        for index, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+
+
+def _shard_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    seen: set[str] = set()
+    samples, read = 0, 0
+    try:
+        with storage.open_input(item.path) as stream:
+            for key, fields in itertools.groupby(_fields(stream), key=lambda field: field[0]):
+                parts = {suffix: content for _, suffix, content in fields}
+                samples += 1
+                read += sum(len(content) for content in parts.values()) + 1024 * len(parts)
+                if key in seen:
+                    yield Problem(key, "the key stands twice in the shard")
+                    continue
+                seen.add(key)
+                yield _grouped(key, parts)
+    except TarError as error:
+        lost = 0 if not error.lost else max(1, round(error.lost * samples / read)) if read else 1
+        yield Problem("", f"{error}; about {lost} samples lost", lost)
+    except OSError as error:
+        yield Problem("", f"unreadable: {error}")
+
+
+def _fields(stream: Any) -> Iterator[tuple[str, str, bytes]]:
+    """(key, suffix, content) of a WebDataset tar: the key ends at the first dot of the base name."""
+    for name, content in read_members(stream):
+        folder, _, base = name.rpartition("/")
+        stem, _, suffix = base.partition(".")
+        if stem:  # hidden files are no samples
+            yield f"{folder}/{stem}".removeprefix("./").lstrip("/"), suffix.lower(), content
+
+
+def _grouped(key: str, parts: dict[str, bytes]) -> Sample | Problem:
+    images = [suffix for suffix in parts if suffix.rpartition(".")[2] in IMAGE_SUFFIXES]
+    if not images:
+        return Problem(key, f"no image; it holds {', '.join(parts)}")
+    try:
+        label = int(parts["cls"]) if "cls" in parts else None
+    except ValueError:
+        return Problem(key, f"its class {parts['cls'][:20]!r} is no number")
+    return Sample(key, parts[images[0]], label)
+
+
+def _torchvision_class(name: str) -> Any:
+    from torchvision import datasets
+
+    if name not in datasets.__all__:
+        raise ValueError(f"torchvision has no data set {name!r}, allowed: {', '.join(sorted(datasets.__all__))}")
+    return getattr(datasets, name)
+
+
+def _torchvision_dataset(source: SourceConfig, *, download: bool) -> Any:
+    import inspect
+
+    made = _torchvision_class(source.kind.removeprefix(TORCHVISION))
+    accepted = inspect.signature(made.__init__).parameters
+    arguments: dict[str, Any] = dict(source.options)
+    if "root" in accepted:
+        arguments["root"] = storage.absolute(str(source.path or "data"))
+    if "download" in accepted:
+        arguments["download"] = download
+    try:
+        return made(**arguments)
+    except (RuntimeError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{source.kind}: {' '.join(str(error).split())}") from error
+
+
+def _torchvision_items(source: SourceConfig) -> list[Item]:
+    return _slices(len(_torchvision_dataset(source, download=True)))
+
+
+def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    dataset = _torchvision_dataset(source, download=False)
+    for row in range(item.start, item.stop):
+        key = f"{row:07d}"
+        try:
+            entry = dataset[row]
+        except (OSError, ValueError) as error:
+            yield Problem(key, f"unreadable: {error}")
+            continue
+        image, label = entry if isinstance(entry, tuple) else (entry, None)
+        if not isinstance(image, Image.Image):
+            yield Problem(key, f"the data set gives a {type(image).__name__}, not an image")
+            continue
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+        yield Sample(key, buffer.getvalue(), int(label) if isinstance(label, int) else None)
+
+
+KINDS: dict[str, _Reader] = {
+    "digits": _Reader(_digits_items, _digits_scan),
+    "imagefolder": _Reader(_folder_items, _folder_scan),
+    "shards": _Reader(_shard_items, _shard_scan),
+}
+_TORCHVISION_READER = _Reader(_torchvision_items, _torchvision_scan)
+
+
+def expand(pattern: str) -> list[str]:
+    """Paths of the shards that a pattern names: ``{000..009}`` ranges and ``{a,b}`` lists, then globs; URIs alike.
+
+    Raises:
+        UserError: nothing matches, or a named file is not there.
+    """
+    found: list[str] = []
+    for path in expand_braces(pattern):
+        if re.search(r"[*?\[]", path):
+            matches = _glob(path)
+            if not matches:
+                raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
+            found += matches
+        elif storage.is_folder(path):
+            matches = [name for name in storage.list_files(path, recursive=False) if name.endswith(".tar")]
+            if not matches:
+                raise UserError(f"{path} holds no .tar file")
+            found += matches
+        elif storage.exists(path):
+            found.append(storage.absolute(path))
+        else:
+            raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
+    return list(dict.fromkeys(found))
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order.
+
+    Example:
+        >>> expand_braces("x-{08..10}.{a,b}")
+        ['x-08.a', 'x-08.b', 'x-09.a', 'x-09.b', 'x-10.a', 'x-10.b']
+    """
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
+    if numbers:
+        first, last = int(numbers[1]), int(numbers[2])
+        width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
+        choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
+    else:
+        choices = match[1].split(",")
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [before + choice + rest for choice in choices for rest in expand_braces(after)]
+
+
+def _glob(pattern: str) -> list[str]:
+    import fnmatch
+
+    pattern = storage.absolute(pattern)
+    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    depth = pattern.count("/")
+    return [
+        path for path in storage.list_files(folder) if path.count("/") == depth and fnmatch.fnmatchcase(path, pattern)
+    ]

@@ -1,0 +1,208 @@
+"""All input and output: files and folders on a disk, s3:// or gs:// alike, through pyarrow.fs.
+
+Writes are whole or not at all: on a disk a temporary file is flushed and renamed, on an object store one object appears
+when its stream is closed. Bytes are complete in memory before anything is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from pipelines.errors import UserError
+
+BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
+STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path names an object store instead of a file on this machine."""
+    return "://" in path and not path.startswith("file://")
+
+
+def absolute(path: str) -> str:
+    """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay."""
+    return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
+
+
+def _resolve(path: str) -> tuple[Any, str]:
+    if not is_uri(path):
+        return fs.LocalFileSystem(), absolute(path)
+    try:
+        return cast("tuple[Any, str]", fs.FileSystem.from_uri(path))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise UserError(f"{path}: {_first_line(error)}") from error
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder is there."""
+    filesystem, place = _resolve(path)
+    return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
+
+
+def is_folder(path: str) -> bool:
+    """Whether a folder is there."""
+    filesystem, place = _resolve(path)
+    return bool(filesystem.get_file_info(place).type == fs.FileType.Directory)
+
+
+def list_files(folder: str, *, recursive: bool = True) -> list[str]:
+    """Paths of the files in a folder, sorted; empty when the folder is not there. Hidden files are left out."""
+    filesystem, place = _resolve(folder)
+    selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
+    root = absolute(folder)
+    found = []
+    for info in filesystem.get_file_info(selector):
+        relative = info.path.removeprefix(place).lstrip("/")
+        if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
+            found.append(f"{root}/{relative}")
+    return sorted(found)
+
+
+@contextmanager
+def open_input(path: str) -> Iterator[Any]:
+    """A buffered stream of a file's bytes.
+
+    Raises:
+        OSError: the file is not there or cannot be read.
+    """
+    filesystem, place = _resolve(path)
+    with filesystem.open_input_stream(place, buffer_size=2**20) as stream:
+        yield stream
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole file. Raises OSError as `open_input`."""
+    with open_input(path) as stream:
+        return bytes(stream.read())
+
+
+def write_atomic(path: str, data: bytes) -> None:
+    """Write a file whole: readers see the old one or the new one, never a part."""
+    filesystem, place = _resolve(path)
+    if is_uri(path):
+        with filesystem.open_output_stream(place) as stream:
+            stream.write(data)
+        return
+    target = Path(place)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: str) -> Any:
+    """The content of a JSON file."""
+    return json.loads(read_bytes(path))
+
+
+def write_json(path: str, content: Any) -> None:
+    """Write JSON whole; NaN and infinity are refused."""
+    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_table(path: str) -> pa.Table:
+    """The content of a Parquet file."""
+    return pq.read_table(io.BytesIO(read_bytes(path)))
+
+
+def write_table(path: str, table: pa.Table) -> None:
+    """Write a Parquet file whole."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_atomic(path, buffer.getvalue())
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a folder with all it holds; nothing happens when it is not there."""
+    filesystem, place = _resolve(path)
+    kind = filesystem.get_file_info(place).type
+    if kind == fs.FileType.Directory:
+        filesystem.delete_dir(place)
+    elif kind == fs.FileType.File:
+        filesystem.delete_file(place)
+
+
+@contextmanager
+def lock(folder: str) -> Iterator[None]:
+    """Hold a folder for this process; the lock ends with the block, or with the process however it dies.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    with _remote_lock(folder) if is_uri(folder) else _local_lock(folder):
+        yield
+
+
+@contextmanager
+def _local_lock(folder: str) -> Iterator[None]:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        handle = (Path(folder) / ".lock").open("a+")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write there ({error.strerror}); choose another --out") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.seek(0)
+            raise UserError(f"{folder} is in use by {handle.read() or 'another process'}; wait for it") from error
+        handle.truncate(0)
+        handle.write(_who())
+        handle.flush()
+        yield
+        handle.truncate(0)
+
+
+@contextmanager
+def _remote_lock(folder: str) -> Iterator[None]:
+    path = f"{folder}/.lock"
+    me = f"{_who()} {uuid.uuid4().hex}"
+    if exists(path):
+        held = read_json(path)
+        if time.time() - held["time"] < STALE_SECONDS:
+            raise UserError(f"{folder} is in use by {held['by']}; wait for it")
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_SECONDS):
+            write_json(path, {"by": me, "time": time.time()})
+
+    write_json(path, {"by": me, "time": time.time()})
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        remove(path)
+
+
+def _who() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
