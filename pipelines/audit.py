@@ -9,7 +9,7 @@ from typing import Any
 from pipelines import attack, extract, pretrain, report, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import RunConfig
-from pipelines.console import say
+from pipelines.console import bars, say
 from pipelines.ray_runtime import ray_cluster
 from pipelines.splits import Splits
 
@@ -47,8 +47,9 @@ def run(
     """
     folder = RunFolder(storage.absolute(out))
     stages = STAGES[: STAGES.index(last) + 1]
+    config.data.check_sizes()
     with storage.lock(folder.path), ExitStack() as stack:
-        folder.open(config.model_dump(mode="json"), command=command, force=force)
+        folder.open(config.model_dump(mode="json", by_alias=True), command=command, force=force)
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         import ray
@@ -66,40 +67,56 @@ def run(
 
 
 def draw_roles(config: RunConfig, folder: RunFolder) -> None:
-    """Draw and write the splits of every seed that has none."""
-    for seed in config.seeds:
-        place = folder.seed(seed)
-        if splits.exists(place.path):
-            say("data", f"roles of seed {seed} drawn before")
-            continue
-        drawn = splits.draw(config.data, seed, scan_map=_scan_map)
-        drawn.save(place.path)
-        counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
-        say("data", f"seed {seed}: {counts}")
+    """Draw and write the splits of every seed that has none; the sources are scanned once for all seeds."""
+    todo = [seed for seed in config.seeds if not splits.exists(folder.seed(seed).path)]
+    if len(todo) < len(config.seeds):
+        say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
+    if not todo:
+        return
+    found = splits.scan(config.data, _scan_map)
+    lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
+    say("data", f"{len(found.samples)} usable samples{lost}")
+    for seed in todo:
+        drawn = splits.draw(config.data, found, seed)
+        drawn.save(folder.seed(seed).path)
+        say("data", f"seed {seed}: {roles_in_words(drawn)}")
 
 
-def _scan_map(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Map over shards as Ray tasks, in order."""
+def roles_in_words(drawn: Splits) -> str:
+    """Sizes of the roles, and the duplicates dropped, in one line."""
+    counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
+    return counts + (f"; {drawn.duplicates_removed} duplicates dropped" if drawn.duplicates_removed else "")
+
+
+def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Map over shards as Ray tasks, in order, with a bar."""
     import ray
 
     remote = ray.remote(num_cpus=0.5)(function)
-    results: list[Any] = ray.get([remote.remote(item) for item in items])
+    references = [remote.remote(*given) for given in arguments]
+    with bars("shards") as progress:
+        task = progress.add_task("reading and hashing", total=len(references), note="")
+        pending = references
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1)
+            progress.advance(task, len(ready))
+    results: list[Any] = ray.get(references)
     return results
 
 
 def register(config: RunConfig, folder: RunFolder) -> None:
     """Write down what will be decided on, and how, before the target is queried for the first time."""
     primary = config.attacks[config.validity.attack]
+    drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
     statement: dict[str, Any] = {
         "primary_attack": primary.model_dump(mode="json"),
         "output": config.primary_output,
         "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
         "roles": {
             str(seed): {
-                role: {"n": count, "sha256": Splits.load(folder.seed(seed).path).role_digest(role)}
-                for role, count in Splits.load(folder.seed(seed).path).counts().items()
+                role: {"n": count, "sha256": of_seed.role_digest(role)} for role, count in of_seed.counts().items()
             }
-            for seed in config.seeds
+            for seed, of_seed in drawn.items()
         },
     }
     sha = digest(statement)

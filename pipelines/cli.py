@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -113,16 +114,15 @@ for _name in STAGE_HELP:
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate config, data and resources; runs nothing."""
+    from pipelines import audit, splits
     from pipelines import config as configs
-    from pipelines import splits
 
     loaded = configs.load(config, overrides or ())
-    import os
-
     loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
+    loaded.data.check_sizes()
+    found = splits.scan(loaded.data)
     for seed in loaded.seeds:
-        drawn = splits.draw(loaded.data, seed)
-        output.print(f"seed {seed}: " + ", ".join(f"{count} {role}" for role, count in drawn.counts().items()))
+        output.print(f"seed {seed}: {audit.roles_in_words(splits.draw(loaded.data, found, seed))}")
     output.print(f"{config}: fine")
 
 

@@ -8,6 +8,7 @@ resumed run reads only what is missing. Chunks of a finished shard are compacted
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from collections.abc import Iterator, Mapping
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
-from mi_core.images import Decoder, ImageError, decode
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import NumericError, ShapeError
 from mi_core.extraction import Extractor, Seconds
+from mi_core.images import Decoder, ImageError, decode
 from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
@@ -48,14 +49,14 @@ class Throughput:
     forward: float = 0.0
     features: float = 0.0
     commit: float = 0.0
-    queries: dict[str, int] = field(default_factory=dict)
+    rejected_samples: list[dict[str, str]] = field(default_factory=list)
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count one committed chunk."""
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
-        self.queries[receipt["encoder"]] = self.queries.get(receipt["encoder"], 0) + receipt["queries"]
+        self.rejected_samples += json.loads(receipt["rejected_samples"])
         for name in ("decode", "augment", "forward", "features", "commit"):
             setattr(self, name, getattr(self, name) + receipt[name])
 
@@ -174,7 +175,7 @@ class _EncodeChunks:
     def __call__(self, batch: pa.Table) -> pa.Table:
         row = batch.to_pylist()[0]
         job: ShardJob = pickle.loads(row["job"])
-        receipt: dict[str, Any] = {"encoder": job.layer.encoder, "rows": 0, "rejected": 0, "queries": 0}
+        receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0, "rejected_samples": "[]"}
         receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
         receipt["error"] = row["error"]
         if not row["error"]:
@@ -208,7 +209,13 @@ class _EncodeChunks:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[str(epoch)]))
         seconds["commit"] = time.perf_counter() - started
         queries = len(good) * job.layer.plan().queries_per_image * len(job.layer.epochs)
-        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": queries} | seconds
+        rejected = [
+            {"source": job.source, "shard": job.item.name, "key": key, "reason": state}
+            for key, state in zip(keys, status, strict=True)
+            if state != "ok"
+        ]
+        counts = {"rows": len(keys), "rejected": len(rejected), "queries": queries}
+        return counts | {"rejected_samples": json.dumps(rejected)} | seconds
 
     def _extractor(self, job: ShardJob) -> Extractor:
         name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from mi_core.images import Decoder
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.extraction import QueryPlan
+from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
@@ -180,6 +180,16 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
                 wanted = sorted(splits.keys(source, item.name, layer.roles))
                 if wanted:
                     yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+
+
+def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, str, int, int]]:
+    """(encoder, role, images, queries) of everything asked of the encoders of one seed, over all their checkpoints."""
+    counts = Splits.load(folder.path).counts()
+    for demand in config.demands():
+        layers = _layers(demand, config, folder, plan=False)
+        per_image = sum(layer.plan().queries_per_image * len(layer.epochs) for layer in layers)
+        for role in sorted(demand.roles):
+            yield demand.encoder, role, counts[role], counts[role] * per_image
 
 
 def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[Layer]:

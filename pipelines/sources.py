@@ -1,4 +1,4 @@
-"""Where images come from: each kind of source lists its items (shards, or slices of a folder) and streams their samples.
+"""Where images come from: each kind of source lists its items (shards, or slices of a folder) and streams them.
 
 A sample is (key, encoded image, label); its identity in a run is (source name, key). Listing is deterministic, and
 reading an item twice gives the same samples in the same order.
@@ -53,8 +53,14 @@ class Item:
     name: str
     path: str = ""
     files: tuple[str, ...] = ()
+    labels: tuple[int | None, ...] = ()
     start: int = 0
     stop: int = 0
+
+    @property
+    def count(self) -> int | None:
+        """Number of samples, where it is known without reading."""
+        return len(self.files) or (self.stop - self.start) or None
 
 
 class SourceConfig(BaseModel):
@@ -94,7 +100,7 @@ class SourceConfig(BaseModel):
         return self._reader().items(self)
 
     def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
-        """The usable samples of an item, in order, each key once; with ``wanted``, only those, and no longer than needed.
+        """The usable samples of an item, in order, each key once; with ``wanted``, only those, as long as needed.
 
         Raises:
             OSError: the item is damaged before all wanted samples were found.
@@ -132,9 +138,9 @@ class _Reader:
     scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
 
 
-def _slices(count: int) -> list[Item]:
+def _slices(count: int, path: str = "") -> list[Item]:
     return [
-        Item(f"part-{index:05d}", start=start, stop=min(count, start + SLICE))
+        Item(f"part-{index:05d}", path=path, start=start, stop=min(count, start + SLICE))
         for index, start in enumerate(range(0, count, SLICE))
     ]
 
@@ -166,22 +172,28 @@ def _folder_items(source: SourceConfig) -> list[Item]:
     ]
     if not relative:
         raise UserError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+    classes = sorted({name.split("/")[0] for name in relative if "/" in name})
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in relative]
     return [
-        Item(f"part-{index:05d}", path=root, files=tuple(relative[start : start + SLICE]))
+        Item(
+            f"part-{index:05d}",
+            path=root,
+            files=tuple(relative[start : start + SLICE]),
+            labels=tuple(labels[start : start + SLICE]),
+        )
         for index, start in enumerate(range(0, len(relative), SLICE))
     ]
 
 
-def _folder_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    classes = sorted({name.split("/")[0] for part in _folder_items(source) for name in part.files if "/" in name})
-    numbers = {name: number for number, name in enumerate(classes)}
-    for name in item.files:
+def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    for name, label in zip(item.files, item.labels, strict=True):
         try:
             image = storage.read_bytes(f"{item.path}/{name}")
         except OSError as error:
             yield Problem(name, f"unreadable: {error}")
             continue
-        yield Sample(name, image, numbers.get(name.split("/")[0]) if "/" in name else None)
+        yield Sample(name, image, label)
 
 
 def _shard_items(source: SourceConfig) -> list[Item]:
@@ -244,14 +256,14 @@ def _torchvision_class(name: str) -> Any:
     return getattr(datasets, name)
 
 
-def _torchvision_dataset(source: SourceConfig, *, download: bool) -> Any:
+def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:
     import inspect
 
     made = _torchvision_class(source.kind.removeprefix(TORCHVISION))
     accepted = inspect.signature(made.__init__).parameters
     arguments: dict[str, Any] = dict(source.options)
     if "root" in accepted:
-        arguments["root"] = storage.absolute(str(source.path or "data"))
+        arguments["root"] = root
     if "download" in accepted:
         arguments["download"] = download
     try:
@@ -261,11 +273,12 @@ def _torchvision_dataset(source: SourceConfig, *, download: bool) -> Any:
 
 
 def _torchvision_items(source: SourceConfig) -> list[Item]:
-    return _slices(len(_torchvision_dataset(source, download=True)))
+    root = storage.absolute(str(source.path or "data"))
+    return _slices(len(_torchvision_dataset(source, root, download=True)), root)
 
 
 def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    dataset = _torchvision_dataset(source, download=False)
+    dataset = _torchvision_dataset(source, item.path, download=False)
     for row in range(item.start, item.stop):
         key = f"{row:07d}"
         try:

@@ -128,8 +128,8 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
 
     Returns:
         Rows in the order of their first entry. Counts (n, fp, queries, seconds) are sums; an estimate is the mean
-        with its within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that
-        one seed lacks is left out, and one that a single seed does not support is not supported.
+        with its within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate
+        that one seed lacks is left out, and one that a single seed does not support is not supported.
 
     Example:
         >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",

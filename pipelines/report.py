@@ -1,0 +1,294 @@
+"""Gather what a run found into report.json, report.html and figures; show it in the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from mi_core.attacks import ATTACKS
+from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
+from mi_core.report import (
+    AttackScores,
+    FigureData,
+    LossCurve,
+    draw_figures,
+    pool_seeds,
+    render_html,
+    terminal_table,
+    to_json,
+)
+from mi_core.validity.verdict import Validity, judge, judge_pooled
+from pipelines import storage
+from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
+from pipelines.attack import KNOWN, Task, blind_path, tasks, utility_path
+from pipelines.console import say
+from pipelines.errors import UserError
+from pipelines.layers import count_queries
+from pipelines.pretrain import describe
+from pipelines.splits import Splits
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+SCHEMA_VERSION = 1
+MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
+PROBES = ("knn", "linear")
+
+
+def run(config: RunConfig, folder: RunFolder) -> None:
+    """Write report.json, report.html and figures/ from what the stages before have left.
+
+    Raises:
+        UserError: a stage before has not finished.
+    """
+    report = gather(config, folder)
+    figures = draw_figures(report, _figure_data(config, folder))
+    for name, drawing in figures.items():
+        storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
+    storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures).encode())
+    storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
+    say("report", f"{len(report['attacks'])} results, {len(figures)} figures")
+
+
+def terminal(folder: RunFolder) -> RenderableType:
+    """The tables of a finished run for a rich console."""
+    return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
+
+
+def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The content of report.json. Parts that were not measured are absent."""
+    manifest = folder.manifest
+    attacks = [entry for seed in config.seeds for entry in _attacks(config, folder.seed(seed))]
+    rejected = _rejected(config, folder)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "name": config.name,
+        "created": now(),
+        "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
+        "versions": versions(),
+        "command": manifest["runs"][-1]["command"],
+        "data": _data(config, folder),
+        "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
+        "attacks": attacks,
+        "pooled": pool_seeds(attacks),
+        "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
+        "validity": _validity(config, folder),
+        "throughput": _throughput(manifest.get("extraction", [])),
+        "timings": manifest.get("seconds", {}),
+        "queries": _queries(config, folder),
+        "rejected": rejected[:MOST_REJECTED],
+        "rejected_count": len(rejected),
+        "caveats": _caveats(config),
+        "not_tested": _not_tested(config),
+    }
+    return {name: part for name, part in report.items() if part not in ({}, [])}
+
+
+def _result(task: Task) -> dict[str, Any]:
+    path = f"{task.folder.attack(task.name)}/result.json"
+    if not storage.exists(path):
+        raise UserError(f"{path} is missing; run the attack stage first")
+    result: dict[str, Any] = storage.read_json(path)
+    return result
+
+
+def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    for task in tasks(config, folder):
+        result = _result(task)
+        entry = {
+            "attack": result["attack"],
+            "target": result["target"],
+            "output": result["output"],
+            "reference": KNOWN if result["reference"] == KNOWN else "shadow",
+            "seed": result["seed"],
+            "epoch": result["epoch"],
+            **result["metrics"],
+            "queries": result["queries"],
+            "seconds": result["seconds"],
+        }
+        if result["reference"] != KNOWN:
+            entry["shadow"] = result["reference"]
+        if _is_primary(config, task):
+            entry["primary"] = True
+        yield entry
+
+
+def _is_primary(config: RunConfig, task: Task) -> bool:
+    return task.position == config.validity.attack and task.output == config.primary_output
+
+
+def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    seeds = []
+    for seed in config.seeds:
+        splits = Splits.load(folder.seed(seed).path)
+        roles = {role: {"n": n, "sha256": splits.role_digest(role)} for role, n in splits.counts().items()}
+        seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed})
+    first = seeds[0]
+    data = {
+        "source": "; ".join(source.describe() for source in config.data.sources.values()),
+        "roles": first["roles"],
+        "duplicates_removed": first["duplicates_removed"],
+    }
+    return data | ({"per_seed": seeds} if len(seeds) > 1 else {})
+
+
+def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
+    encoder = config.encoders[name]
+    epochs = encoder.kept_epochs
+    per_seed = []
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        fingerprints = describe(place, name).description["fingerprints"]
+        entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
+        per_seed.append(entry | _utility([place], name, epochs))
+    places = [folder.seed(seed) for seed in config.seeds]
+    whole = {
+        "objective": encoder.objective,
+        "backbone": encoder.backbone,
+        "epochs": encoder.epochs,
+        "train_on": ", ".join(encoder.train_on),
+        "fingerprint": per_seed[0]["fingerprint"],
+        **_utility(places, name, epochs),
+    }
+    return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
+
+
+def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> dict[str, Any]:
+    """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds."""
+    curve = []
+    for epoch in epochs:
+        found = [storage.read_json(utility_path(place, name, epoch)) for place in places]
+        probes = {
+            probe: pool([_estimate(of_seed[probe]) for of_seed in found])
+            for probe in PROBES
+            if all(probe in of_seed for of_seed in found)
+        }
+        if probes:
+            values = {probe: estimate.value for probe, estimate in probes.items()}
+            intervals = {probe: [estimate.low, estimate.high] for probe, estimate in probes.items()}
+            n = min(estimate.n for estimate in probes.values())
+            curve.append({"epoch": epoch, "utility": {**values, "n": n, "ci95": intervals}})
+    if not curve:
+        return {}
+    return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
+
+
+def _estimate(entry: dict[str, Any]) -> Estimate:
+    return Estimate(entry["value"], *entry["ci95"], entry["n"])
+
+
+def _method(config: RunConfig, name: str) -> dict[str, Any]:
+    method = ATTACKS[name]
+    return {
+        "threat_model": method.threat_model,
+        "source": method.source,
+        "queries_per_sample": method().queries_per_sample(config.queries.views),
+    }
+
+
+def _validity(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The verdict on the primary attack at the last checkpoint; absent where no control encoder exists."""
+    primary = config.attacks[config.validity.attack]
+    if config.control_of(primary) is None:
+        return {}
+    per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
+    found = judge_pooled(per_seed).as_json()
+    if len(per_seed) > 1:
+        found["per_seed"] = [
+            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
+        ]
+    return found
+
+
+def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
+    primary = [task for task in tasks(config, folder) if _is_primary(config, task)]
+    scores = storage.read_table(f"{folder.attack(primary[-1].name)}/scores.parquet")
+    blind_table = storage.read_table(blind_path(folder))
+    blind_of = dict(zip(blind_table["id"].to_pylist(), blind_table["score"].to_pylist(), strict=True))
+    blind = np.array([blind_of[name] for name in scores["id"].to_pylist()])
+    return judge(np.asarray(scores["score"]), blind, np.asarray(scores["control"]), np.asarray(scores["member"]))
+
+
+def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
+    wall = sum(entry["wall"] for entry in extractions)
+    if not wall:
+        return {}
+    busy = sum(entry[step] for entry in extractions for step in ("decode", "augment", "forward", "features", "commit"))
+    return {
+        "images_per_second": round(sum(entry["images"] for entry in extractions) / wall, 1),
+        "views_per_second": round(sum(entry["views"] for entry in extractions) / wall, 1),
+        "encoder_fraction": round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
+    }
+
+
+def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    entries = [
+        {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
+        for seed in config.seeds
+        for encoder, role, images, queries in count_queries(config, folder.seed(seed))
+    ]
+    return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
+
+
+def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
+    """What was left out: once per sample while reading, and per seed while querying."""
+    first = Splits.load(folder.seed(config.seeds[0]).path)
+    read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in first.rejected]
+    asked = [sample for entry in folder.manifest.get("extraction", []) for sample in entry["rejected_samples"]]
+    return read + asked
+
+
+def _caveats(config: RunConfig) -> list[str]:
+    caveats = [
+        "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
+        "differ shows only in the spread over seeds.",
+        "Only images with identical pixels count as duplicates; near-duplicates across roles may remain.",
+    ]
+    if len(config.seeds) == 1:
+        caveats.append("One seed: the spread over splits and training runs is not known.")
+    if any(attack.reference == KNOWN for attack in config.attacks):
+        caveats.append("Attacks fitted on known members were judged on the other images of each group only.")
+    if len(config.attacks) * len(config.queries.outputs) > 1:
+        caveats.append(
+            "The verdict rests on the primary attack and output named before the target was queried; the other rows "
+            "were not chosen among and are not corrected for multiple comparisons."
+        )
+    return caveats
+
+
+def _not_tested(config: RunConfig) -> list[str]:
+    tried = {attack.attack for attack in config.attacks}
+    missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
+    outputs = [f"the {output} output" for output in ("backbone", "projection") if output not in config.queries.outputs]
+    return [*missing, *outputs, "attacks with several shadow encoders", "defenses"]
+
+
+def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
+    scores, losses = [], []
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            if task.epoch != config.encoders[task.attack.target].kept_epochs[-1]:
+                continue
+            table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
+            scores.append(
+                AttackScores(
+                    attack=task.attack.attack,
+                    target=task.attack.target,
+                    output=task.output,
+                    reference=task.attack.reference,
+                    seed=seed,
+                    score=np.asarray(table["score"]),
+                    member=np.asarray(table["member"]),
+                    threshold=_result(task)["metrics"]["threshold"],
+                )
+            )
+        for name in config.encoders:
+            loss = np.array(describe(place, name).description["losses"])
+            losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
+    return FigureData(tuple(scores), tuple(losses))

@@ -1,0 +1,480 @@
+"""Roles: which samples are members, non-members and the rest, drawn by a seeded hash and free of shared images.
+
+Every item of every source is scanned once: each sample is decoded with the run's decoder and its full pixels are
+hashed. Then, for every seed, samples are ordered by a hash of (seed, source, key): a count takes exact ranks of
+that order, a fraction takes a threshold on the hash. An image that stands twice is kept once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mi_core.images import Decoder, ImageError, decode, decode_and_hash
+from mi_core.streams import digest64
+from pipelines import storage
+from pipelines.artifacts import digest
+from pipelines.errors import UserError
+from pipelines.sources import Item, Problem, SourceConfig
+
+SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
+SHOWN = 3  # rejected samples named in an error
+_HASH_RANGE = 2.0**64
+
+ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+
+
+class Role(BaseModel):
+    """Which samples play a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
+    count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
+    fraction: float | None = Field(default=None, gt=0, le=1, description="share of the source, by threshold")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Role:
+        if self.count is not None and self.fraction is not None:
+            raise ValueError("count and fraction are both given; keep one")
+        return self
+
+    @property
+    def drawn(self) -> bool:
+        """Whether we draw the role; otherwise the user gives it as a whole source."""
+        return self.count is not None or self.fraction is not None
+
+
+class DataConfig(BaseModel):
+    """Where images come from, how they are decoded, and who plays which role."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sources: dict[str, SourceConfig] = Field(min_length=1)
+    image_size: int = Field(ge=4, le=4096, description="side of the decoded image in pixels")
+    channels: int = Field(default=3, description="1 (grey) or 3")
+    roles: dict[str, Role] = Field(min_length=1)
+    max_rejected: float = Field(default=0.01, ge=0, le=1, description="share of unusable samples a run bears")
+
+    @field_validator("channels")
+    @classmethod
+    def _grey_or_colour(cls, value: int) -> int:
+        if value not in (1, 3):
+            raise ValueError(f"channels = {value}, allowed: 1, 3")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> DataConfig:
+        for name in (*self.sources, *self.roles):
+            if not name.replace("-", "").replace("_", "").isalnum():
+                raise ValueError(f"the name {name!r} may hold letters, digits, - and _ only")
+        both = [name for name in self.roles if name in self.sources]
+        if both:
+            raise ValueError(f"{both[0]!r} names a source and a role; rename one")
+        takers: dict[str, list[str]] = {}
+        for name, role in self.roles.items():
+            place, parent = f"roles.{name}", self.roles.get(role.source_name)
+            if role.source_name not in self.sources:
+                if parent is None:
+                    allowed = ", ".join([*self.sources, *self.roles])
+                    raise ValueError(f"{place}.from = {role.source_name!r}, allowed: {allowed}")
+                if parent.source_name not in self.sources:
+                    raise ValueError(f"{place}.from = {role.source_name!r} is itself a part; take a part of a role")
+                if not role.drawn:
+                    raise ValueError(f"{place} is a part of {role.source_name}; give its count or fraction")
+            takers.setdefault(role.source_name, []).append(name)
+        for origin, names in takers.items():
+            self._check_takers(origin, names)
+        return self
+
+    def _check_takers(self, origin: str, names: list[str]) -> None:
+        roles = [self.roles[name] for name in names]
+        if any(not role.drawn for role in roles) and len(roles) > 1:
+            raise ValueError(f"roles {', '.join(names)} share {origin}, so each needs a count or a fraction")
+        if {role.count is None for role in roles} == {True, False}:
+            raise ValueError(f"roles {', '.join(names)} of {origin} mix count and fraction; use one of them")
+        share = sum(role.fraction or 0 for role in roles)
+        if share > 1 + 1e-9:
+            raise ValueError(f"roles {', '.join(names)} ask for {share:g} of {origin}, more than 1")
+        parent = self.roles.get(origin)
+        asked = sum(role.count or 0 for role in roles)
+        if origin not in self.sources and parent is not None and parent.count is not None and asked > parent.count:
+            raise ValueError(f"roles {', '.join(names)} ask for {asked} of the {parent.count} samples of {origin}")
+
+    def decoder(self) -> Decoder:
+        """The one decoder of the run."""
+        return Decoder(self.image_size, self.channels)
+
+    def is_part(self, role: str) -> bool:
+        """Whether a role is a part of another role."""
+        return self.roles[role].source_name not in self.sources
+
+    def check_sizes(self) -> None:
+        """List every source, and compare role sizes with what can be counted without reading images.
+
+        Raises:
+            UserError: a path matches nothing, or a source is too small for its roles.
+        """
+        for name, source in self.sources.items():
+            sizes = [item.count for item in source.items()]
+            if None not in sizes:
+                self.check_size(name, sum(size or 0 for size in sizes))
+
+    def check_size(self, source: str, available: int) -> None:
+        """Raise UserError unless a source with ``available`` usable images can fill its roles' counts."""
+        asked = {name: role.count for name, role in self.roles.items() if role.source_name == source and role.count}
+        if sum(asked.values()) > available:
+            sizes = " + ".join(f"{name} {count}" for name, count in asked.items())
+            raise UserError(
+                f"data.roles: {sizes} = {sum(asked.values())} images asked of {source}, which has {available} "
+                "distinct usable ones; lower the counts or give more data"
+            )
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A sample, or with an empty key a whole shard, that is left out of the run."""
+
+    source: str
+    shard: str
+    key: str
+    reason: str
+    lost: int = 1
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What the sources hold: usable samples (columns source, item, key, label, sha256) and what is unusable."""
+
+    samples: pa.Table
+    rejected: tuple[Rejection, ...]
+
+
+def scan(config: DataConfig, scan_map: ScanMap | None = None) -> Scan:
+    """Decode and hash every sample of every source, once for all seeds.
+
+    Args:
+        config: the data section.
+        scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
+
+    Raises:
+        UserError: more samples than allowed are unusable; the first are named.
+    """
+    work = [(name, source, item) for name, source in config.sources.items() for item in source.items()]
+    decoder = config.decoder()
+    mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
+    found = mapped(scan_item, [(source, item, decoder) for _, source, item in work])
+    tables: list[pa.Table] = []
+    rejected: list[Rejection] = []
+    seen: dict[tuple[str, str], str] = {}
+    for (name, _, item), (table, problems) in zip(work, found, strict=True):
+        rejected += [Rejection(name, item.name, bad.key, bad.reason, bad.lost) for bad in problems]
+        keep = []
+        for key in table["key"].to_pylist():
+            first = seen.setdefault((name, key), item.name)
+            keep.append(first == item.name)
+            if first != item.name:
+                rejected.append(Rejection(name, item.name, key, f"the key stands already in shard {first}"))
+        kept = table.filter(pa.array(keep, pa.bool_()))
+        columns = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
+        tables.append(pa.table({**columns, **{field: kept[field] for field in kept.column_names}}, schema=_SCANNED))
+    result = Scan(pa.concat_tables(tables), tuple(rejected))
+    lost = sum(bad.lost for bad in rejected)
+    total = len(result.samples) + lost
+    if lost > config.max_rejected * total:
+        named = "; ".join(_named(bad) for bad in rejected[:SHOWN])
+        raise UserError(
+            f"{lost} of {total} samples are unusable, more than data.max_rejected = {config.max_rejected:.2%}: {named}"
+        )
+    return result
+
+
+_SCANNED = pa.schema(
+    [
+        ("source", pa.string()),
+        ("item", pa.string()),
+        ("key", pa.string()),
+        ("label", pa.int64()),
+        ("sha256", pa.string()),
+    ]
+)
+
+
+def _named(bad: Rejection) -> str:
+    place = "/".join(part for part in (bad.source, bad.shard, bad.key) if part)
+    return f"{place}: {bad.reason}"
+
+
+def scan_item(source: SourceConfig, item: Item, decoder: Decoder) -> tuple[pa.Table, list[Problem]]:
+    """Decode and hash one item: the usable samples (key, label, sha256) and the problems."""
+    keys: list[str] = []
+    labels: list[int | None] = []
+    hashes: list[str] = []
+    problems: list[Problem] = []
+    for sample in source.scan(item):
+        if isinstance(sample, Problem):
+            problems.append(sample)
+            continue
+        try:
+            _, sha = decode_and_hash(sample.image, decoder)
+        except ImageError as error:
+            problems.append(Problem(sample.key, f"undecodable: {error}"))
+            continue
+        keys.append(sample.key)
+        labels.append(sample.label)
+        hashes.append(sha)
+    schema = pa.schema([_SCANNED.field(name) for name in ("key", "label", "sha256")])
+    return pa.table({"key": keys, "label": labels, "sha256": hashes}, schema=schema), problems
+
+
+def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
+    """Give every sample its role for one seed.
+
+    Raises:
+        UserError: roles that the user gave share an image, or a source is too small for its roles.
+    """
+    sources = np.array(found.samples["source"].to_pylist(), dtype=object)
+    keys = np.array(found.samples["key"].to_pylist(), dtype=object)
+    hashes = np.array(found.samples["sha256"].to_pylist(), dtype=object)
+    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    used = {role.source_name for role in config.roles.values()}
+    rank = np.array(
+        [digest64(seed, "role", source, key) for source, key in zip(sources, keys, strict=True)], dtype=np.uint64
+    )
+    order = np.lexsort((rank, [source not in given for source in sources]))  # given roles first: they keep their images
+    order = order[[source in used for source in sources[order]]]
+    distinct, duplicates = _distinct(order, sources, keys, hashes, given)
+    roles = np.full(len(keys), "", dtype=object)
+    parts = np.full(len(keys), "", dtype=object)
+    for source in config.sources:
+        rows = distinct[sources[distinct] == source]
+        if source in given:
+            roles[rows] = given[source]
+        else:
+            config.check_size(source, len(rows))
+            _assign(roles, rows, rank[rows], _takers(config, source))
+    for parent in config.roles:
+        rows = np.flatnonzero(roles == parent)
+        own = np.array(
+            [digest64(seed, "part", source, key) for source, key in zip(sources[rows], keys[rows], strict=True)],
+            dtype=np.uint64,
+        )
+        ranked = np.argsort(own, kind="stable")
+        _assign(parts, rows[ranked], own[ranked], _takers(config, parent))
+    chosen = np.flatnonzero(roles != "")
+    chosen = chosen[np.lexsort((keys[chosen].astype(np.str_), sources[chosen].astype(np.str_)))]
+    table = found.samples.take(pa.array(chosen)).append_column("role", pa.array(roles[chosen], pa.string()))
+    drawn = Splits(table.append_column("part", pa.array(parts[chosen], pa.string())), found.rejected, duplicates)
+    _check_filled(config, drawn)
+    drawn.check()
+    return drawn
+
+
+def _distinct(
+    order: npt.NDArray[np.intp],
+    sources: npt.NDArray[np.object_],
+    keys: npt.NDArray[np.object_],
+    hashes: npt.NDArray[np.object_],
+    given: dict[str, str],
+) -> tuple[npt.NDArray[np.intp], int]:
+    """Rows in order with the first copy of every image, and the number of copies dropped."""
+    first: dict[str, int] = {}
+    kept = []
+    for row in order:
+        earlier = first.setdefault(hashes[row], row)
+        if earlier == row:
+            kept.append(row)
+        elif sources[row] in given and sources[earlier] != sources[row]:
+            one, two = sources[earlier], sources[row]
+            raise UserError(
+                f"roles {given[one]} and {given[two]} share an image: {one}/{keys[earlier]} and {two}/{keys[row]} "
+                "hold the same pixels; remove it from one of them"
+            )
+    return np.array(kept, dtype=np.intp), len(order) - len(kept)
+
+
+def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
+    return {name: role for name, role in config.roles.items() if role.source_name == origin and role.drawn}
+
+
+def _assign(
+    names: npt.NDArray[np.object_],
+    rows: npt.NDArray[np.intp],
+    ranks: npt.NDArray[np.uint64],
+    takers: dict[str, Role],
+) -> None:
+    """Give ranked rows to roles: consecutive ranks for counts, consecutive ranges of the hash for fractions."""
+    start, low = 0, 0.0
+    for name, role in takers.items():
+        if role.count is not None:
+            names[rows[start : start + role.count]] = name
+            start += role.count
+        elif role.fraction is not None:
+            high = low + role.fraction
+            share = ranks / _HASH_RANGE
+            names[rows[(share >= low) & (share < high)]] = name
+            low = high
+
+
+def _check_filled(config: DataConfig, drawn: Splits) -> None:
+    counts = drawn.counts()
+    for name, role in config.roles.items():
+        have = counts.get(name, 0)
+        if have == 0 or (role.count is not None and have != role.count):
+            raise UserError(
+                f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}, {have} are there; "
+                "lower the count or give more data"
+            )
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The roles of one seed.
+
+    Args:
+        table: one row per sample with a role: source, item, key, label, sha256, role, part (empty: none); sorted by
+            source and key.
+        rejected: what was unusable.
+        duplicates_removed: copies of images that were dropped.
+    """
+
+    table: pa.Table
+    rejected: tuple[Rejection, ...]
+    duplicates_removed: int
+
+    def check(self) -> None:
+        """Raise RuntimeError if two roles share a key or an image."""
+        for what, names in (("key", self._ids), ("image", self.table["sha256"].to_pylist())):
+            twice = [name for name, times in Counter(names).items() if times > 1]
+            if twice:
+                raise RuntimeError(f"the splits hold {len(twice)} {what}s twice, first {twice[0]}")
+
+    def save(self, folder: str) -> None:
+        """Write the splits of a seed's folder; the summary comes last and says that they are whole."""
+        storage.write_table(f"{folder}/splits/{SAMPLES}", self.table)
+        columns = {
+            "source": pa.array([bad.source for bad in self.rejected], pa.string()),
+            "shard": pa.array([bad.shard for bad in self.rejected], pa.string()),
+            "key": pa.array([bad.key for bad in self.rejected], pa.string()),
+            "reason": pa.array([bad.reason for bad in self.rejected], pa.string()),
+            "lost": pa.array([bad.lost for bad in self.rejected], pa.int64()),
+        }
+        storage.write_table(f"{folder}/splits/{REJECTED}", pa.table(columns))
+        storage.write_json(
+            f"{folder}/splits/{SUMMARY}", {"counts": self.counts(), "duplicates_removed": self.duplicates_removed}
+        )
+
+    @classmethod
+    def load(cls, folder: str) -> Splits:
+        """The splits of a seed's folder.
+
+        Raises:
+            UserError: they are not drawn yet, or were changed so that roles share a key or an image.
+        """
+        if not exists(folder):
+            raise UserError(f"{folder}/splits is missing; run the stages from the start")
+        rejected = storage.read_table(f"{folder}/splits/{REJECTED}").to_pylist()
+        summary = storage.read_json(f"{folder}/splits/{SUMMARY}")
+        return cls(
+            storage.read_table(f"{folder}/splits/{SAMPLES}"),
+            tuple(Rejection(**row) for row in rejected),
+            summary["duplicates_removed"],
+        )
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        pairs = zip(self.table["source"].to_pylist(), self.table["key"].to_pylist(), strict=True)
+        return [f"{source}/{key}" for source, key in pairs]
+
+    @cached_property
+    def _names(self) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
+        role, part = (np.array(self.table[name].to_pylist(), dtype=np.str_) for name in ("role", "part"))
+        return role, part
+
+    @cached_property
+    def _by_item(self) -> dict[tuple[str, str], list[int]]:
+        rows: dict[tuple[str, str], list[int]] = {}
+        for row, place in enumerate(zip(self.table["source"].to_pylist(), self.table["item"].to_pylist(), strict=True)):
+            rows.setdefault(place, []).append(row)
+        return rows
+
+    def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
+        """Row numbers of the samples in some roles or parts, ascending."""
+        role, part = self._names
+        wanted = list(roles)
+        return np.flatnonzero(np.isin(role, wanted) | np.isin(part, wanted))
+
+    def ids(self, roles: Iterable[str]) -> list[str]:
+        """``source/key`` of the samples in some roles or parts, in a fixed order."""
+        return [self._ids[row] for row in self.rows(roles)]
+
+    def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
+        """Keys of the samples of one item in some roles or parts."""
+        wanted = set(self.rows(roles).tolist())
+        here = [row for row in self._by_item.get((source, item), []) if row in wanted]
+        return self.table["key"].take(pa.array(here, pa.int64())).to_pylist() if here else []
+
+    def counts(self) -> dict[str, int]:
+        """Number of samples per role and part, in order of appearance."""
+        return {name: int((names == name).sum()) for names in self._names for name in dict.fromkeys(names) if name}
+
+    def labels(self) -> dict[str, int | None]:
+        """Class of every sample by id; None where the source has no classes."""
+        return dict(zip(self._ids, self.table["label"].to_pylist(), strict=True))
+
+    def role_digest(self, role: str) -> str:
+        """Sha256 of the ids and pixels of a role: what a registration binds."""
+        rows = self.rows([role])
+        hashes = self.table["sha256"].take(pa.array(rows)).to_pylist()
+        return digest([[self._ids[row], sha] for row, sha in zip(rows, hashes, strict=True)])
+
+
+def exists(folder: str) -> bool:
+    """Whether the splits of a seed's folder are drawn."""
+    return storage.exists(f"{folder}/splits/{SUMMARY}")
+
+
+def load_images(
+    config: DataConfig, splits: Splits, roles: Iterable[str]
+) -> tuple[list[str], npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The decoded images of some roles that fit memory, in the order of ``splits.ids(roles)``.
+
+    Returns:
+        ids (N,), images (N, C, S, S) uint8, labels (N,) with -1 where there is none.
+
+    Raises:
+        UserError: a source has changed since the splits were drawn; the first sample missing is named.
+    """
+    wanted = list(roles)
+    ids = splits.ids(wanted)
+    row_of = {name: row for row, name in enumerate(ids)}
+    decoder = config.decoder()
+    images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
+    found = np.zeros(len(ids), dtype=bool)
+    for source, model in config.sources.items():
+        for item in model.items():
+            keys = set(splits.keys(source, item.name, wanted))
+            if not keys:
+                continue
+            try:
+                for sample in model.read(item, keys):
+                    row = row_of[f"{source}/{sample.key}"]
+                    images[row] = decode(sample.image, decoder)
+                    found[row] = True
+            except (OSError, ImageError) as error:
+                raise UserError(
+                    f"{source}, shard {item.name}: {error}; it changed since the roles were drawn"
+                ) from error
+    if not found.all():
+        raise UserError(f"{ids[int(np.argmin(found))]} is gone; the data changed since the roles were drawn")
+    known = splits.labels()
+    labels = np.array([-1 if known[name] is None else known[name] for name in ids], dtype=np.int64)
+    return ids, images, labels
