@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from mi_core.augmentations.views import clean, make_views
+from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features import compute, consumes
-from mi_core.pretraining import Augmentation
 
 
 @dataclass(frozen=True)

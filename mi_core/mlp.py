@@ -63,7 +63,7 @@ def fit(
         for rows in torch.randperm(len(data), generator=generator).split(batch_size):
             loss = F.binary_cross_entropy_with_logits(network(data[rows])[:, 0], labels[rows])
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             total += loss.detach()
         if not bool(torch.isfinite(total)):

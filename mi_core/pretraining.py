@@ -11,28 +11,20 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mi_core.augmentations.views import Augmentation
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.gather import world
 from mi_core.streams import digest64, stream_keys
-
-
-class Augmentation(Protocol):
-    """A recipe of random views: uint8 images (B, C, H, W) to float32 (B, C, S, S) in [0, 1]."""
-
-    def __call__(
-        self, images: torch.Tensor, stream_keys: torch.Tensor, *, epoch: int, view: int | torch.Tensor
-    ) -> torch.Tensor:
-        """One view of every image, drawn from the streams of ``stream_keys`` (B,) for this epoch and view."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +178,7 @@ class Pretrainer:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled):
             loss: torch.Tensor = self.trained(views)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         self.module.after_step()
         return loss.detach()

@@ -69,13 +69,12 @@ class AttackConfig(BaseModel):
 
 
 def _attack_model(name: str) -> type[AttackConfig]:
-    own: dict[str, Any] = {
+    own: dict[str, Any] = {"attack": (Literal[name], name)}
+    own |= {
         field.name: (field.type, field.default if field.default is not MISSING else ...)
         for field in fields(ATTACKS[name].Parameters)
     }
-    model: type[AttackConfig] = create_model(
-        f"{name}-config", __base__=AttackConfig, __module__=__name__, attack=(Literal[name], name), **own
-    )
+    model: type[AttackConfig] = create_model(f"{name}-config", __base__=AttackConfig, __module__=__name__, **own)
     return model
 
 
@@ -268,7 +267,7 @@ def _control_scores(config: RunConfig, task: Task, evaluated: Features) -> np.nd
 
 def _packed(state: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **state)
+    np.savez_compressed(buffer, allow_pickle=False, **state)
     return buffer.getvalue()
 
 

@@ -73,7 +73,7 @@ def draw_roles(config: RunConfig, folder: RunFolder) -> None:
         say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
     if not todo:
         return
-    found = splits.scan(config.data, _scan_map)
+    found = config.data.scan(_scan_map)
     lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
     say("data", f"{len(found.samples)} usable samples{lost}")
     for seed in todo:

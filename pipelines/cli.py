@@ -120,7 +120,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
     loaded.data.check_sizes()
-    found = splits.scan(loaded.data)
+    found = loaded.data.scan()
     for seed in loaded.seeds:
         output.print(f"seed {seed}: {audit.roles_in_words(splits.draw(loaded.data, found, seed))}")
     output.print(f"{config}: fine")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,7 +29,10 @@ from pipelines.layers import Demand, QueriesConfig
 from pipelines.pretrain import EncoderConfig
 from pipelines.splits import DataConfig
 
-AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # type: ignore[valid-type]  # noqa: UP007
+if TYPE_CHECKING:
+    AnyAttack = AttackConfig
+else:
+    AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # noqa: UP007
 
 
 class ResourcesConfig(BaseModel):
@@ -86,7 +89,7 @@ class RunConfig(BaseModel):
     data: DataConfig
     encoders: dict[str, EncoderConfig] = Field(min_length=1)
     queries: QueriesConfig = QueriesConfig()
-    attacks: tuple[AnyAttack, ...] = Field(min_length=1)  # type: ignore[valid-type]
+    attacks: tuple[AnyAttack, ...] = Field(min_length=1)
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
     resources: ResourcesConfig = ResourcesConfig()

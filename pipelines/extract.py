@@ -225,9 +225,9 @@ class _EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {
-                    str(epoch): trained.load(epoch, job.decoder.channels).to(
-                        self.device, memory_format=torch.channels_last
-                    )
+                    str(epoch): trained.load(epoch, job.decoder.channels)
+                    .to(self.device)
+                    .to(memory_format=torch.channels_last)
                     for epoch in layer.epochs
                 },
                 layer.plan(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @cache
 def _adapter(parameters: type[Any]) -> TypeAdapter[Any]:
-    validated: Any = pydantic_dataclass(parameters, config=ConfigDict(extra="forbid"), frozen=True)  # type: ignore[call-overload]
+    validated: Any = pydantic_dataclass(parameters, config=ConfigDict(extra="forbid"), frozen=True)
     return TypeAdapter(validated)
 
 
@@ -29,7 +29,7 @@ def build(parameters: type[T], values: Mapping[str, Any]) -> T:
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r}, allowed: {', '.join(known)}")
-    validated = _adapter(parameters).validate_python(dict(values))
+    validated = _adapter(cast(Any, parameters)).validate_python(dict(values))
     return parameters(**{name: getattr(validated, name) for name in known})
 
 

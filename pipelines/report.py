@@ -179,7 +179,8 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> 
 
 
 def _estimate(entry: dict[str, Any]) -> Estimate:
-    return Estimate(entry["value"], *entry["ci95"], entry["n"])
+    low, high = entry["ci95"]
+    return Estimate(entry["value"], low, high, entry["n"])
 
 
 def _method(config: RunConfig, name: str) -> dict[str, Any]:

@@ -1,35 +1,31 @@
 """Roles: which samples are members, non-members and the rest, drawn by a seeded hash and free of shared images.
 
-Every item of every source is scanned once: each sample is decoded with the run's decoder and its full pixels are
-hashed. Then, for every seed, samples are ordered by a hash of (seed, source, key): a count takes exact ranks of
-that order, a fraction takes a threshold on the hash. An image that stands twice is kept once.
+For every seed, the usable samples (`pipelines.scan`) are ordered by a hash of (seed, source, key): a count takes exact
+ranks of that order, a fraction takes a threshold on the hash. An image that stands twice is kept once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mi_core.images import Decoder, ImageError, decode, decode_and_hash
+from mi_core.images import Decoder, ImageError, decode
 from mi_core.streams import digest64
 from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.errors import UserError
-from pipelines.sources import Item, Problem, SourceConfig
+from pipelines.scan import Rejection, Scan, ScanMap, scan
+from pipelines.sources import SourceConfig
 
 SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
-SHOWN = 3  # rejected samples named in an error
 _HASH_RANGE = 2.0**64
-
-ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
 
 
 class Role(BaseModel):
@@ -109,6 +105,10 @@ class DataConfig(BaseModel):
         if origin not in self.sources and parent is not None and parent.count is not None and asked > parent.count:
             raise ValueError(f"roles {', '.join(names)} ask for {asked} of the {parent.count} samples of {origin}")
 
+    def scan(self, scan_map: ScanMap | None = None) -> Scan:
+        """Read, decode and hash all sources (see `pipelines.scan.scan`)."""
+        return scan(self.sources, self.decoder(), max_rejected=self.max_rejected, scan_map=scan_map)
+
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
         return Decoder(self.image_size, self.channels)
@@ -139,102 +139,6 @@ class DataConfig(BaseModel):
             )
 
 
-@dataclass(frozen=True)
-class Rejection:
-    """A sample, or with an empty key a whole shard, that is left out of the run."""
-
-    source: str
-    shard: str
-    key: str
-    reason: str
-    lost: int = 1
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What the sources hold: usable samples (columns source, item, key, label, sha256) and what is unusable."""
-
-    samples: pa.Table
-    rejected: tuple[Rejection, ...]
-
-
-def scan(config: DataConfig, scan_map: ScanMap | None = None) -> Scan:
-    """Decode and hash every sample of every source, once for all seeds.
-
-    Args:
-        config: the data section.
-        scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
-
-    Raises:
-        UserError: more samples than allowed are unusable; the first are named.
-    """
-    work = [(name, source, item) for name, source in config.sources.items() for item in source.items()]
-    decoder = config.decoder()
-    mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
-    found = mapped(scan_item, [(source, item, decoder) for _, source, item in work])
-    tables: list[pa.Table] = []
-    rejected: list[Rejection] = []
-    seen: dict[tuple[str, str], str] = {}
-    for (name, _, item), (table, problems) in zip(work, found, strict=True):
-        rejected += [Rejection(name, item.name, bad.key, bad.reason, bad.lost) for bad in problems]
-        keep = []
-        for key in table["key"].to_pylist():
-            first = seen.setdefault((name, key), item.name)
-            keep.append(first == item.name)
-            if first != item.name:
-                rejected.append(Rejection(name, item.name, key, f"the key stands already in shard {first}"))
-        kept = table.filter(pa.array(keep, pa.bool_()))
-        columns = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
-        tables.append(pa.table({**columns, **{field: kept[field] for field in kept.column_names}}, schema=_SCANNED))
-    result = Scan(pa.concat_tables(tables), tuple(rejected))
-    lost = sum(bad.lost for bad in rejected)
-    total = len(result.samples) + lost
-    if lost > config.max_rejected * total:
-        named = "; ".join(_named(bad) for bad in rejected[:SHOWN])
-        raise UserError(
-            f"{lost} of {total} samples are unusable, more than data.max_rejected = {config.max_rejected:.2%}: {named}"
-        )
-    return result
-
-
-_SCANNED = pa.schema(
-    [
-        ("source", pa.string()),
-        ("item", pa.string()),
-        ("key", pa.string()),
-        ("label", pa.int64()),
-        ("sha256", pa.string()),
-    ]
-)
-
-
-def _named(bad: Rejection) -> str:
-    place = "/".join(part for part in (bad.source, bad.shard, bad.key) if part)
-    return f"{place}: {bad.reason}"
-
-
-def scan_item(source: SourceConfig, item: Item, decoder: Decoder) -> tuple[pa.Table, list[Problem]]:
-    """Decode and hash one item: the usable samples (key, label, sha256) and the problems."""
-    keys: list[str] = []
-    labels: list[int | None] = []
-    hashes: list[str] = []
-    problems: list[Problem] = []
-    for sample in source.scan(item):
-        if isinstance(sample, Problem):
-            problems.append(sample)
-            continue
-        try:
-            _, sha = decode_and_hash(sample.image, decoder)
-        except ImageError as error:
-            problems.append(Problem(sample.key, f"undecodable: {error}"))
-            continue
-        keys.append(sample.key)
-        labels.append(sample.label)
-        hashes.append(sha)
-    schema = pa.schema([_SCANNED.field(name) for name in ("key", "label", "sha256")])
-    return pa.table({"key": keys, "label": labels, "sha256": hashes}, schema=schema), problems
-
-
 def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     """Give every sample its role for one seed.
 
@@ -249,7 +153,9 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     rank = np.array(
         [digest64(seed, "role", source, key) for source, key in zip(sources, keys, strict=True)], dtype=np.uint64
     )
-    order = np.lexsort((rank, [source not in given for source in sources]))  # given roles first: they keep their images
+    order = np.lexsort(
+        (rank, np.array([source not in given for source in sources], dtype=bool))
+    )  # given roles first: they keep their images
     order = order[[source in used for source in sources[order]]]
     distinct, duplicates = _distinct(order, sources, keys, hashes, given)
     roles = np.full(len(keys), "", dtype=object)
@@ -272,7 +178,8 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     chosen = np.flatnonzero(roles != "")
     chosen = chosen[np.lexsort((keys[chosen].astype(np.str_), sources[chosen].astype(np.str_)))]
     table = found.samples.take(pa.array(chosen)).append_column("role", pa.array(roles[chosen], pa.string()))
-    drawn = Splits(table.append_column("part", pa.array(parts[chosen], pa.string())), found.rejected, duplicates)
+    table = table.append_column("part", pa.array(parts[chosen], pa.string()))
+    drawn = Splits(table, tuple(config.roles), found.rejected, duplicates)
     _check_filled(config, drawn)
     drawn.check()
     return drawn
@@ -327,7 +234,7 @@ def _assign(
 def _check_filled(config: DataConfig, drawn: Splits) -> None:
     counts = drawn.counts()
     for name, role in config.roles.items():
-        have = counts.get(name, 0)
+        have = counts[name]
         if have == 0 or (role.count is not None and have != role.count):
             raise UserError(
                 f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}, {have} are there; "
@@ -342,11 +249,13 @@ class Splits:
     Args:
         table: one row per sample with a role: source, item, key, label, sha256, role, part (empty: none); sorted by
             source and key.
+        roles: all roles and parts, in the order of the config.
         rejected: what was unusable.
         duplicates_removed: copies of images that were dropped.
     """
 
     table: pa.Table
+    roles: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     duplicates_removed: int
 
@@ -385,6 +294,7 @@ class Splits:
         summary = storage.read_json(f"{folder}/splits/{SUMMARY}")
         return cls(
             storage.read_table(f"{folder}/splits/{SAMPLES}"),
+            tuple(summary["counts"]),
             tuple(Rejection(**row) for row in rejected),
             summary["duplicates_removed"],
         )
@@ -423,8 +333,8 @@ class Splits:
         return self.table["key"].take(pa.array(here, pa.int64())).to_pylist() if here else []
 
     def counts(self) -> dict[str, int]:
-        """Number of samples per role and part, in order of appearance."""
-        return {name: int((names == name).sum()) for names in self._names for name in dict.fromkeys(names) if name}
+        """Number of samples per role and part."""
+        return {role: len(self.rows([role])) for role in self.roles}
 
     def labels(self) -> dict[str, int | None]:
         """Class of every sample by id; None where the source has no classes."""

@@ -97,10 +97,10 @@ class _StrictTarInfo(tarfile.TarInfo):
             _check_only_zeros_follow(tarfile_.fileobj)
             raise
         except tarfile.EmptyHeaderError as error:  # type: ignore[attr-defined]
-            if tarfile_.offset == 0:  # type: ignore[attr-defined]
+            if tarfile_.offset == 0:
                 raise _Damage("the file is empty") from error
             raise _NoEndMarker("the end marker is missing") from error
-        except tarfile.HeaderError as error:  # type: ignore[attr-defined]
+        except tarfile.HeaderError as error:
             raise _Damage(str(error)) from error
 
 

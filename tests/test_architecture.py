@@ -26,10 +26,10 @@ MI_CORE = {
     "validity": {"metrics"},
     "report": {"metrics"},
     "pretraining": {"augmentations", "encoders", "objectives"},
-    "extraction": {"augmentations", "encoders", "features", "pretraining"},
+    "extraction": {"augmentations", "encoders", "features"},
 }
 # A stage imports stages to its left only.
-STAGES = ["splits", "pretrain", "layers", "extract", "attack", "report", "audit", "cli"]
+STAGES = ["sources", "scan", "splits", "pretrain", "layers", "extract", "attack", "report", "audit", "cli"]
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic", "jsonschema"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 

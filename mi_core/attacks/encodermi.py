@@ -194,7 +194,8 @@ def _scale(values: npt.NDArray[np.float32], axis: int | None) -> dict[str, npt.N
 
 
 def _standardised(values: npt.NDArray[np.float32], scale: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    return ((values - scale["mean"]) / scale["deviation"]).astype(np.float32)
+    standardised: npt.NDArray[np.float32] = ((values - scale["mean"]) / scale["deviation"]).astype(np.float32)
+    return standardised
 
 
 def _weights(network: nn.Module) -> dict[str, npt.NDArray[Any]]:

@@ -190,7 +190,8 @@ def _gray(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    return _GRAY[0] * red + _GRAY[1] * green + _GRAY[2] * blue
+    luma: torch.Tensor = _GRAY[0] * red + _GRAY[1] * green + _GRAY[2] * blue
+    return luma
 
 
 def _blend(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

@@ -95,8 +95,10 @@ class SimCLRAugmentation:
         number = dict(zip(_COLUMNS, drawn.unbind(1), strict=True))
         pixels = images.float() / 255 if images.dtype == torch.uint8 else images
         height, width = images.shape[2:]
-        box = self.boxes(number, height, width)
-        result = operations.resized_crop(pixels, *box, size=(height, width) if size is None else (size, size))
+        top, left, high, wide = self.boxes(number, height, width)
+        result = operations.resized_crop(
+            pixels, top, left, high, wide, size=(height, width) if size is None else (size, size)
+        )
         if self.flip:
             result = operations.horizontal_flip(result, number["flip"] < self.flip)
         if self.rotation:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
-from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import check_range, check_shape
+
+
+class Augmentation(Protocol):
+    """A recipe of random views: images (B, C, H, W) to float32 (B, C, S, S) in [0, 1]."""
+
+    def __call__(
+        self,
+        images: torch.Tensor,
+        stream_keys: torch.Tensor,
+        *,
+        epoch: int,
+        view: int | torch.Tensor,
+        size: int | None = None,
+    ) -> torch.Tensor:
+        """One view of every image, drawn from its stream (B,) for this epoch and view (one, or one per image)."""
 
 
 def make_views(
     images: torch.Tensor,
     streams: torch.Tensor,
-    augmentation: SimCLRAugmentation,
+    augmentation: Augmentation,
     *,
     views: int,
     epoch: int = 0,
@@ -38,14 +54,14 @@ def make_views(
     (count, *_) = check_shape("images", images, "B C H W")
     check_shape("streams", streams, "B", B=count)
     index = torch.arange(views, device=streams.device).repeat(count)
-    drawn = augmentation(
+    drawn: torch.Tensor = augmentation(
         images.repeat_interleave(views, dim=0),
         streams.repeat_interleave(views),
         epoch=epoch,
         view=index,
         size=size,
     )
-    return drawn.unflatten(0, (count, views))
+    return drawn.reshape(count, views, *drawn.shape[1:])
 
 
 def clean(images: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,7 @@ def resnet18_imagenet(channels: int) -> nn.Module:
 
 def _without_classifier(channels: int, *, cifar_stem: bool) -> nn.Module:
     network: nn.Module = torchvision_resnet18(weights=None)
-    network.width = network.fc.in_features  # type: ignore[union-attr,assignment]
+    network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()
     if cifar_stem:
         network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)

@@ -115,7 +115,8 @@ def auc_difference(scores_a: FloatArray, scores_b: FloatArray, member: BoolArray
     """
     placed_a, placed_b = placements(scores_a, member), placements(scores_b, member)
     a, b = _auc(*placed_a), _auc(*placed_b)
-    covariance = sum(np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True))
+    parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
+    covariance = parts[0] + parts[1]
     correlation = _correlation(covariance)
     value = a.value - b.value
     low = value - _joined(a.value - a.low, b.high - b.value, correlation)

@@ -170,10 +170,10 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
-    runs = [
-        Estimate(entry["value"], *entry["ci95"], entry["n"], entry.get("supported", True), entry.get("fp"))
-        for entry in estimates
-    ]
+    runs = []
+    for entry in estimates:
+        low, high = entry["ci95"]
+        runs.append(Estimate(entry["value"], low, high, entry["n"], entry.get("supported", True), entry.get("fp")))
     pooled = pool(runs).as_json()
     if len(runs) > 1:
         pooled["sd"] = statistics.stdev(run.value for run in runs)

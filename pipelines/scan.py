@@ -1,0 +1,119 @@
+"""Every item of every source is read once: each sample is decoded as the run will decode it, and its pixels are hashed.
+
+What cannot be used is listed with its place and reason; the run goes on while that is little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from mi_core.images import Decoder, ImageError, decode_and_hash
+from pipelines.errors import UserError
+from pipelines.sources import Item, Problem, SourceConfig
+
+SHOWN = 3  # unusable samples named in an error
+
+ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A sample, or with an empty key a whole shard, that is left out of the run."""
+
+    source: str
+    shard: str
+    key: str
+    reason: str
+    lost: int = 1
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What the sources hold: usable samples (columns source, item, key, label, sha256) and what is unusable."""
+
+    samples: pa.Table
+    rejected: tuple[Rejection, ...]
+
+
+def scan(
+    sources: Mapping[str, SourceConfig], decoder: Decoder, *, max_rejected: float, scan_map: ScanMap | None = None
+) -> Scan:
+    """Decode and hash every sample of every source, once for all seeds.
+
+    Args:
+        sources: where images come from, by name.
+        decoder: of the run.
+        max_rejected: share of unusable samples, in [0, 1], that is borne.
+        scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
+
+    Raises:
+        UserError: more samples than allowed are unusable; the first are named.
+    """
+    work = [(name, source, item) for name, source in sources.items() for item in source.items()]
+    mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
+    found = mapped(scan_item, [(source, item, decoder) for _, source, item in work])
+    tables: list[pa.Table] = []
+    rejected: list[Rejection] = []
+    seen: dict[tuple[str, str], str] = {}
+    for (name, _, item), (table, problems) in zip(work, found, strict=True):
+        rejected += [Rejection(name, item.name, bad.key, bad.reason, bad.lost) for bad in problems]
+        keep = []
+        for key in table["key"].to_pylist():
+            first = seen.setdefault((name, key), item.name)
+            keep.append(first == item.name)
+            if first != item.name:
+                rejected.append(Rejection(name, item.name, key, f"the key stands already in shard {first}"))
+        kept = table.filter(pa.array(keep, pa.bool_()))
+        columns = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
+        tables.append(pa.table({**columns, **{field: kept[field] for field in kept.column_names}}, schema=_SCANNED))
+    result = Scan(pa.concat_tables(tables), tuple(rejected))
+    lost = sum(bad.lost for bad in rejected)
+    total = len(result.samples) + lost
+    if lost > max_rejected * total:
+        named = "; ".join(_named(bad) for bad in rejected[:SHOWN])
+        raise UserError(
+            f"{lost} of {total} samples are unusable, more than data.max_rejected = {max_rejected:.2%}: {named}"
+        )
+    return result
+
+
+_SCANNED = pa.schema(
+    [
+        ("source", pa.string()),
+        ("item", pa.string()),
+        ("key", pa.string()),
+        ("label", pa.int64()),
+        ("sha256", pa.string()),
+    ]
+)
+
+
+def _named(bad: Rejection) -> str:
+    place = "/".join(part for part in (bad.source, bad.shard, bad.key) if part)
+    return f"{place}: {bad.reason}"
+
+
+def scan_item(source: SourceConfig, item: Item, decoder: Decoder) -> tuple[pa.Table, list[Problem]]:
+    """Decode and hash one item: the usable samples (key, label, sha256) and the problems."""
+    keys: list[str] = []
+    labels: list[int | None] = []
+    hashes: list[str] = []
+    problems: list[Problem] = []
+    for sample in source.scan(item):
+        if isinstance(sample, Problem):
+            problems.append(sample)
+            continue
+        try:
+            _, sha = decode_and_hash(sample.image, decoder)
+        except ImageError as error:
+            problems.append(Problem(sample.key, f"undecodable: {error}"))
+            continue
+        keys.append(sample.key)
+        labels.append(sample.label)
+        hashes.append(sha)
+    schema = pa.schema([_SCANNED.field(name) for name in ("key", "label", "sha256")])
+    return pa.table({"key": keys, "label": labels, "sha256": hashes}, schema=schema), problems
