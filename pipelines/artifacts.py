@@ -33,6 +33,7 @@ SECTION_STAGE = {
     "utility": "attack",
     "validity": "attack",
 }
+GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
 STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
@@ -147,9 +148,9 @@ class RunFolder:
         changed = [
             key
             for section, stage in SECTION_STAGE.items()
-            if stage not in covered
+            if stage not in covered and self._has_results(stage, before)
             for key in changed_keys(before.get(section), config.get(section), section)
-            if not (section == "attacks" and _only_added(before.get(section), config.get(section)))
+            if not (section in GROWING and _only_added(before.get(section), config.get(section)))
         ]
         if changed:
             stage = min((SECTION_STAGE[key.split(".")[0]] for key in changed), key=STAGES.index)
@@ -157,6 +158,15 @@ class RunFolder:
                 f"{self.path} holds a run of another config; changed: {', '.join(changed[:6])}. "
                 f"Choose another --out, or redo from there with --force {stage}"
             )
+
+    def _has_results(self, stage: str, config: dict[str, Any]) -> bool:
+        """Whether the folder holds anything that the stage or a later one has made."""
+        return any(
+            storage.list_files(f"{self.seed(seed).path}/{folder}")
+            for later in STAGES[STAGES.index(stage) :]
+            for seed in config["seeds"]
+            for folder in STAGE_FOLDERS[later]
+        )
 
     def _clear(self, force: str, config: dict[str, Any]) -> None:
         for stage in STAGES[STAGES.index(force) :]:
@@ -175,5 +185,5 @@ def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
 
 
 def _only_added(before: Any, after: Any) -> bool:
-    """Whether a list only grew: attacks may be added to a finished run."""
+    """Whether a list only grew at its end."""
     return isinstance(before, list) and isinstance(after, list) and after[: len(before)] == before

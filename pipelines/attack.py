@@ -306,3 +306,9 @@ def _blind(config: RunConfig, folder: SeedFolder) -> None:
     member = np.array([name in members for name in ids])
     scores = blind_scores(images, member, seed=folder.seed)
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main("attack")

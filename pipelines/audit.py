@@ -122,3 +122,9 @@ def register(config: RunConfig, folder: RunFolder) -> None:
     sha = digest(statement)
     if sha not in [entry["sha256"] for entry in folder.manifest.get("registrations", [])]:
         folder.append_manifest("registrations", {"registered": now(), "sha256": sha, **statement})
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main("audit")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.errors import UserError
+from pipelines.errors import UserError, fault_of_user
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -167,21 +167,24 @@ def list_encoders() -> None:
     output.print(table)
 
 
-def main() -> None:
-    """Entry point: turns errors into one line and an exit code."""
+def main(stage: str | None = None) -> None:
+    """Entry point. ``stage``: the command that ``python -m pipelines.<stage>`` stands for."""
+    if stage is not None:
+        sys.argv.insert(1, stage)
     guarded(app)
 
 
 def guarded(command: Callable[[], Any]) -> None:
-    """Run a command; wrong input is one line on stderr and exit code 2, anything else exit code 1."""
+    """Run a command; wrong input is one line on stderr and exit code 2, anything else a traceback and exit code 1."""
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     try:
         command()
-    except UserError as error:
-        if debug:
+    except Exception as error:
+        fault = fault_of_user(error)
+        if fault is None or debug:
             raise
-        print(f"encoder-audit: {error}", file=sys.stderr)  # noqa: T201
+        print(f"encoder-audit: {fault}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except KeyboardInterrupt:
         print("encoder-audit: interrupted; run the same command again to continue", file=sys.stderr)  # noqa: T201

@@ -110,10 +110,20 @@ class RunConfig(BaseModel):
     def _check(self) -> RunConfig:
         for name, encoder in self.encoders.items():
             _check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
+            self._check_batch(f"encoders.{name}.batch_size", encoder)
         for position, attack in enumerate(self.attacks):
             self._check_attack(f"attacks.{position}", attack)
         self._check_controls()
         return self
+
+    def _check_batch(self, place: str, encoder: EncoderConfig) -> None:
+        counts = [self.data.roles[role].count for role in encoder.train_on]
+        members = None if None in counts else sum(count or 0 for count in counts)
+        if members is not None and encoder.batch_size > members:
+            raise ValueError(f"{place} = {encoder.batch_size} exceeds the {members} members; lower it")
+        if encoder.batch_size % self.resources.train_workers:
+            workers = self.resources.train_workers
+            raise ValueError(f"{place} = {encoder.batch_size} is not divisible by resources.train_workers = {workers}")
 
     def _check_attack(self, place: str, attack: AttackConfig) -> None:
         references = [*self.encoders, KNOWN]

@@ -274,3 +274,9 @@ def _account(jobs: list[ShardJob], throughput: Throughput, config: RunConfig) ->
             f"{throughput.rejected} of {asked} samples could not be queried, more than data.max_rejected = "
             f"{config.data.max_rejected:.0%}; their status stands in the features"
         )
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main("extract")

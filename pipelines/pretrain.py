@@ -319,3 +319,9 @@ class _Keeper:
                 "losses": self.trainer.losses,
             },
         )
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main("pretrain")

@@ -293,3 +293,9 @@ def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
             loss = np.array(describe(place, name).description["losses"])
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
     return FigureData(tuple(scores), tuple(losses))
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main("report")

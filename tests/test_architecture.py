@@ -39,12 +39,12 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import outside `if TYPE_CHECKING`; `from a import b` gives a and a.b."""
+    """(line, dotted module) of every import but those for types and of scripts; `from a import b` gives a and a.b."""
     tree = ast.parse(path.read_text())
     typing_only = {
         node
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
         for node in ast.walk(block)
     }
     for node in ast.walk(tree):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.errors import UserError
 
 from pipelines.artifacts import RunFolder, changed_keys, digest
+from pipelines.errors import UserError
 
 CONFIG: dict[str, Any] = {
     "name": "run",
@@ -25,6 +25,14 @@ CONFIG: dict[str, Any] = {
 
 def with_change(**sections: Any) -> dict[str, Any]:
     return CONFIG | sections
+
+
+def work(tmp_path: Path, *names: str) -> None:
+    """Leave results in some folders of seed 0."""
+    for name in names:
+        place = tmp_path / "run" / "seed-0" / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "file").touch()
 
 
 def opened(tmp_path: Path, config: dict[str, Any] = CONFIG, force: str | None = None) -> RunFolder:
@@ -44,26 +52,34 @@ def test_the_same_config_continues_and_every_start_is_listed(tmp_path: Path) -> 
 
 def test_a_changed_config_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
     opened(tmp_path)
+    work(tmp_path, "splits", "encoders")
     with pytest.raises(UserError, match=r"changed: encoders.target.epochs\. .*--force pretrain"):
         opened(tmp_path, with_change(encoders={"target": {"epochs": 4}}))
-    with pytest.raises(UserError, match="data.image_size, queries.views.*--force data"):
-        opened(tmp_path, with_change(data={"image_size": 9}, queries={"views": 3}))
+    with pytest.raises(UserError, match="data.image_size, encoders.target.epochs.*--force data"):
+        opened(tmp_path, with_change(data={"image_size": 9}, encoders={"target": {"epochs": 4}}))
 
 
-def test_name_resources_and_more_attacks_may_change(tmp_path: Path) -> None:
+def test_what_no_result_rests_on_may_be_corrected(tmp_path: Path) -> None:
     opened(tmp_path)
+    opened(tmp_path, with_change(data={"image_size": 9}))  # the first start failed: nothing was drawn
+    work(tmp_path, "splits")
+    opened(tmp_path, with_change(data={"image_size": 9}, encoders={"target": {"epochs": 4}}))
+    with pytest.raises(UserError, match="changed: data.image_size"):
+        opened(tmp_path)
+
+
+def test_name_resources_and_more_seeds_and_attacks_may_change(tmp_path: Path) -> None:
+    opened(tmp_path)
+    work(tmp_path, "splits", "attacks")
     more = [*CONFIG["attacks"], {"attack": "lpla"}]
-    opened(tmp_path, with_change(name="new", resources={}, attacks=more))
+    opened(tmp_path, with_change(name="new", resources={}, attacks=more, seeds=[0, 1]))
     with pytest.raises(UserError, match="changed: attacks"):
-        opened(tmp_path, with_change(attacks=[{"attack": "lpla"}]))
+        opened(tmp_path, with_change(attacks=[{"attack": "lpla"}], seeds=[0, 1]))
 
 
 def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
     folder = opened(tmp_path)
-    for name in ("splits", "encoders", "features", "attacks"):
-        place = tmp_path / "run" / "seed-0" / name
-        place.mkdir(parents=True)
-        (place / "file").touch()
+    work(tmp_path, "splits", "encoders", "features", "attacks")
     opened(tmp_path, with_change(queries={"views": 3}), force="extract")
     left = sorted(path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file"))
     assert left == ["encoders", "splits"]
