@@ -69,6 +69,29 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> tuple[Pixels, str]:
     return _fit(image, decoder), digest
 
 
+@dataclass(frozen=True)
+class ImageInfo:
+    """What an encoded image is: ``format`` such as JPEG, ``mode`` such as RGB or CMYK, size in pixels as stored."""
+
+    format: str
+    mode: str
+    width: int
+    height: int
+
+
+def image_info(data: bytes) -> ImageInfo:
+    """Read the header of an encoded image.
+
+    Raises:
+        ImageError: the bytes are no image.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return ImageInfo(image.format or "", image.mode, image.width, image.height)
+    except Exception as error:
+        raise ImageError(_reason(error)) from error
+
+
 def encode_png(pixels: Pixels) -> bytes:
     """A PNG file of pixels (H, W) or (H, W, 3)."""
     buffer = io.BytesIO()
@@ -96,10 +119,12 @@ def _open(data: bytes) -> Image.Image:
     except Image.DecompressionBombWarning as warning:
         raise ImageError(f"more than {MOST_PIXELS} pixels") from warning
     except Exception as error:
-        reason = (
-            str(error).replace("<_io.BytesIO object at", "<bytes").split("<bytes")[0].strip() or type(error).__name__
-        )
-        raise ImageError(reason) from error
+        raise ImageError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).split("<_io.BytesIO object")[0].strip()  # an address in memory helps nobody
+    return text or type(error).__name__
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

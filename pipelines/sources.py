@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -30,11 +30,12 @@ TORCHVISION = "torchvision:"
 
 @dataclass(frozen=True)
 class Sample:
-    """One encoded image; ``label`` is its class, where the source has classes."""
+    """One encoded image, its class where the source has classes, and what else a shard holds of it, by suffix."""
 
     key: str
     image: bytes
     label: int | None = None
+    others: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,8 @@ def _grouped(key: str, parts: dict[str, bytes]) -> Sample | Problem:
         label = int(parts["cls"]) if "cls" in parts else None
     except ValueError:
         return Problem(key, f"its class {parts['cls'][:20]!r} is no number")
-    return Sample(key, parts[images[0]], label)
+    others = {suffix: content for suffix, content in parts.items() if suffix not in (images[0], "cls")}
+    return Sample(key, parts[images[0]], label, others)
 
 
 def _torchvision_class(name: str) -> Any:
