@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,12 @@ def run(config: RunConfig, folder: RunFolder) -> None:
     Raises:
         UserError: a stage before has not finished.
     """
+    started = time.perf_counter()
     report = gather(config, folder)
     figures = draw_figures(report, _figure_data(config, folder))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
+    report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
     storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures).encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     say("report", f"{len(report['attacks'])} results, {len(figures)} figures")
@@ -79,7 +82,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
         "validity": _validity(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),
-        "timings": manifest.get("seconds", {}),
+        "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         "queries": _queries(config, folder),
         "rejected": rejected[:MOST_REJECTED],
         "rejected_count": len(rejected),
@@ -228,11 +231,15 @@ def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    entries = [
-        {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
-        for seed in config.seeds
-        for encoder, role, images, queries in count_queries(config, folder.seed(seed))
-    ]
+    entries = []
+    for seed in config.seeds:
+        asked: dict[tuple[str, str], list[int]] = {}
+        for encoder, role, images, queries in count_queries(config, folder.seed(seed)):
+            asked.setdefault((encoder, role), [images, 0])[1] += queries
+        entries += [
+            {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
+            for (encoder, role), (images, queries) in sorted(asked.items())
+        ]
     return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
 
 

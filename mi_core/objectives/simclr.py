@@ -33,7 +33,7 @@ def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> to
         ConfigError: the temperature is not above 0.
 
     Example:
-        >>> float(nt_xent(torch.eye(2), torch.eye(2), temperature=1.0).round(decimals=4))
+        >>> round(float(nt_xent(torch.eye(2), torch.eye(2), temperature=1.0)), 4)
         0.5514
     """
     batch, width = check_shape("first", first, "B D")

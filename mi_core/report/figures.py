@@ -127,7 +127,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     figure, (panel,) = _figure()
     every = [run for runs in series.values() for run in runs]
     nonmembers_of = [int((~run.member).sum()) for run in every]
-    floor, fewest = 1 / max(nonmembers_of), min(nonmembers_of)
+    floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
     grid = np.geomspace(floor, 1, 400)
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0)

@@ -29,8 +29,11 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
         >>> estimate = {"value": 0.93, "ci95": [0.91, 0.95], "n": 880}
         >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0,
         ...          "n_member": 440, "n_nonmember": 440, "accuracy": estimate, "auc": estimate, "tpr_at_fpr": {}}
-        >>> with Console(width=80).capture() as capture:
-        ...     Console(width=80).print(terminal_table({"name": "demo", "attacks": [entry]}))
+        >>> console = Console(width=80)
+        >>> with console.capture() as capture:
+        ...     console.print(terminal_table({"name": "demo", "attacks": [entry]}))
+        >>> "Undecided" in capture.get()
+        True
     """
     answer = wording.answer(report)
     style = _STYLES[answer.verdict]

@@ -74,6 +74,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
     attack = "The attack" if row is None else f"The attack {row['attack']} on the {row['output']} output"
     numbers = {
         "attack": attack,
+        "it": attack[0].lower() + attack[1:],
         "auc": _auc(attack_auc),
         "blind": _auc(validity.get("blind_auc")),
         "control": _auc(validity.get("control_auc")),
@@ -98,7 +99,7 @@ _SENTENCES = {
     "confounded": (
         "Members and non-members differ even without the encoder’s training: a blind classifier that never queries "
         "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. What "
-        "the attack reaches{auc} must not be read as a leak."
+        "{it} reaches{auc} must not be read as a leak."
     ),
     "undecided": (
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "

@@ -1,0 +1,116 @@
+"""report.json: the schema holds and can fail, seeds are pooled right, nothing empty or infinite is written."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from mi_core.checks import NumericError, ShapeError
+from mi_core.report import AttackScores, LossCurve, pool_seeds, schema, to_json
+from mi_core.report.contents import final_rows, primary_row
+
+
+def errors(report: dict[str, Any]) -> list[str]:
+    validator = jsonschema.Draft202012Validator(schema())
+    return [error.message for error in validator.iter_errors(report)]
+
+
+def test_the_schema_is_valid_and_accepts_whole_reports(report: dict[str, Any], short_report: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert errors(report) == []
+    assert errors(short_report) == []
+    assert errors(json.loads(to_json(report))) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.pop("config_sha256"),
+        lambda r: r.update(schema_version=2),
+        lambda r: r.update(surprise=1),
+        lambda r: r["attacks"][0].pop("auc"),
+        lambda r: r["attacks"][0]["auc"].update(value=1.2),
+        lambda r: r["attacks"][0]["auc"].update(value=None),
+        lambda r: r["attacks"][0]["auc"].pop("n"),
+        lambda r: r["attacks"][0]["auc"].update(ci95=[0.5]),
+        lambda r: r["attacks"][0].pop("shadow"),
+        lambda r: r["attacks"][0].update(output="logits"),
+        lambda r: r["attacks"][0]["tpr_at_fpr"].update({"1 %": r["attacks"][0]["auc"]}),
+        lambda r: r["validity"].update(verdict="maybe"),
+        lambda r: r["data"]["roles"]["target-member"].update(sha256="abc"),
+        lambda r: r["throughput"].update(images_per_second=-1),
+        lambda r: r["timings"].update(lunch=3600),
+    ],
+)
+def test_the_schema_refuses(spoil: Any, short_report: dict[str, Any]) -> None:
+    broken = copy.deepcopy(short_report)
+    spoil(broken)
+    assert errors(broken)
+
+
+def test_missing_parts_are_absent_and_numbers_finite() -> None:
+    with pytest.raises(TypeError, match=r"report\.data\.x is None .* leave a missing part out"):
+        to_json({"data": {"x": None}})
+    with pytest.raises(NumericError, match=r"report\.a\[1\] = nan"):
+        to_json({"a": [0.5, math.nan]})
+
+
+def test_pooling_is_by_attack_output_reference_and_epoch(report: dict[str, Any]) -> None:
+    rows = pool_seeds(report["attacks"])
+    assert len(rows) == 4 * 2 * 4
+    lead = next(row for row in rows if row.get("primary") and row["epoch"] == 400)
+    mine = [
+        entry
+        for entry in report["attacks"]
+        if (entry["attack"], entry["output"], entry["epoch"]) == ("encodermi-v", "projection", 400)
+    ]
+    values = [entry["auc"]["value"] for entry in mine]
+    assert lead["seeds"] == [0, 1, 2]
+    assert lead["auc"]["value"] == pytest.approx(np.mean(values))
+    assert lead["auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert lead["auc"]["n"] == sum(entry["auc"]["n"] for entry in mine)
+    assert lead["tpr_at_fpr"]["0.01"]["fp"] == sum(entry["tpr_at_fpr"]["0.01"]["fp"] for entry in mine)
+    assert lead["queries"]["evaluation"] == sum(entry["queries"]["evaluation"] for entry in mine)
+    halves = [entry["auc"]["value"] - entry["auc"]["ci95"][0] for entry in mine]
+    assert lead["auc"]["value"] - lead["auc"]["ci95"][0] == pytest.approx(math.sqrt(sum(h * h for h in halves)) / 3)
+
+
+def test_one_unsupported_or_missing_seed_marks_the_pooled_row(report: dict[str, Any]) -> None:
+    pair = copy.deepcopy([entry for entry in report["attacks"] if entry["epoch"] == 400][:1])
+    pair.append({**copy.deepcopy(pair[0]), "seed": 7})
+    pair[0]["tpr_at_fpr"]["0.1"]["supported"] = False
+    del pair[1]["precision"], pair[1]["tpr_at_fpr"]["0.01"]
+    (row,) = pool_seeds(pair)
+    assert row["tpr_at_fpr"]["0.1"]["supported"] is False
+    assert "precision" not in row
+    assert "0.01" not in row["tpr_at_fpr"]
+
+
+def test_final_and_primary_rows(report: dict[str, Any]) -> None:
+    rows = pool_seeds(report["attacks"])
+    assert {row["epoch"] for row in final_rows(rows)} == {400}
+    assert len(final_rows(rows)) == 8
+    lead = primary_row(rows)
+    assert lead is not None
+    assert (lead["attack"], lead["output"], lead["epoch"]) == ("encodermi-v", "projection", 400)
+    assert primary_row([{**row, "primary": False} for row in rows]) is None
+
+
+def test_scores_and_losses_are_checked() -> None:
+    def made(score: list[float], member: list[bool]) -> AttackScores:
+        return AttackScores("a", "t", "backbone", "shadow", 0, np.array(score), np.array(member))
+
+    with pytest.raises(ShapeError, match="membership of the scores of a on t"):
+        made([0.1, 0.2], [True])
+    with pytest.raises(ShapeError, match="need members and non-members, got 2 of 2"):
+        made([0.1, 0.2], [True, True])
+    with pytest.raises(NumericError, match="row 1"):
+        made([0.1, math.inf], [True, False])
+    with pytest.raises(ShapeError, match="epochs of the loss of e"):
+        LossCurve("e", 0, np.arange(3.0), np.ones(2))

@@ -1,0 +1,108 @@
+"""The page: whole, safe against hostile names, self-contained, every number with its n and interval."""
+
+from __future__ import annotations
+
+import copy
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from mi_core.report import Drawing, render_html
+from mi_core.report.numbers import count, interval, rate
+
+VOID = {"meta", "img", "link", "br", "hr"}
+HOSTILE = '"><script>alert(1)</script>'
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects text and tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
+
+
+def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
+    source = render_html(report, drawings)
+    page = Page(source)
+    assert source.startswith("<!DOCTYPE html>")
+    assert not any(tag in ("script", "link", "iframe", "object") for tag, _ in page.tags)
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert len(images) == len(drawings)
+    assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images)
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", source)
+    assert "default-src 'none'" in source
+    targets = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    links = {str(attributes["href"])[1:] for tag, attributes in page.tags if tag == "a"}
+    assert links <= targets
+
+
+def test_names_cannot_break_out(short_report: dict[str, Any]) -> None:
+    hostile = copy.deepcopy(short_report)
+    hostile["name"] = hostile["command"] = hostile["data"]["source"] = HOSTILE
+    hostile["rejected"][0]["key"] = hostile["rejected"][0]["reason"] = HOSTILE
+    hostile["caveats"] = [HOSTILE]
+    hostile["encoders"][HOSTILE] = hostile["encoders"].pop("shadow")
+    source = render_html(hostile, {"loss": Drawing(b"\x89PNG" + bytes(30), HOSTILE, HOSTILE)})
+    assert "<script" not in source
+    assert Page(source).text.count("alert(1)") >= 6
+
+
+def test_every_final_estimate_stands_with_interval_and_n(report: dict[str, Any]) -> None:
+    text = Page(render_html(report, {})).text
+    for row in report["pooled"]:
+        if row["epoch"] != 400:
+            continue
+        for name in ("accuracy", "auc", "precision", "recall"):
+            entry = row[name]
+            wanted = f"{rate(entry['value'])} {interval(entry['ci95'])} n {count(entry['n'])}"
+            assert wanted in text, (row["attack"], row["output"], name)
+
+
+def test_unsupported_rates_are_marked(short_report: dict[str, Any]) -> None:
+    marked = render_html(short_report, {})
+    assert "†" in marked
+    fine = copy.deepcopy(short_report)
+    for entry in [*fine["attacks"], *fine["pooled"]]:
+        for at in entry["tpr_at_fpr"].values():
+            at.pop("supported", None)
+    assert "†" not in render_html(fine, {})
+
+
+@pytest.mark.parametrize("missing", ["validity", "queries", "throughput", "timings", "methods", "rejected", "caveats"])
+def test_parts_may_be_missing(missing: str, short_report: dict[str, Any]) -> None:
+    less = {name: part for name, part in short_report.items() if name != missing}
+    page = Page(render_html(less, {}))
+    if missing == "validity":
+        assert "Undecided" in page.text
+        assert "controls" not in {attributes.get("id") for _, attributes in page.tags}
+
+
+def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -> None:
+    text = Page(render_html(report, {})).text
+    assert "truncated JPEG: 311 bytes missing" in text
+    assert "defenses" in text
+    assert report["caveats"][0] in text
+    assert "encoder-audit audit quickstart.yaml" in text

@@ -1,0 +1,182 @@
+"""Decoding: every kind of file becomes the same pixels, orientation is honoured, damage is an error with a reason."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mi_core.checks import ConfigError
+from mi_core.images import Decoder, ImageError, decode, decode_and_hash, encode_png, image_info
+
+GENERATOR = np.random.default_rng(0)
+GREY = GENERATOR.integers(0, 256, (12, 16), dtype=np.uint8)
+COLOUR = GENERATOR.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+COLOUR_32 = Decoder(32, 3)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def square(channels: int = 3) -> np.ndarray:
+    shape = (32, 32) if channels == 1 else (32, 32, channels)
+    return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (Image.fromarray(square()), {"kind": "PNG"}),
+        (Image.fromarray(square()), {"kind": "WEBP", "lossless": True}),
+        (Image.fromarray(square()), {"kind": "BMP"}),
+        (Image.fromarray(square()), {"kind": "TIFF"}),
+        (Image.fromarray(square()).convert("RGBA"), {"kind": "PNG"}),
+    ],
+)
+def test_colour_files_give_their_pixels(image: Image.Image, options: dict[str, object]) -> None:
+    pixels = decode(saved(image, **options), COLOUR_32)  # type: ignore[arg-type]
+    assert pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels, square().transpose(2, 0, 1))
+
+
+def test_grey_files_of_all_depths() -> None:
+    grey = square(1)
+    for image in (Image.fromarray(grey), Image.fromarray(grey.astype(np.uint16) * 257)):
+        data = saved(image)
+        np.testing.assert_array_equal(decode(data, Decoder(32, 1)), grey[None])
+        np.testing.assert_array_equal(decode(data, COLOUR_32), np.stack([grey] * 3))
+    alpha = Image.merge("LA", (Image.fromarray(grey), Image.fromarray(grey)))
+    np.testing.assert_array_equal(decode(saved(alpha), Decoder(32, 1)), grey[None])
+    bits = Image.fromarray(grey).convert("1")
+    assert set(np.unique(decode(saved(bits), Decoder(32, 1)))) == {0, 255}
+
+
+def test_palette_and_transparent_palette() -> None:
+    image = Image.fromarray(square()).quantize(16)
+    expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    np.testing.assert_array_equal(decode(saved(image), COLOUR_32), expected)
+    np.testing.assert_array_equal(decode(saved(image, transparency=3), COLOUR_32), expected)
+    np.testing.assert_array_equal(decode(saved(image, "GIF"), COLOUR_32), expected)
+
+
+def test_cmyk_jpeg_is_converted() -> None:
+    red = Image.new("CMYK", (32, 32), (0, 255, 255, 0))
+    pixels = decode(saved(red, "JPEG", quality=95), COLOUR_32).reshape(3, -1).mean(axis=1)
+    assert pixels[0] > 240
+    assert max(pixels[1:]) < 15
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_camera_s_orientation_is_applied(orientation: int) -> None:
+    """A corner marked in the upright image stays there, however the file stores it."""
+    upright = np.zeros((12, 20), dtype=np.uint8)
+    upright[:6, :10] = 255
+    to_stored = {  # the inverse of what EXIF says to do on display
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.T,
+        6: np.rot90,
+        7: lambda a: a[::-1, ::-1].T,
+        8: lambda a: np.rot90(a, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = saved(Image.fromarray(np.ascontiguousarray(to_stored(upright))), "PNG", exif=exif)
+    plain = saved(Image.fromarray(upright))
+    pixels, sha = decode_and_hash(data, Decoder(12, 1))
+    np.testing.assert_array_equal(pixels, decode(plain, Decoder(12, 1)))
+    assert sha == decode_and_hash(plain, Decoder(12, 1))[1]
+
+
+def test_the_shorter_side_is_resized_and_the_centre_cut() -> None:
+    wide = np.zeros((8, 24), dtype=np.uint8)
+    wide[:, 8:16] = 200
+    np.testing.assert_array_equal(decode(saved(Image.fromarray(wide)), Decoder(8, 1)), np.full((1, 8, 8), 200))
+    tall = saved(Image.fromarray(wide.T.copy()))
+    np.testing.assert_array_equal(decode(tall, Decoder(8, 1)), np.full((1, 8, 8), 200))
+    for width, height in ((1, 1), (3, 200), (200, 3), (31, 33), (33, 31)):
+        image = Image.fromarray(np.full((height, width, 3), 77, dtype=np.uint8))
+        np.testing.assert_array_equal(decode(saved(image), COLOUR_32), np.full((3, 32, 32), 77))
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (64, 96), (128, 64)])
+def test_resizing_matches_torchvision(height: int, width: int) -> None:
+    from torchvision.transforms import v2
+
+    noise = np.random.default_rng(3).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    resize = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
+    expected = np.asarray(resize(Image.fromarray(noise))).transpose(2, 0, 1).astype(int)
+    found = decode(saved(Image.fromarray(noise)), COLOUR_32).astype(int)
+    inside = np.s_[:, 2:-2, 2:-2]  # at the border torchvision's filter sees what the crop then removes
+    assert np.abs(found - expected)[inside].max() <= 1
+
+
+def test_the_hash_is_of_pixels_not_of_files() -> None:
+    image = Image.fromarray(COLOUR)
+    _, png = decode_and_hash(saved(image), COLOUR_32)
+    _, webp = decode_and_hash(saved(image, "WEBP", lossless=True), Decoder(8, 1))
+    assert png == webp == hashlib.sha256(b"16x12:" + COLOUR.tobytes()).hexdigest()
+    other = COLOUR.copy()
+    other[0, 0, 0] ^= 1
+    assert decode_and_hash(saved(Image.fromarray(other)), COLOUR_32)[1] != png
+    turned = COLOUR.reshape(16, 12, 3)  # the same bytes in another shape
+    assert decode_and_hash(saved(Image.fromarray(turned)), COLOUR_32)[1] != png
+
+
+def _bomb(width: int, height: int) -> bytes:
+    """A PNG whose header claims a size, with next to no data."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    end = b"IEND"
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+        + struct.pack(">I", 0)
+        + end
+        + struct.pack(">I", zlib.crc32(end))
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"not an image", "cannot identify image file"),
+        (saved(Image.fromarray(COLOUR), "JPEG")[:200], "[Tt]runcated|cannot identify"),
+        (saved(Image.fromarray(np.tile(COLOUR, (20, 20, 1))), "JPEG")[:-400], "truncated"),
+        (saved(Image.fromarray(COLOUR))[:80], "truncated|Truncated|broken"),
+        (_bomb(20_000, 20_000), "100000000"),
+        (_bomb(10_001, 10_000), "100000000"),
+        (_bomb(100_000, 100_000), "100000000"),
+        (saved(Image.fromarray(GREY.astype(np.float32)), "TIFF"), "floating-point"),
+    ],
+)
+def test_damaged_files_are_errors_with_a_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason) as caught:
+        decode(data, COLOUR_32)
+    assert "0x" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_info_and_settings() -> None:
+    info = image_info(saved(Image.fromarray(COLOUR), "JPEG"))
+    assert (info.format, info.mode, info.width, info.height) == ("JPEG", "RGB", 16, 12)
+    with pytest.raises(ImageError, match="cannot identify"):
+        image_info(b"nothing")
+    with pytest.raises(ConfigError, match="channels = 2, allowed: 1, 3"):
+        Decoder(32, 2)
+    with pytest.raises(ConfigError, match="image_size = 0"):
+        Decoder(0)
+    assert Decoder(32).digest() == Decoder(32).digest() != Decoder(33).digest()
+    np.testing.assert_array_equal(decode(encode_png(square()), COLOUR_32), square().transpose(2, 0, 1))
