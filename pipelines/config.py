@@ -179,7 +179,7 @@ class RunConfig(BaseModel):
         return bank, test
 
     def demands(self) -> tuple[Demand, ...]:
-        """Everything that extraction must compute, with roles of equal needs put together."""
+        """Everything that extraction must compute, one entry per encoder and set of outputs."""
         wanted: dict[tuple[str, tuple[str, ...]], dict[str, set[str]]] = {}
 
         def want(encoder: str, outputs: tuple[str, ...], needs: Iterable[str], roles: Sequence[str]) -> None:
@@ -198,13 +198,7 @@ class RunConfig(BaseModel):
         for encoder in self.encoders:
             for roles in self.utility_roles(encoder):
                 want(encoder, ("backbone",), ("embedding",), roles)
-        demands: dict[tuple[str, tuple[str, ...], frozenset[str]], set[str]] = {}
-        for (encoder, outputs), by_role in wanted.items():
-            for role, role_needs in by_role.items():
-                demands.setdefault((encoder, outputs, frozenset(role_needs)), set()).add(role)
-        return tuple(
-            Demand(encoder, needs, outputs, frozenset(roles)) for (encoder, outputs, needs), roles in demands.items()
-        )
+        return tuple(Demand(encoder, outputs, by_role) for (encoder, outputs), by_role in wanted.items())
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:

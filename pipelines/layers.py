@@ -6,7 +6,8 @@ for which samples. So what is there is done, what is missing is to do, and writi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,19 +55,18 @@ class QueriesConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Demand:
-    """Features that later stages need: of some roles, from the kept checkpoints of one encoder."""
+    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role."""
 
     encoder: str
-    needs: frozenset[str]
     outputs: tuple[str, ...]
-    roles: frozenset[str]
+    needs: Mapping[str, AbstractSet[str]]
 
 
 @dataclass(frozen=True)
 class Layer:
     """One pass over the images of some roles with one encoder; its tag names the files it commits.
 
-    ``base`` hashes everything but the needs: layers of one base complement each other.
+    ``base`` hashes everything but roles and needs: layers of one base complement each other.
     """
 
     encoder: str
@@ -143,23 +143,23 @@ def load_features(
     """
     splits = Splits.load(folder.path)
     wanted = splits.ids(roles)
+    asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
     demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
     for job in (job for demand in demands for job in shard_jobs(demand, config, folder, plan=False)):
         present = [need for need in needs if need in job.layer.needs]
-        if not present:
+        if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
         path = job.path(epoch)
         if not storage.exists(path):
             raise UserError(f"{path} is missing; run the extract stage first")
         table = storage.read_table(path)
         ids = [f"{job.source}/{key}" for key in table["key"].to_pylist()]
-        ok = np.array([status == "ok" for status in table["status"].to_pylist()])
-        rejected |= {name for name, good in zip(ids, ok, strict=True) if not good}
+        good = [name for name, status in zip(ids, table["status"].to_pylist(), strict=True) if status == "ok"]
+        rejected |= set(ids) - set(good)
         for need in present:
-            values = _matrix(table[f"{output}.{need}"])
-            columns[need].update(zip((name for name, good in zip(ids, ok, strict=True) if good), values, strict=True))
+            columns[need].update(zip(good, _matrix(table[f"{output}.{need}"]), strict=True))
     kept = [name for name in wanted if name not in rejected]
     lost = [name for need in needs for name in kept if name not in columns[need]]
     if lost:
@@ -186,28 +186,26 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, 
     """(encoder, role, images, queries) of everything asked of the encoders of one seed, over all their checkpoints."""
     counts = Splits.load(folder.path).counts()
     for demand in config.demands():
-        layers = _layers(demand, config, folder, plan=False)
-        per_image = sum(layer.plan().queries_per_image * len(layer.epochs) for layer in layers)
-        for role in sorted(demand.roles):
-            yield demand.encoder, role, counts[role], counts[role] * per_image
+        for layer in _layers(demand, config, folder, plan=False):
+            per_image = layer.plan().queries_per_image * len(layer.epochs)
+            for role in layer.roles:
+                yield demand.encoder, role, counts[role], counts[role] * per_image
 
 
 def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[Layer]:
-    """The layers of a demand: those recorded before and, when planning, a new one for the needs left over."""
+    """The layers of a demand: those recorded before and, when planning, new ones for what is left over."""
     queries = config.queries
     description = describe(folder, demand.encoder).description
-    recipe = description["config"]["objective"]
     trained = description["config"]["augmentation"]
-    augmentation = trained if queries.augmentation == "as-trained" else queries.augmentation
     template = Layer(
         encoder=demand.encoder,
         epochs=tuple(int(epoch) for epoch in description["fingerprints"]),
-        roles=tuple(sorted(demand.roles)),
+        roles=(),
         needs=(),
         outputs=demand.outputs,
         views=queries.views,
-        augmentation=augmentation,
-        recipe=recipe,
+        augmentation=trained if queries.augmentation == "as-trained" else queries.augmentation,
+        recipe=description["config"]["objective"],
         batch_views=queries.batch_views,
         precision=queries.precision,
         base="",
@@ -221,12 +219,24 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
     )
     path = f"{folder.path}/features/{demand.encoder}/layers.json"
     recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
-    before = [tuple(entry["needs"]) for entry in recorded if entry["base"] == base]
-    missing = tuple(sorted(demand.needs - {need for needs in before for need in needs}))
-    if missing and plan:
-        storage.write_json(path, [*recorded, {"base": base, "needs": missing}])
-        before.append(missing)
-    return [replace(template, needs=needs, base=base) for needs in before]
+    mine = [entry for entry in recorded if entry["base"] == base]
+    if plan:
+        new = [{"base": base, "roles": roles, "needs": needs} for needs, roles in _missing(demand, mine).items()]
+        if new:
+            storage.write_json(path, recorded + new)
+        mine += new
+    return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
+
+
+def _missing(demand: Demand, layers: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """Needs that no layer covers, each set with the roles it is missing for."""
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for role, needs in demand.needs.items():
+        covered = {need for layer in layers if role in layer["roles"] for need in layer["needs"]}
+        left = tuple(sorted(needs - covered))
+        if left:
+            missing.setdefault(left, []).append(role)
+    return missing
 
 
 def remaining(job: ShardJob) -> ShardJob | None:

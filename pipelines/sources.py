@@ -223,8 +223,8 @@ def _shard_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
                 seen.add(key)
                 yield _grouped(key, parts)
     except TarError as error:
-        lost = 0 if not error.lost else max(1, round(error.lost * samples / read)) if read else 1
-        yield Problem("", f"{error}; about {lost} samples lost", lost)
+        lost = 0 if samples and not error.lost else max(1, round(error.lost * samples / max(1, read)))
+        yield Problem("", f"{error}; about {lost} samples lost" if lost else str(error), lost)
     except OSError as error:
         yield Problem("", f"unreadable: {error}")
 

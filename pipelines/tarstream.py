@@ -99,7 +99,7 @@ class _StrictTarInfo(tarfile.TarInfo):
         except tarfile.EmptyHeaderError as error:  # type: ignore[attr-defined]
             if tarfile_.offset == 0:
                 raise _Damage("the file is empty") from error
-            raise _NoEndMarker("the end marker is missing") from error
+            raise _NoEndMarker("the end marker is missing; the file may be cut short") from error
         except tarfile.HeaderError as error:
             raise _Damage(str(error)) from error
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from pipelines.errors import UserError
 
 from pipelines.config import ResourcesConfig, load, parse
+from pipelines.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -119,14 +119,17 @@ def test_too_few_cpus_for_readers_beside_actors() -> None:
 
 def test_demands_ask_each_encoder_only_what_is_needed() -> None:
     config = load(str(QUICKSTART))
-    demands = {(demand.encoder, demand.outputs, demand.roles): demand.needs for demand in config.demands()}
+    demands = {(demand.encoder, demand.outputs): demand.needs for demand in config.demands()}
     both = ("projection", "backbone")
-    groups = frozenset({"target-member", "target-nonmember"})
-    shadow = frozenset({"shadow-member", "shadow-nonmember"})
-    assert demands[("target", both, groups)] == {"pairwise:cosine", "norm:2"}
-    assert demands[("shadow", both, groups)] == {"pairwise:cosine", "norm:2"}  # the control
-    assert demands[("shadow", both, shadow)] == {"pairwise:cosine"}  # LpLA is not fitted on the shadow
-    assert ("target", both, shadow) not in demands
+    all_needs = {"pairwise:cosine", "norm:2"}
+    assert demands["target", both] == {"target-member": all_needs, "target-nonmember": all_needs}
+    assert demands["shadow", both] == {
+        "target-member": all_needs,  # the control
+        "target-nonmember": all_needs,
+        "shadow-member": {"pairwise:cosine"},  # LpLA is not fitted on the shadow
+        "shadow-nonmember": {"pairwise:cosine"},
+    }
+    assert set(demands["target", ("backbone",)]["target-member"]) == {"embedding"}
     bank, test = config.utility_roles("target")
     assert bank == ("target-member",)
     assert "target-member" not in test

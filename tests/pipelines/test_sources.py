@@ -1,0 +1,215 @@
+"""Sources: what is listed, in which order, with which labels; and what damage becomes."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from mi_core.images import Decoder, decode
+from pipelines.errors import UserError
+from pipelines.sources import Item, Problem, Sample, SourceConfig, expand, expand_braces
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+
+CUT = 9 * 2048 + 1100  # of a shard of small images: in the header of the class of the tenth sample
+
+
+def scanned(source: SourceConfig) -> tuple[list[Sample], list[Problem]]:
+    found = [entry for item in source.items() for entry in source.scan(item)]
+    return [e for e in found if isinstance(e, Sample)], [e for e in found if isinstance(e, Problem)]
+
+
+def test_digits_are_scikit_learn_s() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    source = SourceConfig(kind="digits")
+    samples, problems = scanned(source)
+    assert not problems
+    assert len(samples) == 1797 == sum(item.count or 0 for item in source.items())
+    assert [sample.label for sample in samples] == digits.target.tolist()
+    for row in (0, 1023, 1024, 1796):
+        pixels = decode(samples[row].image, Decoder(8, 1))[0]
+        np.testing.assert_array_equal(pixels, np.round(digits.images[row] * 255 / 16))
+
+
+def test_an_image_folder_has_classes_by_folder(tmp_path: Path) -> None:
+    for number, name in enumerate(("dog/b.PNG", "cat/a.png", "cat/deep/c.jpeg", "top.png", "cat/notes.txt")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(image_bytes(number))
+    samples, _ = scanned(SourceConfig(kind="imagefolder", path=str(tmp_path)))
+    assert {sample.key: sample.label for sample in samples} == {
+        "cat/a.png": 0,
+        "cat/deep/c.jpeg": 0,
+        "dog/b.PNG": 1,
+        "top.png": None,
+    }
+    assert samples[0].image == image_bytes(1)
+    with pytest.raises(UserError, match="is no folder"):
+        SourceConfig(kind="imagefolder", path=str(tmp_path / "none")).items()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no image"):
+        SourceConfig(kind="imagefolder", path=str(tmp_path / "empty")).items()
+
+
+def idx_files(folder: Path, count: int = 5) -> np.ndarray:
+    """MNIST's files as its authors describe them, with other digits in."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    images = np.random.default_rng(0).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    labels = np.arange(count, dtype=np.uint8)
+    for name, magic, array in (("images-idx3", 0x803, images), ("labels-idx1", 0x801, labels)):
+        header = struct.pack(">I", magic) + b"".join(struct.pack(">I", size) for size in array.shape)
+        for part in ("train", "t10k"):
+            (raw / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
+            (raw / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+    return images
+
+
+def test_torchvision_data_sets_are_read_from_their_files(tmp_path: Path) -> None:
+    images = idx_files(tmp_path)
+    samples, _ = scanned(SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"train": False}))
+    assert [sample.label for sample in samples] == [0, 1, 2, 3, 4]
+    for sample, pixels in zip(samples, images, strict=True):
+        np.testing.assert_array_equal(decode(sample.image, Decoder(28, 1))[0], pixels)
+
+
+def test_torchvision_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="no data set 'MNISTT', allowed:.*CIFAR10"):
+        SourceConfig(kind="torchvision:MNISTT")
+    with pytest.raises(UserError, match="torchvision:MNIST: .*unexpected keyword"):
+        SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"colour": 1}).items()
+
+
+def test_generated_torchvision_images() -> None:
+    source = SourceConfig(kind="torchvision:FakeData", options={"size": 3, "image_size": [3, 8, 8], "num_classes": 2})
+    samples, problems = scanned(source)
+    assert len(samples) == 3
+    assert not problems
+
+
+def test_shards_are_grouped_by_key(tmp_path: Path) -> None:
+    members = [
+        ("./a/x.jpg", image_bytes(1)),
+        ("./a/x.cls", b"7"),
+        ("./a/x.json", b"{}"),
+        ("y.seg.png", image_bytes(2)),
+        (".hidden", b"?"),
+    ]
+    (tmp_path / "one.tar").write_bytes(tar_bytes(members))
+    source = SourceConfig(kind="shards", path=str(tmp_path / "one.tar"))
+    samples, problems = scanned(source)
+    assert [(s.key, s.label, dict(s.others)) for s in samples] == [("a/x", 7, {"json": b"{}"}), ("y", None, {})]
+    assert not problems
+
+
+def test_what_is_wrong_in_a_shard_is_told(tmp_path: Path) -> None:
+    members = [
+        ("a.png", image_bytes(1)),
+        ("b.txt", b"no image"),
+        ("c.png", image_bytes(2)),
+        ("c.cls", b"cat"),
+        ("d.png", image_bytes(3)),
+        ("a.png", image_bytes(4)),
+    ]
+    (tmp_path / "one.tar").write_bytes(tar_bytes(members))
+    samples, problems = scanned(SourceConfig(kind="shards", path=str(tmp_path / "one.tar")))
+    assert [sample.key for sample in samples] == ["a", "d"]
+    assert samples[0].image == image_bytes(1)
+    assert [(p.key, p.reason.split(";")[0]) for p in problems] == [
+        ("b", "no image"),
+        ("c", "its class b'cat' is no number"),
+        ("a", "the key stands twice in the shard"),
+    ]
+
+
+def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> None:
+    whole = shard_bytes(range(20))
+    (tmp_path / "cut.tar").write_bytes(whole[:CUT])
+    (tmp_path / "empty.tar").touch()
+    source = SourceConfig(kind="shards", path=(str(tmp_path / "cut.tar"), str(tmp_path / "empty.tar")))
+    samples, problems = scanned(source)
+    assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
+    assert [problem.key for problem in problems] == ["", ""]
+    assert problems[0].lost >= 1
+    assert "the file is empty" in problems[1].reason
+    assert problems[1].lost == 1
+
+
+def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> None:
+    whole = shard_bytes(range(20))
+    (tmp_path / "cut.tar").write_bytes(whole[:CUT])
+    source = SourceConfig(kind="shards", path=str(tmp_path / "cut.tar"))
+    (item,) = source.items()
+    found = list(source.read(item, {"s0001", "s0003"}))
+    assert [sample.key for sample in found] == ["s0001", "s0003"]
+    with pytest.raises(OSError, match="damaged at byte"):
+        list(source.read(item, {"s0001", "s0019"}))
+
+
+def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("t-008.tar", "t-009.tar", "t-010.tar", "u.tar", "readme.md"):
+        (tmp_path / name).write_bytes(tar_bytes([("a.png", b"x")]))
+    monkeypatch.chdir(tmp_path)
+    names = lambda pattern: [path.removeprefix(f"{tmp_path}/") for path in expand(pattern)]  # noqa: E731
+    assert names("t-{008..010}.tar") == ["t-008.tar", "t-009.tar", "t-010.tar"]
+    assert names("t-*.tar") == ["t-008.tar", "t-009.tar", "t-010.tar"]
+    assert names("{u,t-009}.tar") == ["u.tar", "t-009.tar"]
+    assert names(".") == ["t-008.tar", "t-009.tar", "t-010.tar", "u.tar"]
+    assert names(f"{tmp_path}/u.tar") == ["u.tar"]
+    with pytest.raises(UserError, match=r"t-011.tar does not exist"):
+        expand("t-{009..011}.tar")
+    with pytest.raises(UserError, match="v-.* matches no file"):
+        expand("v-*.tar")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(UserError, match="sub holds no .tar file"):
+        expand("sub")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("x", ["x"]),
+        ("{1..3}", ["1", "2", "3"]),
+        ("{8..10}", ["8", "9", "10"]),
+        ("{08..10}", ["08", "09", "10"]),
+        ("{a,b}-{0..1}", ["a-0", "a-1", "b-0", "b-1"]),
+        ("{3..1}", []),
+    ],
+)
+def test_braces(pattern: str, expected: list[str]) -> None:
+    assert expand_braces(pattern) == expected
+
+
+def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.tar").write_bytes(shard_bytes([1]))
+    items = SourceConfig(kind="shards", path=str(tmp_path / "{a,b}" / "x.tar")).items()
+    assert len({item.name for item in items}) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"kind": "shard"}, "kind = 'shard', allowed: digits, imagefolder, shards, torchvision:<Name>"),
+        ({"kind": "shards"}, "path is missing"),
+        ({"kind": "digits", "options": {"a": 1}}, "options are for torchvision"),
+    ],
+)
+def test_mistakes(settings: dict[str, object], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        SourceConfig(**settings)
+
+
+def test_reading_twice_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "one.tar").write_bytes(shard_bytes(range(9)))
+    source = SourceConfig(kind="shards", path=str(tmp_path))
+    (item,) = source.items()
+    assert list(itertools.islice(source.scan(item), 9)) == list(source.scan(item))
+    assert Item("x").count is None

@@ -1,0 +1,177 @@
+"""Files and objects: writes are whole or not at all, locks hold and end, S3 behaves as a disk does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines import storage
+from pipelines.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A URI of an empty bucket on a real S3 server on this host."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+    before = {name: os.environ.get(name) for name in keys}
+    os.environ.update(keys)
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
+    yield f"s3://bucket/run?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    server.stop()
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def s3(bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The bucket as users write it, with the server told through the environment."""
+    place, _, query = bucket.partition("?")
+    settings = dict(part.split("=") for part in query.split("&"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{settings['endpoint_override']}")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    return place
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return f"{tmp_path}/run"
+    return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
+
+
+def test_what_is_written_is_read_back(place: str) -> None:
+    assert not storage.exists(f"{place}/a/b.json")
+    storage.write_json(f"{place}/a/b.json", {"x": 1})
+    storage.write_atomic(f"{place}/a/c.bin", b"123")
+    table = pa.table({"key": ["a", "b"], "value": [1.5, None]})
+    storage.write_table(f"{place}/t.parquet", table)
+    assert storage.read_json(f"{place}/a/b.json") == {"x": 1}
+    assert storage.read_bytes(f"{place}/a/c.bin") == b"123"
+    assert storage.read_table(f"{place}/t.parquet").equals(table)
+    assert storage.list_files(place) == [f"{place}/a/b.json", f"{place}/a/c.bin", f"{place}/t.parquet"]
+    assert storage.list_files(place, recursive=False) == [f"{place}/t.parquet"]
+    assert storage.is_folder(f"{place}/a")
+    assert not storage.is_folder(f"{place}/a/b.json")
+    storage.write_atomic(f"{place}/a/c.bin", b"4")
+    assert storage.read_bytes(f"{place}/a/c.bin") == b"4"
+    storage.remove(f"{place}/a")
+    storage.remove(f"{place}/a")
+    assert storage.list_files(place) == [f"{place}/t.parquet"]
+    with pytest.raises(OSError, match="c.bin|not exist|No such"):
+        storage.read_bytes(f"{place}/a/c.bin")
+
+
+def test_nothing_is_listed_where_nothing_is(place: str) -> None:
+    assert storage.list_files(f"{place}/none") == []
+
+
+def test_json_refuses_nan_before_anything_is_written(place: str) -> None:
+    storage.write_json(f"{place}/x.json", [1])
+    with pytest.raises(ValueError, match="JSON compliant"):
+        storage.write_json(f"{place}/x.json", [float("nan")])
+    assert storage.read_json(f"{place}/x.json") == [1]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    storage.write_atomic(str(path), b"old")
+
+    def broken(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        storage.write_atomic(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    contents = {bytes([letter]) * 200_000 for letter in b"ab"}
+    storage.write_atomic(path, min(contents))
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            for content in contents:
+                storage.write_atomic(path, content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = {storage.read_bytes(path) for _ in range(300)}
+    finally:
+        ended.set()
+        writer.join()
+    assert seen <= contents
+
+
+def test_a_lock_excludes_and_names_the_holder(place: str) -> None:
+    with storage.lock(place):
+        with pytest.raises(UserError, match=f"in use by process {os.getpid()}"), storage.lock(place):
+            pass
+        assert storage.list_files(place) == []  # the lock is no content
+    with storage.lock(place):
+        pass
+
+
+def test_a_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pipelines import storage
+with storage.lock(sys.argv[1]):
+    print(1, flush=True)
+    time.sleep(60)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(UserError, match=f"in use by process {holder.pid}"), storage.lock(str(tmp_path)):
+        pass
+    holder.kill()
+    holder.wait()
+    with storage.lock(str(tmp_path)):
+        pass
+
+
+def test_a_stale_lock_on_an_object_store_is_taken_over(s3: str) -> None:
+    place = f"{s3}/stale"
+    storage.write_atomic(f"{place}/.lock", json.dumps({"by": "process 1 on gone", "time": 0}).encode())
+    with storage.lock(place):
+        assert str(os.getpid()) in storage.read_json(f"{place}/.lock")["by"]
+    assert not storage.exists(f"{place}/.lock")
+
+
+def test_paths_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write there"), storage.lock(str(tmp_path / "file" / "below")):
+        pass
+    with pytest.raises(UserError, match="nosuch://x"):
+        storage.exists("nosuch://x/y")
+
+
+def test_absolute_keeps_uris_and_completes_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert storage.absolute("a/b") == f"{tmp_path}/a/b"
+    assert storage.absolute("file:///x/y") == "/x/y"
+    assert storage.absolute("s3://bucket/x/") == "s3://bucket/x"
+    assert storage.absolute("~/x") == str(Path.home() / "x")
