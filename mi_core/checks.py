@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ConfigError(ValueError):
@@ -72,10 +74,10 @@ def check_range(
 
 def check_finite(name: str, array: np.ndarray | torch.Tensor, ids: Sequence[str] | np.ndarray | None = None) -> None:
     """Raise `NumericError` naming the first samples (rows) of ``array`` (N, ...) that hold NaN or infinity."""
-    if isinstance(array, torch.Tensor):
-        finite = torch.isfinite(array).reshape(len(array), -1).all(dim=1).cpu().numpy()
-    else:
+    if isinstance(array, np.ndarray):
         finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    else:
+        finite = array.isfinite().reshape(len(array), -1).all(dim=1).cpu().numpy()
     if not finite.all():
         rows = np.flatnonzero(~finite)
         named = [str(ids[row]) if ids is not None else f"row {row}" for row in rows[:5]]

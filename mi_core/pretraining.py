@@ -22,9 +22,10 @@ from mi_core.augmentations.views import Augmentation
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.gather import world
-from mi_core.streams import digest64, stream_keys
+from mi_core.streams import stream_keys
 
 
 @dataclass(frozen=True)

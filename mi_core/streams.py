@@ -7,32 +7,18 @@ So a view does not depend on batch, worker, order, device or retry, and two purp
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import torch
 
 from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.hashing import digest64
 
 PURPOSES = ("train", "query", "probe")
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-
-
-def digest64(*parts: str | int) -> int:
-    """An unsigned 64-bit hash of a tuple of texts and integers; no two different tuples share their encoding.
-
-    Example:
-        >>> digest64("a", "bc") == digest64("ab", "c")
-        False
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        encoded = (b"i%d" % part) if isinstance(part, int) else b"s" + part.encode()
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return int.from_bytes(digest.digest(), "little")
 
 
 def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> torch.Tensor:

@@ -92,7 +92,7 @@ def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     """Map over shards as Ray tasks, in order, with a bar."""
     import ray
 
-    remote = ray.remote(num_cpus=0.5)(function)
+    remote = ray.remote(num_cpus=1)(function)
     references = [remote.remote(*given) for given in arguments]
     with bars("shards") as progress:
         task = progress.add_task("reading and hashing", total=len(references), note="")

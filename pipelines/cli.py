@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +29,11 @@ list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.
 app.add_typer(list_app, name="list")
 
 output = Console()
+
+
+class Interrupted(BaseException):
+    """Ctrl-C during a run; the command line library would end with its own code and word."""
+
 
 Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value ...", metavar="[section.field=value]")]
@@ -58,15 +64,18 @@ def _run(
     if storage.exists(f"{config_or_run}/config.yaml"):
         source, out = f"{config_or_run}/config.yaml", out or config_or_run
     loaded = configs.load(source, overrides or ())
-    folder = audit.run(
-        loaded,
-        out or f"runs/{loaded.name}",
-        last=last,
-        address=address,
-        force=force,
-        command=shlex.join(["encoder-audit", *sys.argv[1:]]),
-        verbose=verbose,
-    )
+    try:
+        folder = audit.run(
+            loaded,
+            out or f"runs/{loaded.name}",
+            last=last,
+            address=address,
+            force=force,
+            command=shlex.join(["encoder-audit", *sys.argv[1:]]),
+            verbose=verbose,
+        )
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted from interrupt
     if last == "report":
         output.print(report.terminal(folder))
         output.print(f"report: {folder.path}/report.html", soft_wrap=True)
@@ -186,18 +195,26 @@ def list_attacks() -> None:
     """Attacks, with threat model, what they need, queries per sample and source."""
     from mi_core.attacks import ATTACKS
 
-    table = Table("attack", "attacker knows", "needs", "queries per sample", "fitted on", "source")
+    table = _table("attack", "what it takes")
     for name, method in ATTACKS.items():
         made = method()
-        table.add_row(
-            name,
-            method.threat_model,
-            ", ".join(made.needs),
-            str(made.queries_per_sample(10)),
-            ", ".join(sorted(method.reference)),
-            method.source,
-        )
+        facts = {
+            "sees": method.threat_model,
+            "fitted on": " or ".join(sorted(method.reference)),
+            "needs": f"{', '.join(made.needs)}; {made.queries_per_sample(10)} queries per image at 10 views",
+            "source": method.source,
+        }
+        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))
+        table.add_section()
     output.print(table)
+
+
+def _table(name: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(name, no_wrap=True)
+    for column in columns:
+        table.add_column(column)
+    return table
 
 
 @list_app.command("encoders")
@@ -206,11 +223,11 @@ def list_encoders() -> None:
     from mi_core.encoders import ENCODERS
     from mi_core.objectives import OBJECTIVES
 
-    table = Table("backbone", "what it is")
+    table = _table("backbone", "what it is")
     for name, build in ENCODERS.items():
         table.add_row(name, (build.__doc__ or "").splitlines()[0])
     output.print(table)
-    table = Table("framework", "what it is")
+    table = _table("framework", "what it is")
     for name, objective in OBJECTIVES.items():
         table.add_row(name, (objective.__doc__ or "").splitlines()[0])
     output.print(table)
@@ -235,6 +252,6 @@ def guarded(command: Callable[[], Any]) -> None:
             raise
         print(f"encoder-audit: {fault}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except KeyboardInterrupt:
+    except Interrupted:
         print("encoder-audit: interrupted; run the same command again to continue", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,17 @@ from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say
 from pipelines.errors import UserError
-from pipelines.layers import ATTEMPTS, ShardJob, compact_shard, remaining, sample_table, shard_jobs
+from pipelines.layers import ATTEMPTS, ShardJob, remaining, sample_table, shard_jobs
 from pipelines.methods import build
 from pipelines.pretrain import describe
+from pipelines.readers import compact_all, read_chunks
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
+
+
+READERS_PER_ACTOR = 2
+COMPACTED = 32  # shards per compaction task
 
 
 @dataclass
@@ -80,7 +85,7 @@ def run(config: RunConfig, folder: RunFolder) -> None:
     if not todo:
         return
     throughput = _stream(todo, config)
-    _compact(todo)
+    _compact(todo, config)
     _account(todo, throughput, config)
     earlier = folder.manifest.get("extraction", [])
     folder.update_manifest(extraction=[*earlier, asdict(throughput)])
@@ -90,7 +95,7 @@ def run(config: RunConfig, folder: RunFolder) -> None:
 
 def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     import ray
-    from ray.data import ActorPoolStrategy, DataContext
+    from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
     context = DataContext.get_current()
     context.target_max_block_size = 1  # every chunk is a block of its own and flows at once
@@ -101,9 +106,14 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(resources.encoder_actors, max(1, chunks))
-    items = ray.data.from_items([{"job": pickle.dumps(job)} for job in jobs], override_num_blocks=len(jobs))
+    rows = [{"job": pickle.dumps(job), "order": pickle.dumps(job.order())} for job in jobs]
+    items = ray.data.from_items(rows, override_num_blocks=len(rows))
     receipts = items.map_batches(
-        _read_chunks, batch_size=1, batch_format="pyarrow", num_cpus=resources.reader_cpus
+        read_chunks,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=TaskPoolStrategy(size=READERS_PER_ACTOR * actors),  # more only start processes that wait
+        num_cpus=resources.reader_cpus,
     ).map_batches(
         _EncodeChunks,
         batch_size=1,
@@ -125,42 +135,6 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
             progress.update(task, completed=total.images)
     total.wall = time.perf_counter() - started
     return total
-
-
-def _read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
-    """Stream one shard: one row per chunk of encoded images, chunk numbers by position among the wanted."""
-    packed = batch["job"][0].as_py()
-    job: ShardJob = pickle.loads(packed)
-    keys: list[str] = []
-    images: list[bytes] = []
-    chunk, seen = 0, 0
-    try:
-        for sample in job.reader.read(job.item, set(job.wanted)):
-            keys.append(sample.key)
-            images.append(sample.image)
-            seen += 1
-            if len(keys) == job.chunk or seen == len(job.wanted):
-                if chunk not in job.skip:
-                    yield _chunk_row(packed, chunk, keys, images, "")
-                keys, images, chunk = [], [], chunk + 1
-    except (OSError, ValueError) as error:
-        yield _chunk_row(packed, chunk, [], [], f"{job.source}, shard {job.item.name}: {error}")
-        return
-    if seen != len(job.wanted):
-        problem = f"{job.source}, shard {job.item.name}: {seen} of {len(job.wanted)} samples found; it has changed"
-        yield _chunk_row(packed, chunk, [], [], problem)
-
-
-def _chunk_row(job: bytes, chunk: int, keys: list[str], images: list[bytes], error: str) -> pa.Table:
-    return pa.table(
-        {
-            "job": pa.array([job], pa.large_binary()),
-            "chunk": pa.array([chunk], pa.int64()),
-            "keys": pa.array([keys], pa.list_(pa.string())),
-            "images": pa.array([images], pa.list_(pa.large_binary())),
-            "error": pa.array([error], pa.string()),
-        }
-    )
 
 
 class _EncodeChunks:
@@ -259,11 +233,12 @@ def _decode(images: list[bytes], decoder: Decoder) -> tuple[list[str], list[np.n
     return status, decoded
 
 
-def _compact(jobs: list[ShardJob]) -> None:
+def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     import ray
 
-    compact = ray.remote(num_cpus=0.25)(compact_shard)
-    ray.get([compact.remote(job) for job in jobs])
+    remote = ray.remote(num_cpus=config.resources.reader_cpus)(compact_all)
+    work = [job.compaction() for job in jobs]
+    ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
 
 
 def _account(jobs: list[ShardJob], throughput: Throughput, config: RunConfig) -> None:

@@ -24,6 +24,8 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.errors import UserError
 from pipelines.pretrain import describe
+from pipelines.readers import Compaction, ReadOrder
+from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -98,8 +100,8 @@ class ShardJob:
     folder: SeedFolder
     layer: Layer
     source: str
-    reader: Any
-    item: Any
+    reader: SourceConfig
+    item: Item
     wanted: tuple[str, ...]
     chunk: int
     decoder: Decoder
@@ -120,6 +122,17 @@ class ShardJob:
     def tag(self) -> str:
         """The layer and the selection of samples: another selection never meets these files."""
         return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
+
+    def order(self) -> ReadOrder:
+        """What the reader has to know."""
+        return ReadOrder(self.source, self.reader, self.item, self.wanted, self.chunk, self.skip)
+
+    def compaction(self) -> Compaction:
+        """Arguments of `readers.compact` for this shard."""
+        numbers = range(self.chunks)
+        files = [(self.path(epoch), [self.path(epoch, chunk) for chunk in numbers]) for epoch in self.layer.epochs]
+        markers = [self.attempt(chunk, number) for chunk in numbers for number in range(1, ATTEMPTS + 1)]
+        return files, self.wanted, markers
 
     def attempt(self, chunk: int, number: int) -> str:
         """Marker of an attempt at a chunk."""
@@ -274,18 +287,3 @@ def _matrix(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_fixed_size_list(column.type):
         return np.asarray(present.flatten()).reshape(len(present), column.type.list_size)
     return np.asarray(present)
-
-
-def compact_shard(job: ShardJob) -> None:
-    """Join the chunk files of a finished shard into one, then delete them and the attempt markers."""
-    for epoch in job.layer.epochs:
-        paths = [job.path(epoch, chunk) for chunk in range(job.chunks)]
-        table = pa.concat_tables([storage.read_table(path) for path in paths], promote_options="default")
-        if sorted(table["key"].to_pylist()) != list(job.wanted):
-            raise RuntimeError(f"{job.path(epoch)}: the chunks do not hold the {len(job.wanted)} samples asked for")
-        storage.write_table(job.path(epoch), table)
-        for path in paths:
-            storage.remove(path)
-    for chunk in range(job.chunks):
-        for number in range(1, ATTEMPTS + 1):
-            storage.remove(job.attempt(chunk, number))

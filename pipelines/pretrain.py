@@ -6,10 +6,11 @@ epochs, then the state to resume from; a restarted worker or command continues a
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
 from mi_core.encoders import ENCODERS
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
+from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import OptimizerParameters, Pretrainer, PretrainingParameters, audited_encoder
-from mi_core.streams import digest64
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say
@@ -168,16 +169,14 @@ def run(config: RunConfig, folder: RunFolder) -> None:
     resources = config.resources
     at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
     board = Board.remote()  # type: ignore[attr-defined]
-    with ThreadPoolExecutor(min(at_once, len(jobs))) as pool, bars("epochs") as progress:
-        futures = {pool.submit(_train, job, config, board): job for job in jobs}
+    with bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
-        for notes in _watch(list(futures), board):
+        for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board):
             for label, (done, note) in notes.items():
                 progress.update(tasks[label], completed=done, note=note)
-        for future, job in futures.items():
-            seconds = future.result()
-            losses = describe(job.folder, job.name).description["losses"]
-            say("pretrain", f"{job.label}: {job.config.epochs} epochs, loss {losses[-1]:.3f}, {seconds:.0f} s")
+            for job, seconds in finished:
+                losses = describe(job.folder, job.name).description["losses"]
+                say("pretrain", f"{job.label}: {job.config.epochs} epochs, loss {losses[-1]:.3f}, {seconds:.0f} s")
 
 
 def describe(folder: SeedFolder, name: str) -> TrainedEncoder:
@@ -204,15 +203,36 @@ def _done(job: _Job) -> bool:
     return True
 
 
-def _watch(futures: list[Future[float]], board: Any) -> Iterator[dict[str, tuple[int, str]]]:
+def _run_all(
+    jobs: Sequence[_Job], at_once: int, train: Callable[[_Job], float], board: Any
+) -> Iterator[tuple[list[tuple[_Job, float]], dict[str, tuple[int, str]]]]:
+    """Run jobs in threads; yields what finished since the last look, and how far the others are.
+
+    The threads are daemons: an error or Ctrl-C ends the stage at once instead of after the other runs.
+    """
     import ray
 
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, timeout=REFRESH_SECONDS)
-        for future in done:
-            future.result()  # a failed run stops the stage at once
-        yield ray.get(board.read.remote())
+    waiting = list(jobs)
+    running: dict[Future[float], _Job] = {}
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            job = waiting.pop(0)
+            running[_in_thread(train, job)] = job
+        done, _ = wait(running, timeout=REFRESH_SECONDS)
+        yield [(running.pop(future), future.result()) for future in done], ray.get(board.read.remote())
+
+
+def _in_thread(train: Callable[[_Job], float], job: _Job) -> Future[float]:
+    future: Future[float] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(train(job))
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
 def _train(job: _Job, config: RunConfig, board: Any) -> float:

@@ -89,7 +89,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "caveats": _caveats(config),
         "not_tested": _not_tested(config),
     }
-    return {name: part for name, part in report.items() if part not in ({}, [])}
+    return {name: part for name, part in report.items() if part not in ({}, [], "")}
 
 
 def _result(task: Task) -> dict[str, Any]:

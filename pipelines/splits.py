@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mi_core.hashing import digest64
 from mi_core.images import Decoder, ImageError, decode
-from mi_core.streams import digest64
 from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.errors import UserError

@@ -1,17 +1,56 @@
-"""Fixtures shared by all tests: one local Ray per test run, and the CIFAR-10 shards or a stand-in."""
+"""Fixtures shared by all tests: one local Ray per test run, and small runs that many tests look at."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def small_config(**sections: Any) -> dict[str, Any]:
+    """A whole run on a few digits, as plain values: seconds of work, every stage real."""
+    roles = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
+    config: dict[str, Any] = {
+        "name": "small",
+        "seeds": [0],
+        "data": {
+            "sources": {"digits": {"kind": "digits"}},
+            "image_size": 8,
+            "channels": 1,
+            "roles": {
+                **{role: {"from": "digits", "count": 60} for role in roles},
+                "known-member": {"from": "target-member", "count": 12},
+                "known-nonmember": {"from": "target-nonmember", "count": 12},
+            },
+        },
+        "encoders": {
+            "target": {
+                "backbone": "conv4",
+                "train_on": "target-member",
+                "epochs": 3,
+                "checkpoints": [1],
+                "batch_size": 30,
+                "parameters": {"temperature": 0.2, "projection_hidden": 64, "projection_width": 32},
+                "optimizer": {"learning_rate": 0.005},
+                "augmentation": {"crop_scale": [0.75, 1.0], "flip": 0, "jitter_probability": 0, "grayscale": 0},
+            },
+            "shadow": {"like": "target", "train_on": "shadow-member"},
+        },
+        "queries": {"views": 4, "chunk": 32},
+        "attacks": [{"attack": "encodermi-t"}, {"attack": "lpla", "reference": "known"}],
+        "utility": {"k": 5},
+        "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
+    }
+    return config | sections
+
+
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
+def local_ray() -> Iterator[None]:
     """One local Ray for all tests that need it: small object store, four logical CPUs, always shut down."""
     from pipelines.ray_runtime import QUIET
 
@@ -29,3 +68,28 @@ def ray_session() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def trained_run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with roles and trained encoders; copy it before going on."""
+    from pipelines import audit
+    from pipelines.config import parse
+
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    audit.run(parse(small_config(), "small.yaml"), str(folder), last="pretrain")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, finished; look, do not touch."""
+    import shutil
+
+    from pipelines import audit
+    from pipelines.config import parse
+
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    shutil.copytree(trained_run, folder)
+    audit.run(parse(small_config(), "small.yaml"), str(folder))
+    return folder

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOUNDATION = {"checks", "records", "mlp", "streams"}
+FOUNDATION = {"checks", "hashing", "records", "mlp", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
+    "hashing": set(),
     "records": set(),
     "mlp": set(),
     "streams": set(),
@@ -29,7 +32,7 @@ MI_CORE = {
     "extraction": {"augmentations", "encoders", "features"},
 }
 # A stage imports stages to its left only.
-STAGES = ["sources", "scan", "splits", "pretrain", "layers", "extract", "attack", "report", "audit", "cli"]
+STAGES = ["sources", "scan", "splits", "pretrain", "readers", "layers", "extract", "attack", "report", "audit", "cli"]
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic", "jsonschema"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 
@@ -101,3 +104,10 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     bad.write_text("from __future__ import annotations\nfrom mi_core import encoders\nimport ray.data\n")
     assert (2, "mi_core.encoders") in set(imports(bad))
     assert (3, "ray.data") in set(imports(bad))
+
+
+@pytest.mark.parametrize("module", ["pipelines.cli", "pipelines.readers", "pipelines.scan"])
+def test_light_processes_leave_pytorch_alone(module: str) -> None:
+    code = f"import sys, {module}; print(sorted({{'torch', 'ray', 'sklearn'}} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

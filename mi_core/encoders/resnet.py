@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torchvision.models import resnet18 as torchvision_resnet18
-from torchvision.models.resnet import BasicBlock
+
+# torchvision's models are imported where they are built: they take a second that other encoders need not wait for
 
 
 class ResNet8(nn.Module):
@@ -18,6 +18,8 @@ class ResNet8(nn.Module):
     width = 128
 
     def __init__(self, channels: int) -> None:
+        from torchvision.models.resnet import BasicBlock
+
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False),
@@ -33,6 +35,8 @@ class ResNet8(nn.Module):
 
 
 def _downsampling_block(before: int, after: int) -> nn.Module:
+    from torchvision.models.resnet import BasicBlock
+
     shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
     block: nn.Module = BasicBlock(before, after, stride=2, downsample=shortcut)
     return block
@@ -54,6 +58,8 @@ def resnet18_imagenet(channels: int) -> nn.Module:
 
 
 def _without_classifier(channels: int, *, cifar_stem: bool) -> nn.Module:
+    from torchvision.models import resnet18 as torchvision_resnet18
+
     network: nn.Module = torchvision_resnet18(weights=None)
     network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError
-from mi_core.streams import digest64, philox, stream_keys, uniforms
+from mi_core.hashing import digest64
+from mi_core.streams import philox, stream_keys, uniforms
 
 
 @pytest.mark.parametrize(

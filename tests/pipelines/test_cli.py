@@ -1,0 +1,203 @@
+"""The command as users meet it: exit codes, one line for every mistake, what help and lists say, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from pipelines import cli
+from tests.conftest import small_config
+from tests.pipelines.tars import shard_bytes
+
+
+class Outcome(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command line in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["encoder-audit", *map(str, arguments)])
+        monkeypatch.setattr(cli.output, "file", sys.stdout)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(small_config()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["audit", "@config", "quieries.views=3"], "unknown key quieries; did you mean queries?"),
+        (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': input should be a valid integer"),
+        (["audit", "@config", "data.roles.target-member.count=1700"], "1880 images asked of digits, which has 1797"),
+        (["audit", "@config", "queries.views=1"], "needs at least 2"),
+        (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
+        (["audit", "nothing.yaml"], "nothing.yaml: No such file"),
+        (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
+        (["audit", "@config", "--out", "@config/below"], "cannot write there"),
+        (["audit", "@tmp"], "give an existing config file"),
+        (["check", "@config", "data.sources.digits={kind: shards, path: none-*.tar}"], "none-*.tar matches no file"),
+        (["shards", "inspect", "nowhere"], "nowhere does not exist"),
+        (["shards", "import", "digits", "@tmp"], "is not empty; give another folder"),
+        (["shards", "import", "torchvision:Nope", "@tmp/x"], "torchvision has no data set 'Nope'"),
+        (["shards", "import", "torchvision:FakeData", "@tmp/x", "--option", "size"], "write name=value"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_one_line(
+    arguments: list[str], text: str, call, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = sorted(tmp_path.rglob("*"))
+    if "--address" in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "run")]
+    outcome = call(*(argument.replace("@config", str(config)).replace("@tmp", str(tmp_path)) for argument in arguments))
+    assert outcome.code == 2
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("encoder-audit: ")
+    assert text in lines[0]
+    if "--address" not in arguments:
+        assert sorted(tmp_path.rglob("*")) == before  # nothing was started
+
+
+def test_wrong_options_end_with_code_2(call) -> None:
+    assert call("audit").code == 2
+    assert call("nonsense").code == 2
+    assert call("shards", "import", "digits", "x", "--max-rejected", "3").code == 2
+
+
+def test_debug_shows_the_traceback(call, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.errors import UserError
+
+    monkeypatch.setattr(sys, "argv", ["encoder-audit", "audit", str(config), "x=1", "--debug"])
+    with pytest.raises(UserError, match="unknown key x"):
+        cli.main()
+
+
+def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: Path) -> None:
+    outcome = call("check", config)
+    assert outcome.code == 0
+    assert "60 target-member" in outcome.out.replace("\n", " ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
+
+
+def test_lists_name_every_method(call) -> None:
+    from mi_core.attacks import ATTACKS
+    from mi_core.encoders import ENCODERS
+    from mi_core.objectives import OBJECTIVES
+
+    text = call("list", "attacks").out
+    assert all(name in text for name in ATTACKS)
+    text = call("list", "encoders").out
+    assert all(name in text for name in (*ENCODERS, *OBJECTIVES))
+
+
+def test_shards_commands(call, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(shard_bytes(range(5)))
+    assert call("shards", "import", tmp_path / "in.tar", tmp_path / "out").code == 0
+    outcome = call("shards", "inspect", tmp_path / "out")
+    assert outcome.code == 0
+    assert "PNG RGB 5" in outcome.out
+
+
+def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    outcome = call("audit", folder)
+    assert outcome.code == 0
+    assert "Attacks on target, projection output" in outcome.out
+    assert "done before" in outcome.err
+
+
+def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:
+    from pipelines import storage
+
+    with storage.lock(str(tmp_path / "run")):
+        outcome = call("audit", config, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"in use by process {os.getpid()}" in outcome.err
+
+
+def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Path) -> None:
+    """The features of a shard are gone: the attack's Ray task finds out, the user reads one line."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    for path in (folder / "seed-0" / "features" / "target" / "epoch-0003").rglob("*.parquet"):
+        path.unlink()
+    shutil.rmtree(folder / "seed-0" / "attacks")
+    from pipelines import attack
+    from pipelines.artifacts import RunFolder
+    from pipelines.config import load
+    from pipelines.errors import fault_of_user
+
+    with pytest.raises(Exception, match="is missing") as caught:
+        attack.run(load(str(folder / "config.yaml")), RunFolder(str(folder)))
+    fault = fault_of_user(caught.value)
+    assert fault is not None
+    assert fault.endswith("is missing; run the extract stage first")
+
+
+def ray_processes(group: int) -> list[int]:
+    """Processes of a session that are still there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.getsid(int(entry.name)) == group:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000"],
+        start_new_session=True,
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
+    end = time.monotonic() + 120
+    while not list(folder.rglob("epoch-0001.safetensors")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "run the same command again to continue" in err.decode()
+    assert "Traceback" not in err.decode()
+    end = time.monotonic() + 30
+    while ray_processes(process.pid) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert ray_processes(process.pid) == []
+    assert list(folder.rglob("state.pt"))
