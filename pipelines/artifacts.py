@@ -34,6 +34,7 @@ SECTION_STAGE = {
     "validity": "attack",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
+FREE = ("data.max_rejected",)  # says what is borne, changes no result
 STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
@@ -150,6 +151,7 @@ class RunFolder:
             for section, stage in SECTION_STAGE.items()
             if stage not in covered and self._has_results(stage, before)
             for key in changed_keys(before.get(section), config.get(section), section)
+            if key not in FREE
             if not (section in GROWING and _only_added(before.get(section), config.get(section)))
         ]
         if changed:
@@ -174,6 +176,8 @@ class RunFolder:
                 for folder in STAGE_FOLDERS[stage]:
                     storage.remove(f"{self.seed(seed).path}/{folder}")
         storage.remove(f"{self.path}/report.json")
+        if STAGES.index(force) <= STAGES.index("extract"):
+            self.update_manifest(extraction=[])
 
 
 def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:

@@ -83,12 +83,12 @@ def run(config: RunConfig, folder: RunFolder) -> None:
     if len(todo) < len(jobs):
         say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards done before")
     if not todo:
+        _account(jobs, config, folder)
         return
     throughput = _stream(todo, config)
+    folder.append_manifest("extraction", asdict(throughput))
     _compact(todo, config)
-    _account(todo, throughput, config)
-    earlier = folder.manifest.get("extraction", [])
-    folder.update_manifest(extraction=[*earlier, asdict(throughput)])
+    _account(jobs, config, folder)
     rate = throughput.images / throughput.wall
     say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
 
@@ -241,13 +241,14 @@ def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
 
 
-def _account(jobs: list[ShardJob], throughput: Throughput, config: RunConfig) -> None:
-    """Raise when too many samples were rejected."""
+def _account(jobs: list[ShardJob], config: RunConfig, folder: RunFolder) -> None:
+    """Raise when too many samples were rejected, now or before."""
     asked = sum(len(job.wanted) for job in jobs)
-    if throughput.rejected > config.data.max_rejected * asked:
+    rejected = sum(entry["rejected"] for entry in folder.manifest.get("extraction", []))
+    if rejected > config.data.max_rejected * asked:
         raise UserError(
-            f"{throughput.rejected} of {asked} samples could not be queried, more than data.max_rejected = "
-            f"{config.data.max_rejected:.0%}; their status stands in the features"
+            f"{rejected} of {asked} samples could not be queried, more than data.max_rejected = "
+            f"{config.data.max_rejected:.2%}; their status stands in the features"
         )
 
 

@@ -18,7 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import check_choice
+from mi_core.checks import ConfigError, NumericError, check_choice
 from mi_core.encoders import ENCODERS
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
@@ -236,7 +236,8 @@ def _in_thread(train: Callable[[_Job], float], job: _Job) -> Future[float]:
 
 
 def _train(job: _Job, config: RunConfig, board: Any) -> float:
-    """One TorchTrainer run; returns its wall seconds."""
+    """One TorchTrainer run; returns its wall seconds. Raises UserError for a fault in what the user gave."""
+    import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -259,11 +260,24 @@ def _train(job: _Job, config: RunConfig, board: Any) -> float:
     )
     trainer.fit()
     storage.remove(scratch)
+    fault = ray.get(board.fault.remote(job.label))
+    if fault is not None:
+        raise UserError(f"{job.label}: {fault}")
     return time.perf_counter() - started
 
 
 def _train_worker(settings: dict[str, Any]) -> None:
-    """What every worker of one run does: load the members, resume, train, save."""
+    """What every worker of one run does. A fault of the user's ends it for good; others let Ray try again."""
+    try:
+        _train_here(settings)
+    except (ConfigError, NumericError, UserError) as error:
+        import ray
+
+        ray.get(settings["board"].accuse.remote(settings["job"].label, str(error)))
+
+
+def _train_here(settings: dict[str, Any]) -> None:
+    """Load the members, resume, train, save."""
     import ray.train
     import ray.train.torch
 

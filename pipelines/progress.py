@@ -1,4 +1,4 @@
-"""One small Ray actor on which workers note how far they are, so that the driver can draw bars."""
+"""One small Ray actor on which workers note how far they are, or why they gave up, for the driver to show."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ class Board:
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[int, str]] = {}
+        self.faults: dict[str, str] = {}
 
     def note(self, name: str, done: int, note: str) -> None:
         """Record how far a task is."""
         self.entries[name] = (done, note)
+
+    def accuse(self, name: str, fault: str) -> None:
+        """Record that a task ended because of what the user gave."""
+        self.faults[name] = fault
+
+    def fault(self, name: str) -> str | None:
+        """What a task ended for, if it did."""
+        return self.faults.get(name)
 
     def read(self) -> dict[str, tuple[int, str]]:
         """All notes so far."""

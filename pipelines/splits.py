@@ -1,7 +1,7 @@
 """Roles: which samples are members, non-members and the rest, drawn by a seeded hash and free of shared images.
 
 For every seed, the usable samples (`pipelines.scan`) are ordered by a hash of (seed, source, key): a count takes exact
-ranks of that order, a fraction takes a threshold on the hash. An image that stands twice is kept once.
+ranks of that order, role after role by name, a fraction a range of the hash. An image that stands twice is kept once.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def _distinct(
 
 
 def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
-    return {name: role for name, role in config.roles.items() if role.source_name == origin and role.drawn}
+    """The roles drawn from a source or role, by name: the order in a config file decides nothing."""
+    return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.drawn}
 
 
 def _assign(

@@ -181,16 +181,16 @@ def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
 
 
 def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Path) -> None:
-    report = run(tmp_path / "run", seeds=[0, 1], **leaking(1, 1e-9))
+    report = run(tmp_path / "run", **leaking(1, 1e-9))
     low, high = report["validity"]["attack_auc"]["ci95"]
     assert low < 0.5 < high
     assert report["validity"]["verdict"] == "no-evidence"
     for row in report["pooled"]:
         if row["attack"] == "encodermi-t":
             assert row["auc"]["ci95"][0] < 0.5 < row["auc"]["ci95"][1]
-    assert len(report["validity"]["per_seed"]) == 2
 
 
+@pytest.mark.slow
 def test_without_a_control_there_is_no_verdict(finished_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     encoders = {"target": small_config()["encoders"]["target"]}

@@ -58,7 +58,8 @@ def test_counts_are_exact_and_roles_disjoint(tmp_path: Path) -> None:
 def test_roles_depend_on_seed_and_keys_only(tmp_path: Path) -> None:
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
-    whole = pool(tmp_path / "whole", shard_bytes(range(60)))
+    roles = {name: {"from": "pool", "count": COUNTS[name]} for name in reversed(COUNTS)}
+    whole = pool(tmp_path / "whole", shard_bytes(range(60)), roles=roles)
     parts = pool(tmp_path / "parts", shard_bytes(range(30, 60)), shard_bytes(range(30)))
     one, two, other = drawn(whole), drawn(parts), drawn(whole, seed=1)
     for role in COUNTS:
