@@ -20,6 +20,7 @@ from pipelines.config import parse
 from pipelines.errors import UserError
 from pipelines.splits import Splits
 from tests.conftest import small_config
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 
 def run(folder: Path, last: str = "report", force: str | None = None, **sections: Any) -> dict[str, Any]:
@@ -180,14 +181,32 @@ def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
     assert low < 0.5 < high
 
 
+def damaged_shards(folder: Path) -> dict[str, Any]:
+    """Data of 300 random colour images in three shards with less than 1 % damage, as shards in the wild have it."""
+    folder.mkdir()
+    bad = tar_bytes([("s0001.png", image_bytes(900)), ("broken.jpg", b"\xff\xd8\xff\xe0 cut short")])
+    (folder / "a.tar").write_bytes(shard_bytes(range(150)))
+    (folder / "b.tar").write_bytes(shard_bytes(range(150, 300))[: 150 * 2048])  # the end marker is missing
+    (folder / "c.tar").write_bytes(bad)  # a key that a.tar holds already, and a JPEG that does not decode
+    data = small_config()["data"]
+    return data | {"sources": {"digits": {"kind": "shards", "path": str(folder)}}, "channels": 3}
+
+
 def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Path) -> None:
-    report = run(tmp_path / "run", **leaking(1, 1e-9))
+    """From shards with some damage, through an encoder that hardly moved: no evidence, and the damage is listed."""
+    report = run(tmp_path / "run", data=damaged_shards(tmp_path / "shards"), **leaking(1, 1e-9))
     low, high = report["validity"]["attack_auc"]["ci95"]
     assert low < 0.5 < high
     assert report["validity"]["verdict"] == "no-evidence"
     for row in report["pooled"]:
         if row["attack"] == "encodermi-t":
             assert row["auc"]["ci95"][0] < 0.5 < row["auc"]["ci95"][1]
+    assert report["rejected_count"] == 3
+    assert [(bad["shard"], bad["key"]) for bad in report["rejected"]] == [("b", ""), ("c", "broken"), ("c", "s0001")]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "the end marker is missing" in page
+    assert "undecodable" in page
+    assert "the key stands already in shard a" in page
 
 
 @pytest.mark.slow

@@ -1,0 +1,86 @@
+"""The figures a correct implementation reaches on real images, over three seeds; minutes of training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CIFAR10 = ROOT.parent / "shared" / "data" / "cifar10"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def run(*arguments: str) -> tuple[dict[str, Any], float]:
+    """The command line as a user runs it: the report, and the seconds from command to report."""
+    out = arguments[arguments.index("--out") + 1]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments],
+        check=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    seconds = time.monotonic() - started
+    report: dict[str, Any] = json.loads((Path(out) / "report.json").read_text())
+    return report, seconds
+
+
+def values(report: dict[str, Any], attack: str, output: str, metric: str) -> list[float]:
+    """One value per seed, at the last checkpoint."""
+    rows = [entry for entry in report["attacks"] if (entry["attack"], entry["output"]) == (attack, output)]
+    last = max(entry["epoch"] for entry in rows)
+    return [entry[metric]["value"] for entry in rows if entry["epoch"] == last]
+
+
+def check_controls(report: dict[str, Any]) -> None:
+    for name in ("blind_auc", "control_auc"):
+        low, high = report["validity"][name]["ci95"]
+        assert low < 0.5 < high, name
+        assert all(0.43 <= seed[name]["value"] <= 0.57 for seed in report["validity"]["per_seed"]), name
+
+
+def test_the_quickstart_over_three_seeds(tmp_path: Path) -> None:
+    _, seconds = run("quickstart", "--out", f"{tmp_path}/run")
+    report, _ = run("quickstart", "--out", f"{tmp_path}/run", "seeds=[0,1,2]")
+    floors = {
+        ("encodermi-t", "projection", "accuracy"): 0.80,
+        ("encodermi-v", "projection", "accuracy"): 0.81,
+        ("encodermi-s", "projection", "accuracy"): 0.81,
+        ("lpla", "projection", "accuracy"): 0.63,
+        ("encodermi-t", "projection", "auc"): 0.88,
+        ("encodermi-t", "backbone", "auc"): 0.60,
+    }
+    found = {key: values(report, *key) for key in floors}
+    assert all(min(found[key]) >= floor for key, floor in floors.items()), found
+    # repeated views would lift the attacks far above what honest ones reach
+    assert max(found["encodermi-t", "projection", "auc"]) <= 0.96, found
+    check_controls(report)
+    assert report["validity"]["verdict"] == "leak"
+    assert seconds < 180
+
+
+@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")
+def test_cifar10_from_shards(tmp_path: Path) -> None:
+    shards = f"{CIFAR10}/train-{{000000..000009}}.tar"
+    report, _ = run("audit", "configs/cifar10.yaml", "--out", f"{tmp_path}/run", f"data.path={shards}", "seeds=[0]")
+    assert values(report, "encodermi-t", "projection", "auc")[0] >= 0.74
+    assert values(report, "encodermi-t", "projection", "accuracy")[0] >= 0.67
+    curve = report["encoders"]["target"]["curve"]
+    assert [point["epoch"] for point in curve] == [60, 115, 230, 460]
+    assert curve[-1]["utility"]["knn"] >= 0.32
+    aucs = [
+        entry["auc"]["value"]
+        for entry in report["attacks"]
+        if (entry["attack"], entry["output"]) == ("encodermi-t", "projection")
+    ]
+    assert aucs == sorted(aucs)  # stopping earlier leaks less
+    assert (tmp_path / "run" / "figures" / "early-stopping.png").exists()
