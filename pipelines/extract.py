@@ -8,11 +8,10 @@ resumed run reads only what is missing. Chunks of a finished shard are compacted
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +27,10 @@ from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say
 from pipelines.errors import UserError
-from pipelines.layers import ATTEMPTS, ShardJob, remaining, sample_table, shard_jobs
+from pipelines.layers import ATTEMPTS, ShardJob, rejected_samples, remaining, sample_table, shard_jobs
 from pipelines.methods import build
 from pipelines.pretrain import describe
-from pipelines.readers import compact_all, read_chunks
+from pipelines.readers import compact, read_chunks
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -54,14 +53,12 @@ class Throughput:
     forward: float = 0.0
     features: float = 0.0
     commit: float = 0.0
-    rejected_samples: list[dict[str, str]] = field(default_factory=list)
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count one committed chunk."""
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
-        self.rejected_samples += json.loads(receipt["rejected_samples"])
         for name in ("decode", "augment", "forward", "features", "commit"):
             setattr(self, name, getattr(self, name) + receipt[name])
 
@@ -149,7 +146,7 @@ class _EncodeChunks:
     def __call__(self, batch: pa.Table) -> pa.Table:
         row = batch.to_pylist()[0]
         job: ShardJob = pickle.loads(row["job"])
-        receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0, "rejected_samples": "[]"}
+        receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0}
         receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
         receipt["error"] = row["error"]
         if not row["error"]:
@@ -183,13 +180,7 @@ class _EncodeChunks:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[str(epoch)]))
         seconds["commit"] = time.perf_counter() - started
         queries = len(good) * job.layer.plan().queries_per_image * len(job.layer.epochs)
-        rejected = [
-            {"source": job.source, "shard": job.item.name, "key": key, "reason": state}
-            for key, state in zip(keys, status, strict=True)
-            if state != "ok"
-        ]
-        counts = {"rows": len(keys), "rejected": len(rejected), "queries": queries}
-        return counts | {"rejected_samples": json.dumps(rejected)} | seconds
+        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": queries} | seconds
 
     def _extractor(self, job: ShardJob) -> Extractor:
         name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
@@ -236,19 +227,21 @@ def _decode(images: list[bytes], decoder: Decoder) -> tuple[list[str], list[np.n
 def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     import ray
 
-    remote = ray.remote(num_cpus=config.resources.reader_cpus)(compact_all)
+    remote = ray.remote(num_cpus=config.resources.reader_cpus)(compact)
     work = [job.compaction() for job in jobs]
     ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
 
 
 def _account(jobs: list[ShardJob], config: RunConfig, folder: RunFolder) -> None:
     """Raise when too many samples were rejected, now or before."""
-    asked = sum(len(job.wanted) for job in jobs)
-    rejected = sum(entry["rejected"] for entry in folder.manifest.get("extraction", []))
+    asked = len({(job.source, key) for job in jobs for key in job.wanted})
+    found = [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
+    rejected = len({(bad["source"], bad["key"]) for bad in found})
     if rejected > config.data.max_rejected * asked:
+        first = found[0]
         raise UserError(
             f"{rejected} of {asked} samples could not be queried, more than data.max_rejected = "
-            f"{config.data.max_rejected:.2%}; their status stands in the features"
+            f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
         )
 
 

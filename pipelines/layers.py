@@ -128,11 +128,18 @@ class ShardJob:
         return ReadOrder(self.source, self.reader, self.item, self.wanted, self.chunk, self.skip)
 
     def compaction(self) -> Compaction:
-        """Arguments of `readers.compact` for this shard."""
+        """The files of the shard, for `readers.compact`."""
         numbers = range(self.chunks)
-        files = [(self.path(epoch), [self.path(epoch, chunk) for chunk in numbers]) for epoch in self.layer.epochs]
-        markers = [self.attempt(chunk, number) for chunk in numbers for number in range(1, ATTEMPTS + 1)]
-        return files, self.wanted, markers
+        files = tuple(
+            (self.path(epoch), tuple(self.path(epoch, chunk) for chunk in numbers)) for epoch in self.layer.epochs
+        )
+        markers = tuple(self.attempt(chunk, number) for chunk in numbers for number in range(1, ATTEMPTS + 1))
+        return Compaction(self.source, self.item.name, files, self.rejected_path, self.wanted, markers)
+
+    @property
+    def rejected_path(self) -> str:
+        """File that lists the rejected samples, if there are any."""
+        return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
 
     def attempt(self, chunk: int, number: int) -> str:
         """Marker of an attempt at a chunk."""
@@ -193,6 +200,16 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
                 wanted = sorted(splits.keys(source, item.name, layer.roles))
                 if wanted:
                     yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+
+
+def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
+    """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for demand in config.demands():
+        for job in shard_jobs(demand, config, folder, plan=False):
+            if storage.exists(job.rejected_path):
+                found |= {tuple(entry.values()): entry for entry in storage.read_json(job.rejected_path)}
+    return list(found.values())
 
 
 def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, str, int, int]]:

@@ -21,7 +21,6 @@ QUIET = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TQDM": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # every task is waited for; the first error is raised
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how long a finished training run goes unnoticed; Ray's default is 2

@@ -71,30 +71,44 @@ def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], error: st
     )
 
 
-Compaction = tuple[Sequence[tuple[str, Sequence[str]]], Sequence[str], Sequence[str]]
-
-
-def compact_all(work: Sequence[Compaction]) -> None:
-    """Compact several shards; each entry holds the arguments of `compact`."""
-    for shards, wanted, leftovers in work:
-        compact(shards, wanted, leftovers)
-
-
-def compact(shards: Sequence[tuple[str, Sequence[str]]], wanted: Sequence[str], leftovers: Sequence[str]) -> None:
-    """Join the chunk files of a finished shard into one per checkpoint, then delete them.
+@dataclass(frozen=True)
+class Compaction:
+    """The files of one finished shard.
 
     Args:
-        shards: (file to write, its chunk files) per checkpoint.
+        source, shard: where its samples came from.
+        files: (file to write, its chunk files) per checkpoint.
+        rejected: file to write if samples were rejected, with their source, shard, key and reason.
         wanted: the keys that have to be there, sorted.
         leftovers: markers to delete with the chunks.
+    """
+
+    source: str
+    shard: str
+    files: tuple[tuple[str, tuple[str, ...]], ...]
+    rejected: str
+    wanted: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+
+def compact(work: Sequence[Compaction]) -> None:
+    """Join the chunk files of finished shards into one per checkpoint, then delete them.
 
     Raises:
         RuntimeError: the chunks do not hold exactly the wanted samples.
     """
-    for target, chunks in shards:
-        table = pa.concat_tables([storage.read_table(path) for path in chunks], promote_options="default")
-        if sorted(table["key"].to_pylist()) != list(wanted):
-            raise RuntimeError(f"{target}: its chunks do not hold the {len(wanted)} samples asked for")
-        storage.write_table(target, table)
-    for path in (*(chunk for _, chunks in shards for chunk in chunks), *leftovers):
-        storage.remove(path)
+    for shard in work:
+        for target, chunks in shard.files:
+            table = pa.concat_tables([storage.read_table(path) for path in chunks], promote_options="default")
+            if sorted(table["key"].to_pylist()) != list(shard.wanted):
+                raise RuntimeError(f"{target}: its chunks do not hold the {len(shard.wanted)} samples asked for")
+            rejected = [
+                {"source": shard.source, "shard": shard.shard, "key": key, "reason": status}
+                for key, status in zip(table["key"].to_pylist(), table["status"].to_pylist(), strict=True)
+                if status != "ok"
+            ]
+            if rejected:
+                storage.write_json(shard.rejected, rejected)
+            storage.write_table(target, table)
+        for path in (*(chunk for _, chunks in shard.files for chunk in chunks), *shard.leftovers):
+            storage.remove(path)

@@ -29,7 +29,7 @@ from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
 from pipelines.attack import KNOWN, Task, blind_path, tasks, utility_path
 from pipelines.console import say
 from pipelines.errors import UserError
-from pipelines.layers import count_queries
+from pipelines.layers import count_queries, rejected_samples
 from pipelines.pretrain import describe
 from pipelines.splits import Splits
 
@@ -247,8 +247,7 @@ def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
     """What was left out: once per sample while reading, and per seed while querying."""
     first = Splits.load(folder.seed(config.seeds[0]).path)
     read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in first.rejected]
-    asked = [sample for entry in folder.manifest.get("extraction", []) for sample in entry["rejected_samples"]]
-    return read + asked
+    return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
 
 
 def _caveats(config: RunConfig) -> list[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -259,11 +261,17 @@ def _torchvision_class(name: str) -> Any:
 
 
 def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:
+    return _opened_dataset(source.kind, root, json.dumps(source.options, sort_keys=True), download)
+
+
+@lru_cache(maxsize=4)
+def _opened_dataset(kind: str, root: str, options: str, download: bool) -> Any:
+    """A data set in memory, once per process: several items read the same one."""
     import inspect
 
-    made = _torchvision_class(source.kind.removeprefix(TORCHVISION))
+    made = _torchvision_class(kind.removeprefix(TORCHVISION))
     accepted = inspect.signature(made.__init__).parameters
-    arguments: dict[str, Any] = dict(source.options)
+    arguments: dict[str, Any] = json.loads(options)
     if "root" in accepted:
         arguments["root"] = root
     if "download" in accepted:
@@ -271,7 +279,7 @@ def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> 
     try:
         return made(**arguments)
     except (RuntimeError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"{source.kind}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{kind}: {' '.join(str(error).split())}") from error
 
 
 def _torchvision_items(source: SourceConfig) -> list[Item]:
