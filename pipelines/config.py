@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mi_core.features import consumes
+from pipelines import storage
 from pipelines.attack import (
     ATTACK_CONFIGS,
     KNOWN,
@@ -207,11 +207,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: one line naming the file, the field, the value and what is allowed.
     """
+    if not storage.exists(path) or storage.is_folder(path):
+        raise UserError(f"{path} is no file; give an existing config file, or a run folder with its config.yaml")
     try:
-        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; give an existing config file") from error
-    except yaml.YAMLError as error:
+        raw = yaml.safe_load(storage.read_bytes(path).decode())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise UserError(f"{path}: holds {type(raw).__name__}, expected sections such as data, encoders, attacks")

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
 
 PROBE_SECONDS = 5.0
 QUIET = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DATA_LOG_LEVEL": "ERROR",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TQDM": "0",
@@ -62,7 +65,8 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     joined = ray.is_initialized()  # a caller's own Ray (a test, a notebook) is used and left running
     if not joined:
         level = "INFO" if verbose else "ERROR"
-        ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
+        with nullcontext() if verbose else _without_native_stderr():
+            ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
     from ray.data import DataContext
 
     DataContext.get_current().enable_progress_bars = False
@@ -71,6 +75,20 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     finally:
         if not joined:
             ray.shutdown()
+
+
+@contextmanager
+def _without_native_stderr() -> Iterator[None]:
+    """Drop what Ray's C++ core writes to stderr while it starts (a line about its log level); exceptions still come."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _probe(address: str) -> None:

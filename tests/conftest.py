@@ -93,3 +93,34 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     shutil.copytree(trained_run, folder)
     audit.run(parse(small_config(), "small.yaml"), str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of a real S3 server on this host, with an empty bucket called ``bucket``."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="bucket")
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The bucket as users write it; server and keys stand in the environment."""
+    settings = {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return "s3://bucket"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,11 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from mi_core.metrics.delong import auc
 from mi_core.report import schema
-from pipelines import audit
+from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import parse
 from pipelines.errors import UserError
@@ -217,3 +221,23 @@ def test_without_a_control_there_is_no_verdict(finished_run: Path, tmp_path: Pat
     assert "validity" not in report
     jsonschema.Draft202012Validator(schema()).validate(report)
     assert "Undecided" in (folder / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_shards_and_run_folder_on_an_object_store(s3: str, tmp_path: Path) -> None:
+    """Import, audit and audit again, as a user with a bucket does it; workers read and write there themselves."""
+
+    def command(*arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        code = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+        return subprocess.run(code, check=True, env=environment, capture_output=True, text=True).stderr
+
+    command("shards", "import", "digits", f"{s3}/digits")
+    data = small_config()["data"] | {"sources": {"digits": {"kind": "shards", "path": f"{s3}/digits/*.tar"}}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_config(data=data)))
+    command("audit", str(tmp_path / "small.yaml"), "--out", f"{s3}/run")
+    report = json.loads(storage.read_bytes(f"{s3}/run/report.json"))
+    jsonschema.Draft202012Validator(schema()).validate(report)
+    assert len(report["attacks"]) == 8
+    again = command("audit", f"{s3}/run")
+    assert "13 of 13 results done before" in again

@@ -58,7 +58,7 @@ def config(tmp_path: Path) -> Path:
         (["audit", "@config", "data.roles.target-member.count=1700"], "1880 images asked of digits, which has 1797"),
         (["audit", "@config", "queries.views=1"], "needs at least 2"),
         (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
-        (["audit", "nothing.yaml"], "nothing.yaml: No such file"),
+        (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
         (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["audit", "@config", "--out", "@config/below"], "cannot write there"),
         (["audit", "@tmp"], "give an existing config file"),

@@ -92,6 +92,9 @@ def test_mistakes_are_one_line(changes: dict[str, Any], expected: str) -> None:
 def test_files_that_are_no_config(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give an existing config file"):
         load(str(tmp_path / "none.yaml"))
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load(str(tmp_path / "binary.yaml"))
     (tmp_path / "list.yaml").write_text("[1, 2]")
     with pytest.raises(UserError, match="expected sections such as data"):
         load(str(tmp_path / "list.yaml"))

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,39 +14,6 @@ import pytest
 
 from pipelines import storage
 from pipelines.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A URI of an empty bucket on a real S3 server on this host."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
-    before = {name: os.environ.get(name) for name in keys}
-    os.environ.update(keys)
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
-    yield f"s3://bucket/run?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-    server.stop()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
-
-
-@pytest.fixture
-def s3(bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The bucket as users write it, with the server told through the environment."""
-    place, _, query = bucket.partition("?")
-    settings = dict(part.split("=") for part in query.split("&"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{settings['endpoint_override']}")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    return place
 
 
 @pytest.fixture(params=["disk", "s3"])
