@@ -28,7 +28,7 @@ class QueryPlan:
         needs: membership features to compute, for example ``("pairwise:cosine", "norm:2")``.
         outputs: which embeddings, of ``backbone`` and ``projection``.
         views: augmented views V per image, spent only when a need consumes views.
-        batch_views: queries sent to the encoder in one call, at most (memory; a tail is padded to full size).
+        batch_views: queries sent to the encoder in one call, at most (memory).
     """
 
     needs: tuple[str, ...]
@@ -105,10 +105,8 @@ class Extractor:
         size = max(1, self.plan.batch_views // max(1, self.plan.queries_per_image))
         parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
         for start in range(0, len(images), size):
-            rows = torch.arange(start, start + size).clamp_max(len(images) - 1)  # the tail repeats the last image
-            kept = min(size, len(images) - start)
-            batch_ids = [ids[row] for row in rows[:kept].tolist()]
-            batch = self._batch(images[rows].to(self.device), streams[rows].to(self.device), kept, batch_ids)
+            rows = slice(start, start + size)
+            batch = self._batch(images[rows].to(self.device), streams[rows].to(self.device), ids[rows])
             for name, columns in batch.items():
                 for column, values in columns.items():
                     parts[name].setdefault(column, []).append(values)
@@ -117,9 +115,7 @@ class Extractor:
             for name, columns in parts.items()
         }
 
-    def _batch(
-        self, images: torch.Tensor, streams: torch.Tensor, kept: int, ids: list[str]
-    ) -> dict[str, dict[str, np.ndarray]]:
+    def _batch(self, images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> dict[str, dict[str, np.ndarray]]:
         plan = self.plan
         started = time.perf_counter()
         views = make_views(images, streams, self.augmentation, views=plan.views) if plan.augmented else None
@@ -134,8 +130,8 @@ class Extractor:
             started = time.perf_counter()
             columns: dict[str, np.ndarray] = {}
             for output in plan.outputs:
-                by_view = of_views[output].unflatten(0, (-1, plan.views))[:kept] if of_views else None
-                by_image = of_plain[output][:kept] if of_plain else None
+                by_view = of_views[output].unflatten(0, (-1, plan.views)) if of_views else None
+                by_image = of_plain[output] if of_plain else None
                 for embeddings in (by_view, by_image):
                     if embeddings is not None:
                         _check_embeddings(f"encoder {name}, {output}", embeddings, ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,14 @@ from pipelines.errors import UserError
 from pipelines.layers import ATTEMPTS, ShardJob, rejected_samples, remaining, sample_table, shard_jobs
 from pipelines.methods import build
 from pipelines.pretrain import describe
-from pipelines.readers import compact, read_chunks
+from pipelines.readers import ReadOrder, compact, read_chunks
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
 
 READERS_PER_ACTOR = 2
+SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
 COMPACTED = 32  # shards per compaction task
 
 
@@ -103,7 +104,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(resources.encoder_actors, max(1, chunks))
-    rows = [{"job": pickle.dumps(job), "order": pickle.dumps(job.order())} for job in jobs]
+    rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
     items = ray.data.from_items(rows, override_num_blocks=len(rows))
     receipts = items.map_batches(
         read_chunks,
@@ -129,9 +130,22 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
-            progress.update(task, completed=total.images)
+            rate = total.images / (time.perf_counter() - started)
+            progress.update(task, completed=total.images, note=f"  {rate:.0f} images/s")
     total.wall = time.perf_counter() - started
     return total
+
+
+def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
+    """Each shard once for several jobs: reading a shard costs the same however few of its samples are wanted."""
+    by_shard: dict[tuple[str, str], list[ShardJob]] = {}
+    for job in jobs:
+        by_shard.setdefault((job.source, job.item.name), []).append(job)
+    for same in by_shard.values():
+        for start in range(0, len(same), SHARES):
+            first = same[start]
+            shares = tuple(job.share() for job in same[start : start + SHARES])
+            yield ReadOrder(first.source, first.reader, first.item, shares)
 
 
 class _EncodeChunks:
@@ -145,13 +159,12 @@ class _EncodeChunks:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         row = batch.to_pylist()[0]
-        job: ShardJob = pickle.loads(row["job"])
         receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0}
         receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
         receipt["error"] = row["error"]
         if not row["error"]:
             try:
-                receipt |= self._encode(job, row["chunk"], row["keys"], row["images"])
+                receipt |= self._encode(pickle.loads(row["job"]), row["chunk"], row["keys"], row["images"])
             except (NumericError, ShapeError) as error:  # the encoder is at fault: stop and name the sample
                 receipt["error"] = str(error)
         return pa.table({name: [value] for name, value in receipt.items()})

@@ -6,6 +6,7 @@ for which samples. So what is there is done, what is missing is to do, and writi
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.errors import UserError
 from pipelines.pretrain import describe
-from pipelines.readers import Compaction, ReadOrder
+from pipelines.readers import Compaction, Share
 from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits
 
@@ -95,7 +96,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What one reader task streams: one shard for one layer. Plain data; a function of the config alone."""
+    """One shard for one layer: the unit that is planned and compacted. Plain data; a function of the config alone."""
 
     folder: SeedFolder
     layer: Layer
@@ -123,9 +124,9 @@ class ShardJob:
         """The layer and the selection of samples: another selection never meets these files."""
         return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
 
-    def order(self) -> ReadOrder:
-        """What the reader has to know."""
-        return ReadOrder(self.source, self.reader, self.item, self.wanted, self.chunk, self.skip)
+    def share(self) -> Share:
+        """What the reader has to find and to skip."""
+        return Share(pickle.dumps(self), frozenset(self.wanted), self.chunk, self.skip)
 
     def compaction(self) -> Compaction:
         """The files of the shard, for `readers.compact`."""

@@ -12,51 +12,83 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines import storage
-from pipelines.sources import Item, SourceConfig
+from pipelines.sources import Item, Sample, SourceConfig
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one job wants of a shard: its keys, in chunks by position in the stream, without the chunks to skip."""
+
+    job: bytes
+    wanted: frozenset[str]
+    chunk: int
+    skip: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """One shard to stream: the wanted keys in chunks by their position in the stream, without the chunks to skip."""
+    """One shard to stream once for all the jobs that want samples of it."""
 
     source: str
     reader: SourceConfig
     item: Item
-    wanted: tuple[str, ...]
-    chunk: int
-    skip: frozenset[int] = frozenset()
+    shares: tuple[Share, ...]
+
+
+class _Filling:
+    """The chunk of one share that is being filled."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.keys: list[str] = []
+        self.images: list[bytes] = []
+        self.chunk = 0
+        self.seen = 0
+
+    def add(self, sample: Sample) -> pa.Table | None:
+        """Take a sample; returns the row of a chunk that is full and not to be skipped."""
+        self.keys.append(sample.key)
+        self.images.append(sample.image)
+        self.seen += 1
+        if len(self.keys) < self.share.chunk and self.seen < len(self.share.wanted):
+            return None
+        done = self.chunk in self.share.skip
+        row = None if done else _row(self.share.job, self.chunk, self.keys, self.images, "")
+        self.keys, self.images, self.chunk = [], [], self.chunk + 1
+        return row
 
 
 def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
     """Stream one shard, one row per chunk of encoded images.
 
     Args:
-        batch: one row with ``order`` (a pickled `ReadOrder`) and ``job`` (bytes that go along).
+        batch: one row with ``order``, a pickled `ReadOrder`.
 
     Yields:
         Rows of job, chunk, keys, images, error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
-    job = batch["job"][0].as_py()
-    keys: list[str] = []
-    images: list[bytes] = []
-    chunk, seen = 0, 0
     place = f"{order.source}, shard {order.item.name}"
+    fillings = [_Filling(share) for share in order.shares]
+    takers: dict[str, list[_Filling]] = {}
+    for filling in fillings:
+        for key in filling.share.wanted:
+            takers.setdefault(key, []).append(filling)
     try:
-        for sample in order.reader.read(order.item, set(order.wanted)):
-            keys.append(sample.key)
-            images.append(sample.image)
-            seen += 1
-            if len(keys) == order.chunk or seen == len(order.wanted):
-                if chunk not in order.skip:
-                    yield _row(job, chunk, keys, images, "")
-                keys, images, chunk = [], [], chunk + 1
+        for sample in order.reader.read(order.item, set(takers)):
+            for filling in takers[sample.key]:
+                row = filling.add(sample)
+                if row is not None:
+                    yield row
     except (OSError, ValueError) as error:
-        yield _row(job, chunk, [], [], f"{place}: {error}")
+        yield _row(b"", 0, [], [], f"{place}: {error}")
         return
-    if seen != len(order.wanted):
-        problem = f"{place}: {seen} of {len(order.wanted)} samples found; it changed since the roles were drawn"
-        yield _row(job, chunk, [], [], problem)
+    for filling in fillings:
+        asked = len(filling.share.wanted)
+        if filling.seen != asked:
+            problem = f"{filling.seen} of {asked} samples found; it changed since the roles were drawn"
+            yield _row(b"", 0, [], [], f"{place}: {problem}")
+            return
 
 
 def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], error: str) -> pa.Table:

@@ -29,7 +29,7 @@ from pipelines.errors import UserError
 from pipelines.layers import load_features, rejected_samples, shard_jobs
 from pipelines.methods import build
 from pipelines.pretrain import describe
-from pipelines.readers import Compaction, ReadOrder, compact, read_chunks
+from pipelines.readers import Compaction, ReadOrder, Share, compact, read_chunks
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits, load_images
 from tests.conftest import small_config
@@ -244,32 +244,45 @@ def keys_of(folder: Path) -> set[str]:
     return {name.partition("/")[2] for name in Splits.load(str(folder / "seed-0")).ids(ROLES)}
 
 
-def orders(path: Path, wanted: tuple[str, ...], skip: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
-    """What a reader emits for one shard."""
+def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
+    """What a reader emits for one shard of samples s0000, s0001, ...; one share per tuple, called a, b, ..."""
     source = SourceConfig(kind="shards", path=str(path))
-    order = ReadOrder("pool", source, source.items()[0], wanted, chunk=3, skip=skip)
-    table = pa.table({"order": [pickle.dumps(order)], "job": [b"job"]})
+    shares = tuple(
+        Share(name.encode(), frozenset(f"s{number:04d}" for number in numbers), 3, skip)
+        for name, numbers in zip("abc", wanted, strict=False)
+    )
+    order = ReadOrder("pool", source, source.items()[0], shares)
+    table = pa.table({"order": [pickle.dumps(order)]})
     return [row for part in read_chunks(table) for row in part.to_pylist()]
 
 
 def test_a_reader_emits_chunks_of_wanted_samples_and_skips_done_ones(tmp_path: Path) -> None:
     (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
-    wanted = tuple(f"s{number:04d}" for number in (1, 2, 4, 5, 6, 9, 15))
-    rows = orders(tmp_path / "pool.tar", wanted)
+    wanted = (1, 2, 4, 5, 6, 9, 15)
+    rows = emitted(tmp_path / "pool.tar", wanted)
     assert [row["chunk"] for row in rows] == [0, 1, 2]
-    assert [key for row in rows for key in row["keys"]] == list(wanted)
+    assert [key for row in rows for key in row["keys"]] == [f"s{number:04d}" for number in wanted]
     assert rows[2]["images"] == [image_bytes(15)]
-    assert orders(tmp_path / "pool.tar", wanted, frozenset({1})) == [rows[0], rows[2]]
+    assert emitted(tmp_path / "pool.tar", wanted, skip=frozenset({1})) == [rows[0], rows[2]]
+
+
+def test_a_reader_serves_several_jobs_in_one_pass_as_it_serves_each(tmp_path: Path) -> None:
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
+    one, two = (0, 3, 4, 5, 19), (3, 4, 7, 8)
+    together = emitted(tmp_path / "pool.tar", one, two)
+    for name, wanted in ((b"a", one), (b"b", two)):
+        mine = [{**row, "job": b"a"} for row in together if row["job"] == name]
+        assert mine == emitted(tmp_path / "pool.tar", wanted)
 
 
 def test_a_reader_tells_when_a_shard_shrank_or_broke(tmp_path: Path) -> None:
-    wanted = tuple(f"s{number:04d}" for number in (1, 2, 4, 25))
+    wanted = (1, 2, 4, 25)
     (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
-    rows = orders(tmp_path / "pool.tar", wanted)
+    rows = emitted(tmp_path / "pool.tar", wanted)
     assert rows[0]["error"] == ""
     assert rows[-1]["error"] == "pool, shard pool: 3 of 4 samples found; it changed since the roles were drawn"
     (tmp_path / "pool.tar").write_bytes(shard_bytes(range(30))[:8000])
-    rows = orders(tmp_path / "pool.tar", wanted)
+    rows = emitted(tmp_path / "pool.tar", wanted)
     assert rows[-1]["error"].startswith("pool, shard pool: damaged at byte")
 
 
