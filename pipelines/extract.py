@@ -110,7 +110,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
         read_chunks,
         batch_size=1,
         batch_format="pyarrow",
-        compute=TaskPoolStrategy(size=READERS_PER_ACTOR * actors),  # more only start processes that wait
+        compute=TaskPoolStrategy(size=min(len(rows), READERS_PER_ACTOR * actors)),  # more would only wait
         num_cpus=resources.reader_cpus,
     ).map_batches(
         _EncodeChunks,
@@ -180,7 +180,7 @@ class _EncodeChunks:
         good = [key for key, state in zip(keys, status, strict=True) if state == "ok"]
         extractor = self._extractor(job)
         extractor.seconds = Seconds()
-        columns: dict[str, dict[str, np.ndarray]] = {str(epoch): {} for epoch in job.layer.epochs}
+        columns: dict[str, dict[str, np.ndarray]] = {_named(job, epoch): {} for epoch in job.layer.epochs}
         if good:
             columns = extractor(
                 torch.from_numpy(np.stack(decoded)),
@@ -190,7 +190,7 @@ class _EncodeChunks:
         seconds |= asdict(extractor.seconds)
         started = time.perf_counter()
         for epoch in job.layer.epochs:
-            storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[str(epoch)]))
+            storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[_named(job, epoch)]))
         seconds["commit"] = time.perf_counter() - started
         queries = len(good) * job.layer.plan().queries_per_image * len(job.layer.epochs)
         return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": queries} | seconds
@@ -203,7 +203,7 @@ class _EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {
-                    str(epoch): trained.load(epoch, job.decoder.channels)
+                    _named(job, epoch): trained.load(epoch, job.decoder.channels)
                     .to(self.device)
                     .to(memory_format=torch.channels_last)
                     for epoch in layer.epochs
@@ -213,6 +213,11 @@ class _EncodeChunks:
                 self.device,
             )
         return self.extractors[name]
+
+
+def _named(job: ShardJob, epoch: int) -> str:
+    """A checkpoint as errors call it."""
+    return f"{job.layer.encoder} at epoch {epoch}"
 
 
 def _begin_attempt(job: ShardJob, chunk: int) -> bool:

@@ -217,7 +217,7 @@ def spoil(folder: Path, epoch: int = 3) -> None:
 
 def test_an_encoder_that_returns_nan_stops_the_run_naming_a_sample(folder: Path) -> None:
     spoil(folder)
-    with pytest.raises(UserError, match=r"encoder 3, projection: embedding is NaN .* first digits/\d{4}"):
+    with pytest.raises(UserError, match=r"encoder target at epoch 3, \w+: embedding is NaN .* first digits/\d{4}"):
         extraction(folder, config_with())
 
 
