@@ -255,3 +255,7 @@ def guarded(command: Callable[[], Any]) -> None:
     except Interrupted:
         print("encoder-audit: interrupted; run the same command again to continue", file=sys.stderr)  # noqa: T201
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[dict[str, Any], float]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments],
+        [sys.executable, "-m", "pipelines.cli", *arguments],
         check=True,
         cwd=ROOT,
         env=environment,

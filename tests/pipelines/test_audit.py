@@ -229,7 +229,7 @@ def test_shards_and_run_folder_on_an_object_store(s3: str, tmp_path: Path) -> No
 
     def command(*arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        code = [sys.executable, "-c", "from pipelines.cli import main; main()", *arguments]
+        code = [sys.executable, "-m", "pipelines.cli", *arguments]
         return subprocess.run(code, check=True, env=environment, capture_output=True, text=True).stderr
 
     command("shards", "import", "digits", f"{s3}/digits")

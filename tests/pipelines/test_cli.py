@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -201,3 +202,24 @@ def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) 
         time.sleep(0.2)
     assert ray_processes(process.pid) == []
     assert list(folder.rglob("state.pt"))
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes_is_joined_and_left_running(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    """The nodes are processes of this host; the command finds them by address and gives the same scores."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        arguments = ["audit", str(config), "--out", str(tmp_path / "run"), "--address", cluster.address]
+        code = [sys.executable, "-m", "pipelines.cli", *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(cluster.list_all_nodes()) == 2
+    finally:
+        cluster.shutdown()
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "run", finished_run)]
+    for mine, other in zip(*(report["attacks"] for report in reports), strict=True):
+        assert mine["auc"]["value"] == pytest.approx(other["auc"]["value"], abs=1e-3)
