@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +52,32 @@ def small_config(**sections: Any) -> dict[str, Any]:
         "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
     }
     return config | sections
+
+
+START_SECONDS = 300  # what a process may take to start Ray and work, on a busy machine
+
+
+@contextmanager
+def background(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``python -m ...`` in a process group of its own, with a Ray of its own; nothing of it is left afterwards."""
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = [sys.executable, "-m", *arguments]
+    process = subprocess.Popen(command, start_new_session=True, env=environment, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Wait for something that a running process brings about; fail when it ends or takes too long."""
+    end = time.monotonic() + START_SECONDS
+    while not condition():
+        assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

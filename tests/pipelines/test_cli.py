@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from pipelines import cli
-from tests.conftest import small_config
+from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 
 
@@ -179,28 +179,19 @@ def ray_processes(group: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
 def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000"],
-        start_new_session=True,
-        env=environment,
-        stderr=subprocess.PIPE,
-    )
-    end = time.monotonic() + 120
-    while not list(folder.rglob("epoch-0001.safetensors")):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "run the same command again to continue" in err.decode()
-    assert "Traceback" not in err.decode()
-    end = time.monotonic() + 30
-    while ray_processes(process.pid) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert ray_processes(process.pid) == []
+    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
+    with background(*arguments) as process:
+        wait_until(lambda: list(folder.rglob("epoch-0001.safetensors")), process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert "run the same command again to continue" in err.decode()
+        assert "Traceback" not in err.decode()
+        end = time.monotonic() + 60
+        while ray_processes(process.pid) and time.monotonic() < end:
+            time.sleep(0.2)
+        assert ray_processes(process.pid) == []
     assert list(folder.rglob("state.pt"))
 
 

@@ -6,8 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from pipelines.pretrain import describe
 from pipelines.readers import Compaction, ReadOrder, Share, compact, read_chunks
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits, load_images
-from tests.conftest import small_config
+from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import image_bytes, shard_bytes
 
 ROLES = ("target-member", "target-nonmember")
@@ -124,25 +122,6 @@ def test_batches_chunks_and_workers_do_not_matter(
             np.testing.assert_allclose(one[need], two[need], atol=1e-5)
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """The command in a process group of its own, on a Ray of its own."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.extract", str(folder), *arguments],
-        start_new_session=True,
-        env=environment,
-        stderr=subprocess.PIPE,
-    )
-
-
-def wait_until(condition: Any, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def chunk_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "seed-0" / "features").rglob("*.parquet") if path.stem.count("-") == 2]
 
@@ -168,10 +147,8 @@ def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, fol
     reference = folder.parent / "reference"
     shutil.copytree(folder, reference)
     whole = extraction(reference, config)[0]
-    process = start(folder)
-    wait_until(lambda: len(chunk_files(folder)) >= 6, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with background("pipelines.extract", str(folder)) as process:
+        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
     settled = -1
     while settled != len(chunk_files(folder)):  # workers of a dead driver may finish the chunk they are at
         settled = len(chunk_files(folder))
@@ -194,14 +171,13 @@ def test_a_killed_actor_is_replaced_and_nothing_lost(folder: Path) -> None:
     reference = folder.parent / "reference"
     shutil.copytree(folder, reference)
     before = set(encoder_actors())
-    process = start(folder)
-    wait_until(lambda: len(chunk_files(folder)) >= 6, process)
-    victims = set(encoder_actors()) - before
-    assert victims
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
-    process.wait(timeout=180)
-    assert process.returncode == 0
+    with background("pipelines.extract", str(folder)) as process:
+        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
+        victims = set(encoder_actors()) - before
+        assert victims
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        assert process.wait(timeout=300) == 0
     extraction(reference, config)
     assert_same(parquet_contents(folder), parquet_contents(reference))
 

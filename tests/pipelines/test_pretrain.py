@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,7 @@ from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig, parse
 from pipelines.errors import UserError
 from pipelines.pretrain import describe
-from tests.conftest import small_config
+from tests.conftest import background, small_config, wait_until
 
 
 def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunConfig:
@@ -86,17 +82,10 @@ def test_a_killed_training_continues_and_ends_the_same(local_ray: None, tmp_path
     config = config_with(600, [100])
     whole = train(config, tmp_path / "whole")
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    arguments = [sys.executable, "-m", "pipelines.pretrain", str(tmp_path / "small.yaml"), "--out", f"{tmp_path}/run"]
-    process = subprocess.Popen(arguments, start_new_session=True, env=environment)
     place = tmp_path / "run" / "seed-0" / "encoders" / "target"
-    end = time.monotonic() + 120
-    while not (place / "state" / "state.pt").exists():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    arguments = ("pipelines.pretrain", str(tmp_path / "small.yaml"), "--out", f"{tmp_path}/run")
+    with background(*arguments) as process:
+        wait_until((place / "state" / "state.pt").exists, process)
     time.sleep(5)  # Ray's processes see that their driver is gone
     assert not (place / "encoder.json").exists()
     resumed = train(config, tmp_path / "run")
