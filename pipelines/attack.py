@@ -10,7 +10,7 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -183,7 +183,7 @@ def _attack(config: RunConfig, task: Task) -> None:
     member = _members(splits, evaluated)
     columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
     if task.control is not None:
-        columns["control"] = _control_scores(config, task, evaluated)
+        columns["control"] = _control_scores(config, task, method, evaluated)
     metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed)
     place = task.folder.attack(task.name)
     storage.write_table(f"{place}/scores.parquet", pa.table(columns))
@@ -246,11 +246,10 @@ def _members(splits: Splits, features: Features) -> np.ndarray:
     return np.array([name in members for name in features.ids])
 
 
-def _control_scores(config: RunConfig, task: Task, evaluated: Features) -> np.ndarray:
-    """The same attack, fitted in the same way, on an encoder that saw neither group."""
+def _control_scores(config: RunConfig, task: Task, method: Attack, evaluated: Features) -> np.ndarray:
+    """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
     attack, control = task.attack, task.control
     assert control is not None
-    method = attack.method()(attack.parameters(), seed=task.folder.seed)
     splits = Splits.load(task.folder.path)
     epoch = _epoch_of(config, control, task.epoch)
     features = load_features(config, task.folder, control, epoch, task.output, attack.needs(), TARGET_ROLES)
@@ -259,15 +258,14 @@ def _control_scores(config: RunConfig, task: Task, evaluated: Features) -> np.nd
         known = [name for name in splits.ids(KNOWN_ROLES) if name in row_of]
         members = set(splits.ids(["known-member"]))
         rows = features.take(np.array([row_of[name] for name in known]))
+        method = attack.method()(attack.parameters(), seed=task.folder.seed)
         method.fit(LabelledFeatures(rows, np.array([name in members for name in known])))
-    else:
-        method.fit(_reference(config, task, splits)[0])
     return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))
 
 
 def _packed(state: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **state)
+    np.savez_compressed(buffer, **cast(Any, state))
     return buffer.getvalue()
 
 

@@ -195,12 +195,12 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
     """All (layer, shard) pairs of one demand, in a fixed order."""
     splits = Splits.load(folder.path)
     decoder = config.data.decoder()
+    shards = [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
     for layer in _layers(demand, config, folder, plan=plan):
-        for source, model in config.data.sources.items():
-            for item in model.items():
-                wanted = sorted(splits.keys(source, item.name, layer.roles))
-                if wanted:
-                    yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+        for source, model, item in shards:
+            wanted = sorted(splits.keys(source, item.name, layer.roles))
+            if wanted:
+                yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
 
 
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ What cannot be used is listed with its place and reason; the run goes on while t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mi_core.images import Decoder, ImageError, decode_and_hash
 from pipelines.errors import UserError
-from pipelines.sources import Item, Problem, SourceConfig
+from pipelines.sources import Item, Problem, Sample, SourceConfig
 
 SHOWN = 3  # unusable samples named in an error
 
@@ -97,21 +97,31 @@ def _named(bad: Rejection) -> str:
     return f"{place}: {bad.reason}"
 
 
+def usable(source: SourceConfig, item: Item, decoder: Decoder) -> Iterator[tuple[Sample, str] | Problem]:
+    """Everything in an item, in order: a sample that decodes with the hash of its pixels, or a problem."""
+    for sample in source.scan(item):
+        if isinstance(sample, Problem):
+            yield sample
+            continue
+        try:
+            _, sha = decode_and_hash(sample.image, decoder)
+        except ImageError as error:
+            yield Problem(sample.key, f"undecodable: {error}")
+        else:
+            yield sample, sha
+
+
 def scan_item(source: SourceConfig, item: Item, decoder: Decoder) -> tuple[pa.Table, list[Problem]]:
     """Decode and hash one item: the usable samples (key, label, sha256) and the problems."""
     keys: list[str] = []
     labels: list[int | None] = []
     hashes: list[str] = []
     problems: list[Problem] = []
-    for sample in source.scan(item):
-        if isinstance(sample, Problem):
-            problems.append(sample)
+    for found in usable(source, item, decoder):
+        if isinstance(found, Problem):
+            problems.append(found)
             continue
-        try:
-            _, sha = decode_and_hash(sample.image, decoder)
-        except ImageError as error:
-            problems.append(Problem(sample.key, f"undecodable: {error}"))
-            continue
+        sample, sha = found
         keys.append(sample.key)
         labels.append(sample.label)
         hashes.append(sha)

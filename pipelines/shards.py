@@ -18,11 +18,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.images import Decoder, ImageError, decode_and_hash, image_info
+from mi_core.images import Decoder, image_info
 from pipelines import storage
 from pipelines.console import bars, say
 from pipelines.errors import UserError
-from pipelines.scan import Rejection
+from pipelines.scan import Rejection, usable
 from pipelines.sources import KINDS, TORCHVISION, Problem, Sample, SourceConfig, expand
 
 MOST_SAMPLES = 1024  # per shard
@@ -150,16 +150,12 @@ def _samples(source: SourceConfig, rejected: list[Rejection]) -> Iterator[tuple[
     """(shard/key, sample, pixel hash) of the samples that decode, in order; the others go on the list."""
     with bars("shards") as progress:
         for item in progress.track(source.items(), description="reading"):
-            for sample in source.scan(item):
-                if isinstance(sample, Problem):
-                    rejected.append(Rejection(source.kind, item.name, sample.key, sample.reason, sample.lost))
-                    continue
-                try:
-                    _, sha = decode_and_hash(sample.image, _ANY_SIZE)
-                except ImageError as error:
-                    rejected.append(Rejection(source.kind, item.name, sample.key, f"undecodable: {error}"))
-                    continue
-                yield f"{item.name}/{sample.key}", sample, sha
+            for found in usable(source, item, _ANY_SIZE):
+                if isinstance(found, Problem):
+                    rejected.append(Rejection(source.kind, item.name, found.key, found.reason, found.lost))
+                else:
+                    sample, sha = found
+                    yield f"{item.name}/{sample.key}", sample, sha
 
 
 def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:

@@ -113,10 +113,6 @@ class DataConfig(BaseModel):
         """The one decoder of the run."""
         return Decoder(self.image_size, self.channels)
 
-    def is_part(self, role: str) -> bool:
-        """Whether a role is a part of another role."""
-        return self.roles[role].source_name not in self.sources
-
     def check_sizes(self) -> None:
         """List every source, and compare role sizes with what can be counted without reading images.
 

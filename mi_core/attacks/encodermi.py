@@ -90,29 +90,45 @@ class EncoderMIThreshold(_Pairwise):
         return mean
 
 
-class EncoderMIVector(_Pairwise):
-    """EncoderMI-V: a fully connected network on the similarities in descending order."""
+class _Network(_Pairwise):
+    """A network on standardised similarities; what differs is how they enter, their scale and the network."""
 
-    name = "encodermi-v"
     Parameters = NetworkParameters
+    axis: int | None  # over which the reference's mean and deviation are taken
+    batch_size: int  # of scoring
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        raise NotImplementedError
+
+    def _network(self, width: int) -> nn.Module:
+        raise NotImplementedError
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        vectors = self._sorted(features)
-        scale = _scale(vectors, axis=0)
+        inputs = self._inputs(features)
+        scale = _scale(inputs, axis=self.axis)
         network = mlp.fit(
-            lambda: self._network(vectors.shape[1]), _standardised(vectors, scale), member, **_training(self)
+            lambda: self._network(inputs.shape[1]), _standardised(inputs, scale), member, **_training(self)
         )
         return scale | _weights(network) | {"threshold": np.array(0.0)}
 
     def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        vectors = self._sorted(features)
-        return mlp.predict(_restored(self._network(vectors.shape[1]), state), _standardised(vectors, state))
+        inputs = self._inputs(features)
+        network = _restored(self._network(inputs.shape[1]), state)
+        return mlp.predict(network, _standardised(inputs, state), batch_size=self.batch_size)
+
+
+class EncoderMIVector(_Network):
+    """EncoderMI-V: a fully connected network on the similarities in descending order."""
+
+    name = "encodermi-v"
+    axis = 0
+    batch_size = 8192
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return -np.sort(-self._similarities(features), axis=1)
 
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
-
-    def _sorted(self, features: Features) -> npt.NDArray[np.float32]:
-        return -np.sort(-self._similarities(features), axis=1)
 
 
 class DeepSets(nn.Module):
@@ -129,23 +145,18 @@ class DeepSets(nn.Module):
         return logits
 
 
-class EncoderMISet(_Pairwise):
+class EncoderMISet(_Network):
     """EncoderMI-S: a permutation-invariant network on the set of similarities."""
 
     name = "encodermi-s"
-    Parameters = NetworkParameters
+    axis = None
+    batch_size = 2048
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        sets = self._similarities(features)
-        scale = _scale(sets, axis=None)
-        network = mlp.fit(
-            lambda: DeepSets(self.parameters.hidden), _standardised(sets, scale), member, **_training(self)
-        )
-        return scale | _weights(network) | {"threshold": np.array(0.0)}
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return self._similarities(features)
 
-    def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        network = _restored(DeepSets(self.parameters.hidden), state)
-        return mlp.predict(network, _standardised(self._similarities(features), state), batch_size=2048)
+    def _network(self, width: int) -> nn.Module:
+        return DeepSets(self.parameters.hidden)
 
 
 def best_threshold(scores: npt.NDArray[np.float64], member: npt.NDArray[np.bool_]) -> float:
