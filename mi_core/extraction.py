@@ -118,7 +118,9 @@ class Extractor:
     def _batch(self, images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> dict[str, dict[str, np.ndarray]]:
         plan = self.plan
         started = time.perf_counter()
-        views = make_views(images, streams, self.augmentation, views=plan.views) if plan.augmented else None
+        views = None
+        if plan.augmented:
+            views = make_views(images, streams, self.augmentation, views=plan.views, size=self._size())
         plain = clean(images) if plan.plain else None
         self.seconds.augment += time.perf_counter() - started
         result: dict[str, dict[str, np.ndarray]] = {}
@@ -140,6 +142,11 @@ class Extractor:
             self.seconds.features += time.perf_counter() - started
             result[name] = columns
         return result
+
+    def _size(self) -> int | None:
+        """Side of the views: what the encoders take, where they agree on one; they resize others themselves."""
+        sizes = {encoder.size for encoder in self.encoders.values()}
+        return sizes.pop() if len(sizes) == 1 else None
 
     def _embed(self, name: str, encoder: Encoder, images: torch.Tensor, ids: list[str]) -> dict[str, torch.Tensor]:
         half = self.plan.precision == "bfloat16"

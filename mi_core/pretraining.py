@@ -1,15 +1,14 @@
-"""One worker's part of a pre-training run: seeded order, batched views, optimiser steps, resumable state.
+"""One worker's part of a pre-training run: batched views, optimiser steps, resumable state.
 
-The images stay on the device as uint8 and are augmented there in batch. Everything random is a function of
-(seed, purpose "train", source, key, epoch, view) or of (seed, epoch), so a run that stops and resumes, and a
-run on another number of workers, see the same views in the same order.
+Everything random is a function of (seed, purpose "train", source, key, epoch, view) or of (seed, epoch), so a run that
+stops and resumes, and a run on another number of workers, see the same views in the same order.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,55 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 from mi_core.augmentations.views import Augmentation
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.encoders import build_backbone
-from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
-from mi_core.streams import stream_keys
-
-
-@dataclass(frozen=True)
-class OptimizerParameters:
-    """AdamW or SGD with linear warm-up and a constant or cosine learning rate.
-
-    ``warmup`` is the share of all steps over which the rate rises from 0.
-    """
-
-    name: str = "adamw"
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    momentum: float = 0.9
-    schedule: str = "constant"
-    warmup: float = 0.03
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, ("adamw", "sgd"))
-        check_choice("optimizer.schedule", self.schedule, ("constant", "cosine"))
-        check_range("optimizer.learning_rate", self.learning_rate, 0, open_low=True)
-        check_range("optimizer.weight_decay", self.weight_decay, 0)
-        check_range("optimizer.momentum", self.momentum, 0, 1)
-        check_range("optimizer.warmup", self.warmup, 0, 1)
-
-    def build(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser over all weights of ``module``, in its fused form."""
-        if self.name == "sgd":
-            return torch.optim.SGD(
-                module.parameters(),
-                lr=self.learning_rate,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                fused=True,
-            )
-        return torch.optim.AdamW(module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
-
-    def rate(self, step: int, steps: int) -> float:
-        """Learning rate of step ``step`` (from 0) of ``steps``."""
-        warm = round(self.warmup * steps)
-        if step < warm:
-            return self.learning_rate * (step + 1) / warm
-        if self.schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+from mi_core.optimizers import OptimizerParameters
+from mi_core.training_data import Batch, TrainingImages
 
 
 @dataclass(frozen=True)
@@ -83,6 +40,7 @@ class PretrainingParameters:
     epochs: int = 200
     batch_size: int = 256
     precision: str = "float32"
+    compile: bool = False
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
 
@@ -96,24 +54,22 @@ class PretrainingParameters:
 
 
 class Pretrainer:
-    """Trains one encoder on images that fit the device.
+    """Trains one encoder.
 
     Args:
-        images: (N, C, H, W) uint8, the members, in the same order on every worker.
-        names: (source, key) of each of the N images.
+        data: this worker's batches.
         augmentation: the recipe of training views.
         parameters: architecture, objective, optimiser, epochs, global batch size, precision.
-        seed: of the weights, the order and the views.
-        device: where images and weights live.
+        seed: of the weights.
+        device: where the weights live.
 
     Raises:
-        ConfigError: the batch is larger than the data or not divisible by the number of workers.
+        ConfigError: the objective does not fit the data, the batch or the backbone.
     """
 
     def __init__(
         self,
-        images: torch.Tensor,
-        names: Sequence[tuple[str, str]],
+        data: TrainingImages,
         augmentation: Augmentation,
         parameters: PretrainingParameters,
         *,
@@ -121,35 +77,37 @@ class Pretrainer:
         device: torch.device | str = "cpu",
     ) -> None:
         self.rank, self.workers = world()
-        if parameters.batch_size > len(images):
-            raise ConfigError(
-                f"batch_size = {parameters.batch_size} exceeds the {len(images)} images trained on; lower it"
-            )
-        if parameters.batch_size % self.workers:
-            raise ConfigError(f"batch_size = {parameters.batch_size} is not divisible by {self.workers} workers")
         self.device = torch.device(device)
         self.parameters = parameters
-        self.seed = seed
-        self.images = images.to(self.device)
-        self.streams = _streams(seed, names).to(self.device)
+        self.data = data
         self.augmentation = augmentation
-        channels = images.shape[1]
-        self.module = seeded(digest64(seed, "weights"), lambda: _module(parameters, channels))
+        OBJECTIVES[parameters.objective].check(
+            objective_parameters(parameters),
+            batch_size=parameters.batch_size,
+            images=data.count,
+            workers=self.workers,
+        )
+        self.module = seeded(digest64(seed, "weights"), lambda: _module(parameters, data.channels, data.size))
         self.module.to(self.device, memory_format=torch.channels_last)
         self.mean, self.std = (
-            _channelwise(values, channels, self.device) for values in (parameters.mean, parameters.std)
+            channelwise(values, data.channels).to(self.device) for values in (parameters.mean, parameters.std)
         )
-        if self.workers > 1 and self.device.type == "cuda":
+        if self.workers > 1 and self.device.type == "cuda" and self.module.sync_batch_norm:
             self.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.module)
-        self.trained = DistributedDataParallel(self.module) if self.workers > 1 else self.module
+        self.trained: nn.Module = self.module
+        if parameters.compile:
+            self.trained = torch.compile(self.trained)  # type: ignore[assignment]
+        if self.workers > 1:
+            self.trained = DistributedDataParallel(self.trained)
         self.optimizer = parameters.optimizer.build(self.module)
         self.epoch = 0
         self.losses: list[float] = []
+        self.rate = 0.0
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps per epoch; an incomplete last batch is left out."""
-        return len(self.images) // self.parameters.batch_size
+    def steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.parameters.epochs * self.data.steps
 
     def train_epoch(self, progress: Callable[[int], None] | None = None) -> float:
         """One pass over the data; returns the mean loss over steps and workers and appends it to ``losses``.
@@ -159,55 +117,70 @@ class Pretrainer:
         """
         self.trained.train()
         total = torch.zeros((), device=self.device)
-        for index, rows in enumerate(self._batches()):
-            self._set_rate(self.epoch * self.steps_per_epoch + index)
-            total += self._step(rows)
+        index = -1
+        for index, batch in enumerate(self.data.epoch(self.epoch)):
+            self._set_rate(self.epoch * self.data.steps + index)
+            total += self._step(batch, self.epoch * self.data.steps + index)
             if progress is not None:
                 progress(index)
+        if index + 1 != self.data.steps:
+            raise RuntimeError(f"epoch {self.epoch + 1} had {index + 1} batches instead of {self.data.steps}")
         if self.workers > 1:
             dist.all_reduce(total)
-        loss = float(total) / (self.steps_per_epoch * self.workers)
+        loss = float(total) / (self.data.steps * self.workers)
         if not math.isfinite(loss):
             raise NumericError(f"the loss of epoch {self.epoch + 1} is {loss}; lower optimizer.learning_rate")
         self.epoch += 1
         self.losses.append(loss)
         return loss
 
-    def _step(self, rows: torch.Tensor) -> torch.Tensor:
-        views = self.views(rows, self.epoch)
+    def _step(self, batch: Batch, step: int) -> torch.Tensor:
+        views = self.views(batch, self.epoch)
         enabled = self.parameters.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled):
-            loss: torch.Tensor = self.trained(views)
+            loss: torch.Tensor = self.trained(views, batch.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.module.after_step()
+        self.module.after_step((step + 1) / self.steps)
         return loss.detach()
 
-    def views(self, rows: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Normalised training views (B, V, C, H, W) of some rows in an epoch."""
-        images, streams = self.images[rows], self.streams[rows]
-        drawn = [
-            ((self.augmentation(images, streams, epoch=epoch, view=view) - self.mean) / self.std)
-            for view in range(self.module.views)
-        ]
-        return torch.stack(drawn, dim=1)
-
-    def _batches(self) -> Sequence[torch.Tensor]:
-        generator = torch.Generator().manual_seed(digest64(self.seed, "order", self.epoch) % 2**63)
-        order = torch.randperm(len(self.images), generator=generator)
-        kept = order[: self.steps_per_epoch * self.parameters.batch_size]
-        own = kept.reshape(self.steps_per_epoch, -1)[:, self.rank :: self.workers]
-        return list(own.to(self.device))
+    def views(self, batch: Batch, epoch: int) -> torch.Tensor:
+        """Normalised training views (B, V, C, H, W) of a batch in an epoch."""
+        count, images = self.module.views, batch.images
+        index = torch.arange(count, device=images.device).repeat_interleave(len(images))
+        drawn = self.augmentation(images.repeat(count, 1, 1, 1), batch.streams.repeat(count), epoch=epoch, view=index)
+        normalised: torch.Tensor = (drawn - self.mean) / self.std
+        by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
+        return by_view
 
     def _set_rate(self, step: int) -> None:
-        rate = self.parameters.optimizer.rate(step, self.parameters.epochs * self.steps_per_epoch)
+        self.rate = self.parameters.optimizer.rate(step, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate
+
+    def start_from(self, encoder: Encoder) -> None:
+        """Take the backbone of another encoder, and those of its heads that fit in name and shape, before training.
+
+        Raises:
+            ConfigError: the backbones differ.
+        """
+        try:
+            self.module.backbone.load_state_dict(encoder.backbone.state_dict())
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the encoder started from has another backbone than {self.parameters.backbone}: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
+        for name in set(self.module.heads) & set(encoder.heads):
+            own, theirs = getattr(self.module, name).state_dict(), encoder.heads[name].state_dict()
+            if {key: value.shape for key, value in own.items()} == {key: value.shape for key, value in theirs.items()}:
+                getattr(self.module, name).load_state_dict(theirs)
+        self.module.restart()
 
     def encoder(self) -> Encoder:
-        """The encoder that an audit queries: backbone and projection with the normalisation built in."""
-        return Encoder(self.module.backbone, self.module.projection, self.mean, self.std)
+        """The encoder that an audit queries: backbone and heads with the normalisation built in."""
+        return _audited(self.module, self.mean, self.std)
 
     def state_bytes(self) -> bytes:
         """Everything that continuing needs: weights, optimiser, epoch, loss curve (tensors and plain values)."""
@@ -230,30 +203,24 @@ class Pretrainer:
         self.losses = state["losses"]
 
 
-def audited_encoder(parameters: PretrainingParameters, channels: int) -> Encoder:
+def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int, *, seed: int = 0) -> Encoder:
     """The encoder of a training run with fresh weights, ready for `checkpoint.load_weights`."""
-    module = seeded(0, lambda: _module(parameters, channels))
-    mean, std = (_channelwise(values, channels, torch.device("cpu")) for values in (parameters.mean, parameters.std))
-    return Encoder(module.backbone, module.projection, mean, std)
+    module = seeded(seed, lambda: _module(parameters, channels, image_size))
+    return _audited(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
 
 
-def _module(parameters: PretrainingParameters, channels: int) -> nn.Module:
-    objective = OBJECTIVES[parameters.objective]
-    settings = parameters.objective_parameters or objective.Parameters()
-    return objective(build_backbone(parameters.backbone, channels), settings)
+def objective_parameters(parameters: PretrainingParameters) -> Any:
+    """The settings of the objective, its defaults where none are given."""
+    return parameters.objective_parameters or OBJECTIVES[parameters.objective].Parameters()
 
 
-def _streams(seed: int, names: Sequence[tuple[str, str]]) -> torch.Tensor:
-    by_source: dict[str, list[int]] = {}
-    for row, (source, _) in enumerate(names):
-        by_source.setdefault(source, []).append(row)
-    streams = torch.empty(len(names), dtype=torch.int64)
-    for source, rows in by_source.items():
-        streams[rows] = stream_keys(seed, "train", source, [names[row][1] for row in rows])
-    return streams
+def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder:
+    heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
+    return Encoder(module.backbone, heads, mean, std)
 
 
-def _channelwise(values: tuple[float, ...], channels: int, device: torch.device) -> torch.Tensor:
-    if len(values) not in (1, channels):
-        raise ConfigError(f"{len(values)} values of mean or std for {channels} channels; give 1 or {channels}")
-    return torch.tensor(values, device=device).expand(channels).reshape(1, -1, 1, 1).clone()
+def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:
+    backbone = build_backbone(parameters.backbone, channels, image_size)
+    made: Any = OBJECTIVES[parameters.objective]
+    module: Objective = made(backbone, objective_parameters(parameters))
+    return module

@@ -63,9 +63,8 @@ class LabelledFeatures:
     def __post_init__(self) -> None:
         if self.member.shape != (len(self.features),):
             raise ShapeError(f"{self.member.shape} membership labels for {len(self.features)} samples")
-        members = int(self.member.sum())
-        if members == 0 or members == len(self.member):
-            raise ShapeError(f"a reference needs both classes, got {members} members of {len(self.member)} samples")
+        if self.member.all():
+            raise ShapeError(f"a reference needs non-members, all of its {len(self.member)} samples are members")
 
 
 @dataclass(frozen=True)

@@ -83,19 +83,23 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> list
 
     All words are unsigned 32-bit numbers held in int64 tensors of one shape.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    even = torch.stack([counter[0], counter[2]])  # both products of a round at once: half the operations
+    odd = torch.stack([counter[3], counter[1]])
+    keys = torch.stack([key[1], key[0]])
+    factors = even.new_tensor(_MULTIPLIERS).reshape(2, *[1] * (even.ndim - 1))
+    weyl = even.new_tensor(_WEYL).flip(0).reshape(factors.shape)
     for _ in range(_ROUNDS):
-        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
-        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return [c0, c1, c2, c3]
+        # c0, c1, c2, c3 = high(c2) ^ c1 ^ k0, low(c2), high(c0) ^ c3 ^ k1, low(c0)
+        high, low = _multiply(even, factors)
+        even = (high ^ odd ^ keys).flip(0)
+        odd = low
+        keys = (keys + weyl) & _MASK
+    return [even[0], odd[1], even[1], odd[0]]
 
 
-def _multiply(words: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low 32 bits of a 32 x 32-bit product, without leaving signed 64 bits."""
-    low_part = words * (factor & 0xFFFF)
-    high_part = words * (factor >> 16)  # both below 2^48
+def _multiply(words: torch.Tensor, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """High and low 32 bits of 32 x 32-bit products, without leaving signed 64 bits."""
+    low_part = words * (factors & 0xFFFF)
+    high_part = words * (factors >> 16)  # both below 2^48
     carry = (low_part >> 16) + (high_part & 0xFFFF)
     return (high_part >> 16) + (carry >> 16), ((carry & 0xFFFF) << 16) | (low_part & 0xFFFF)

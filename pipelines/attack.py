@@ -8,33 +8,35 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
 from mi_core.metrics.membership import evaluate
-from mi_core.metrics.utility import knn_accuracy, linear_probe
+from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.console import bars, say
 from pipelines.layers import load_features
+from pipelines.loading import load_images
 from pipelines.methods import build
-from pipelines.splits import Splits, load_images
+from pipelines.splits import Splits
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
 VERSION = 1
 KNOWN = "known"
+NONMEMBERS = "nonmembers"
 
 
 class AttackConfig(BaseModel):
@@ -44,7 +46,7 @@ class AttackConfig(BaseModel):
 
     attack: str
     target: str = Field(default="target", description="encoder attacked")
-    reference: str = Field(default="shadow", description="encoder the attack is fitted on, or 'known'")
+    reference: str = Field(default="shadow", description="encoder the attack is fitted on, known, or nonmembers")
 
     def method(self) -> type[Attack]:
         """The attack's class."""
@@ -61,9 +63,10 @@ class AttackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:
-        kind = KNOWN if self.reference == KNOWN else "shadow"
+        kind = self.reference if self.reference in (KNOWN, NONMEMBERS) else "shadow"
         if kind not in self.method().reference:
-            raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}")
+            fits = " or ".join(sorted(self.method().reference))
+            raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
         self.parameters()
         return self
 
@@ -86,9 +89,23 @@ class UtilityConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k: int = Field(default=20, ge=1, description="neighbours")
-    bank: tuple[str, ...] = Field(default=(), description="labelled roles; default: what the encoder was trained on")
+    k: tuple[int, ...] = Field(default=(20,), min_length=1, description="neighbours; several are tried one by one")
+    bank: tuple[str, ...] = Field(
+        default=(), description="labelled roles; default: downstream-train, else what the encoder was trained on"
+    )
     test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def _one_k(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1:
+            raise ValueError(f"k = {min(value)}, allowed: at least 1")
+        return value
 
 
 class ValidityConfig(BaseModel):
@@ -177,10 +194,10 @@ def _attack(config: RunConfig, task: Task) -> None:
     needs = attack.needs()
     reference, reference_encoder = _reference(config, task, splits)
     method.fit(reference)
-    target = load_features(config, task.folder, attack.target, task.epoch, task.output, needs, TARGET_ROLES)
-    evaluated = _evaluated(attack, splits, target)
+    target = load_features(config, task.folder, attack.target, task.epoch, task.output, needs, config.audited)
+    evaluated = _evaluated(config, attack, splits, target)
     scores = method.score(evaluated)
-    member = _members(splits, evaluated)
+    member = _members(splits, evaluated, config.audited[0])
     columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
     if task.control is not None:
         columns["control"] = _control_scores(config, task, method, evaluated)
@@ -210,6 +227,8 @@ def _attack(config: RunConfig, task: Task) -> None:
 
 
 TARGET_ROLES = ("target-member", "target-nonmember")
+CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
+BANK_ROLE = "downstream-train"
 SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
 KNOWN_ROLES = ("known-member", "known-nonmember")
 
@@ -217,14 +236,16 @@ KNOWN_ROLES = ("known-member", "known-nonmember")
 def _reference(config: RunConfig, task: Task, splits: Splits) -> tuple[LabelledFeatures, str]:
     """What the attack is fitted on, and the encoder it was queried from."""
     attack = task.attack
-    if attack.reference == KNOWN:
-        encoder, roles, members = attack.target, KNOWN_ROLES, "known-member"
-    else:
-        encoder, roles, members = attack.reference, SHADOW_ROLES, "shadow-member"
+    roles = config.reference_roles(attack)
+    encoder = attack.reference if attack.reference in config.encoders else attack.target
     epoch = _epoch_of(config, encoder, task.epoch)
     features = load_features(config, task.folder, encoder, epoch, task.output, attack.needs(), roles)
-    known = set(splits.ids([members]))
-    return LabelledFeatures(features, np.array([name in known for name in features.ids])), encoder
+    return LabelledFeatures(features, _reference_members(splits, features, roles)), encoder
+
+
+def _reference_members(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
+    members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
+    return np.array([name in members for name in features.ids])
 
 
 def _epoch_of(config: RunConfig, encoder: str, epoch: int) -> int:
@@ -233,16 +254,16 @@ def _epoch_of(config: RunConfig, encoder: str, epoch: int) -> int:
     return epoch if epoch in kept else kept[-1]
 
 
-def _evaluated(attack: AttackConfig, splits: Splits, target: Features) -> Features:
+def _evaluated(config: RunConfig, attack: AttackConfig, splits: Splits, target: Features) -> Features:
     """The samples an attack is judged on: those it was not fitted on."""
-    if attack.reference != KNOWN:
+    if attack.reference in config.encoders:
         return target
-    known = set(splits.ids(KNOWN_ROLES))
+    known = set(splits.ids(config.reference_roles(attack)))
     return target.take(np.array([name not in known for name in target.ids]))
 
 
-def _members(splits: Splits, features: Features) -> np.ndarray:
-    members = set(splits.ids(["target-member"]))
+def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
+    members = set(splits.ids([role]))
     return np.array([name in members for name in features.ids])
 
 
@@ -252,14 +273,13 @@ def _control_scores(config: RunConfig, task: Task, method: Attack, evaluated: Fe
     assert control is not None
     splits = Splits.load(task.folder.path)
     epoch = _epoch_of(config, control, task.epoch)
-    features = load_features(config, task.folder, control, epoch, task.output, attack.needs(), TARGET_ROLES)
+    features = load_features(config, task.folder, control, epoch, task.output, attack.needs(), config.audited)
     row_of = {name: row for row, name in enumerate(features.ids)}
-    if attack.reference == KNOWN:
-        known = [name for name in splits.ids(KNOWN_ROLES) if name in row_of]
-        members = set(splits.ids(["known-member"]))
-        rows = features.take(np.array([row_of[name] for name in known]))
+    if attack.reference not in config.encoders:
+        roles = config.reference_roles(attack)
+        known = load_features(config, task.folder, control, epoch, task.output, attack.needs(), roles)
         method = attack.method()(attack.parameters(), seed=task.folder.seed)
-        method.fit(LabelledFeatures(rows, np.array([name in members for name in known])))
+        method.fit(LabelledFeatures(known, _reference_members(splits, known, roles)))
     return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))
 
 
@@ -280,30 +300,43 @@ def blind_path(folder: SeedFolder) -> str:
 
 
 def _utility(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    labels = Splits.load(folder.path).labels()
+
+    def labelled(output: str, roles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        features = load_features(config, folder, encoder, epoch, output, ["embedding"], roles)
+        kept = features.take(np.array([labels.get(name) is not None for name in features.ids], dtype=bool))
+        return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
+
+    result: dict[str, Any] = {"probes": {}}
     bank_roles, test_roles = config.utility_roles(encoder)
-    splits = Splits.load(folder.path)
-    labels = splits.labels()
-    parts = []
-    for roles in (bank_roles, test_roles):
-        features = load_features(config, folder, encoder, epoch, "backbone", ["embedding"], roles)
-        known = np.array([labels.get(name) is not None for name in features.ids])
-        kept = features.take(known)
-        parts.append((kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)))
-    (bank, bank_labels), (test, test_labels) = parts
-    result: dict[str, Any] = {}
-    if len(bank) > config.utility.k and len(test):
-        result["knn"] = knn_accuracy(bank, bank_labels, test, test_labels, k=config.utility.k).as_json()
-        result["linear"] = linear_probe(bank, bank_labels, test, test_labels).as_json()
+    if bank_roles and test_roles:
+        bank, test = labelled("backbone", bank_roles), labelled("backbone", test_roles)
+        if len(test[1]):
+            for position, k in enumerate(config.utility.k):
+                if len(bank[1]) > k:
+                    name = f"knn_{k}" if position else "knn"
+                    result["probes"][name] = knn_accuracy(*bank, *test, k=k, device=device).as_json()
+            if len(np.unique(bank[1])) > 1:
+                result["probes"]["linear"] = linear_probe(*bank, *test, device=device).as_json()
+    roles = config.classifier_roles(encoder)
+    if all(roles) and roles:
+        train, unseen = (classifier_accuracy(*labelled("logits", group)) for group in roles)
+        result["classifier"] = {
+            "train_accuracy": train.as_json(),
+            "test_accuracy": unseen.as_json(),
+            "overfitting": overfitting_level(train, unseen).as_json(),
+        }
     storage.write_json(utility_path(folder, encoder, epoch), result)
 
 
 def _blind(config: RunConfig, folder: SeedFolder) -> None:
     splits = Splits.load(folder.path)
-    ids, images, _ = load_images(config.data, splits, TARGET_ROLES)
-    members = set(splits.ids(["target-member"]))
-    member = np.array([name in members for name in ids])
-    scores = blind_scores(images, member, seed=folder.seed)
-    storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))
+    loaded = load_images(config.data, splits, config.audited)
+    members = set(splits.ids(config.audited[:1]))
+    member = np.array([name in members for name in loaded.ids])
+    scores = blind_scores(loaded.images, member, seed=folder.seed)
+    storage.write_table(blind_path(folder), pa.table({"id": loaded.ids, "member": member, "score": scores}))
 
 
 if __name__ == "__main__":

@@ -6,77 +6,38 @@ Every mistake is one line naming the file, the field, the value and what is allo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mi_core.checks import ConfigError
 from mi_core.features import consumes
 from pipelines import storage
 from pipelines.attack import (
     ATTACK_CONFIGS,
+    BANK_ROLE,
+    CANDIDATE_ROLES,
     KNOWN,
     KNOWN_ROLES,
+    NONMEMBERS,
     SHADOW_ROLES,
     TARGET_ROLES,
     AttackConfig,
     UtilityConfig,
     ValidityConfig,
 )
+from pipelines.encoders import TAGS, EncoderConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import Demand, QueriesConfig
-from pipelines.pretrain import EncoderConfig
+from pipelines.resources import ResourcesConfig
 from pipelines.splits import DataConfig
 
 if TYPE_CHECKING:
     AnyAttack = AttackConfig
 else:
     AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # noqa: UP007
-
-
-class ResourcesConfig(BaseModel):
-    """What the stages may use of the cluster."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    train_workers: int = Field(default=1, ge=1, description="data-parallel workers per encoder")
-    train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
-    train_gpus: float = Field(default=0, ge=0, description="GPUs per training worker")
-    train_retries: int = Field(default=2, ge=0, description="restarts of a training run after a worker died")
-    encoder_actors: int = Field(default=2, ge=1, description="processes that query encoders")
-    actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
-    gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
-    reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
-    object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
-
-    def check(self, available: Mapping[str, float]) -> None:
-        """Refuse a cluster on which a stage could never be scheduled.
-
-        Raises:
-            UserError: naming the resource, what is asked and what is there.
-        """
-        cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
-        asked = self.encoder_actors * self.actor_cpus + self.reader_cpus
-        if asked > cpus + 1e-9:
-            raise UserError(
-                f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
-                "readers would never be scheduled; lower encoder_actors or actor_cpus"
-            )
-        training = self.train_workers * self.train_cpus
-        if training > cpus + 1e-9:
-            raise UserError(f"resources: train_workers x train_cpus = {training:g} CPUs, but Ray has {cpus:g}")
-        wanted = max(self.encoder_actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
-        if wanted > gpus + 1e-9:
-            raise UserError(
-                f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
-            )
-
-    def available_cpus(self) -> float:
-        """CPUs of the cluster that is connected."""
-        import ray
-
-        return float(ray.cluster_resources().get("CPU", 1.0))
 
 
 class RunConfig(BaseModel):
@@ -110,29 +71,83 @@ class RunConfig(BaseModel):
     def _check(self) -> RunConfig:
         for name, encoder in self.encoders.items():
             _check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
-            self._check_batch(f"encoders.{name}.batch_size", encoder)
+            if isinstance(encoder, TrainedConfig):
+                self._check_training(f"encoders.{name}", encoder)
+                self.members_of(name)
         for position, attack in enumerate(self.attacks):
             self._check_attack(f"attacks.{position}", attack)
         self._check_controls()
         return self
 
-    def _check_batch(self, place: str, encoder: EncoderConfig) -> None:
+    def _check_training(self, place: str, encoder: TrainedConfig) -> None:
         counts = [self.data.roles[role].count for role in encoder.train_on]
         members = None if None in counts else sum(count or 0 for count in counts)
         if members is not None and encoder.batch_size > members:
-            raise ValueError(f"{place} = {encoder.batch_size} exceeds the {members} members; lower it")
-        if encoder.batch_size % self.resources.train_workers:
-            workers = self.resources.train_workers
-            raise ValueError(f"{place} = {encoder.batch_size} is not divisible by resources.train_workers = {workers}")
+            raise ValueError(f"{place}.batch_size = {encoder.batch_size} exceeds the {members} members; lower it")
+        workers = self.resources.train_workers
+        if encoder.batch_size % workers:
+            raise ValueError(
+                f"{place}.batch_size = {encoder.batch_size} is not divisible by resources.train_workers = {workers}"
+            )
+        try:
+            encoder.check_data(
+                channels=self.data.channels, image_size=self.data.image_size, images=members, workers=workers
+            )
+        except ConfigError as error:
+            raise ValueError(f"{place}: {error}") from error
+
+    def members_of(self, name: str) -> set[str]:
+        """Roles that an encoder was trained on, with those of the encoders it started from."""
+        seen: list[str] = []
+        roles: set[str] = set()
+        step: str | None = name
+        while step is not None:
+            if step in seen:
+                raise ValueError(f"encoders.{name}.start goes in a circle: {' -> '.join((*seen, step))}")
+            if step not in self.encoders:
+                raise ValueError(f"encoders.{seen[-1]}.start = {step!r}, allowed: {', '.join(self.encoders)}")
+            seen.append(step)
+            encoder = self.encoders[step]
+            roles |= set(encoder.train_on)
+            step = encoder.start if isinstance(encoder, TrainedConfig) else None
+        return roles
+
+    @property
+    def audited(self) -> tuple[str, str]:
+        """The two roles that attacks tell apart: the one that may be members first."""
+        candidates = set(CANDIDATE_ROLES) <= set(self.data.roles)
+        return CANDIDATE_ROLES if candidates else TARGET_ROLES
+
+    def reference_roles(self, attack: AttackConfig) -> tuple[str, ...]:
+        """Roles that an attack is fitted on."""
+        if attack.reference == KNOWN:
+            return KNOWN_ROLES
+        return KNOWN_ROLES[1:] if attack.reference == NONMEMBERS else SHADOW_ROLES
+
+    def check_outputs(self, name: str, outputs: Sequence[str]) -> None:
+        """Raise UserError if attacks ask an encoder for an output that it does not have."""
+        asked = {output for demand in self.demands() if demand.encoder == name for output in demand.outputs}
+        missing = sorted(asked - set(outputs))
+        if missing:
+            raise UserError(
+                f"queries.outputs asks for {missing[0]!r}, but the encoder {name!r} has {', '.join(outputs)}; "
+                f"set queries.outputs=[{outputs[0]}]"
+            )
 
     def _check_attack(self, place: str, attack: AttackConfig) -> None:
-        references = [*self.encoders, KNOWN]
+        references = [*self.encoders, KNOWN, NONMEMBERS]
         if attack.target not in self.encoders:
             raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(self.encoders)}")
         if attack.reference not in references:
             raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(references)}")
-        known = attack.reference == KNOWN
-        _check_roles(place, (*TARGET_ROLES, *(KNOWN_ROLES if known else SHADOW_ROLES)), self.data)
+        _check_roles(place, (*self.audited, *self.reference_roles(attack)), self.data)
+        asked = (attack.target, attack.reference, self.control_of(attack))
+        for name, encoder in self.encoders.items():
+            if name in asked and isinstance(encoder, TrainedConfig):
+                try:
+                    self.check_outputs(name, encoder.outputs)
+                except UserError as error:
+                    raise ValueError(str(error)) from error
         if any(consumes(need) == "views" for need in attack.needs()) and self.queries.views < 2:
             raise ValueError(
                 f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "
@@ -149,7 +164,7 @@ class RunConfig(BaseModel):
             return
         if control not in self.encoders:
             raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(self.encoders)}")
-        seen = set(self.encoders[control].train_on) & {*TARGET_ROLES, *KNOWN_ROLES}
+        seen = self.members_of(control) & {*self.audited, *KNOWN_ROLES}
         if seen:
             raise ValueError(
                 f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
@@ -163,20 +178,40 @@ class RunConfig(BaseModel):
     def control_of(self, attack: AttackConfig) -> str | None:
         """The encoder on which an attack is repeated as a control: it saw none of the target's samples."""
         candidates = [self.validity.control] if self.validity.control else [attack.reference, *self.encoders]
-        audited = {*TARGET_ROLES, *KNOWN_ROLES}
         for name in candidates:
-            if name in self.encoders and name != attack.target and not audited & set(self.encoders[name].train_on):
+            if name in self.encoders and name != attack.target and (self.validity.control or self._saw_neither(name)):
                 return name
         return None
+
+    def _saw_neither(self, name: str) -> bool:
+        """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
+        encoder = self.encoders[name]
+        if isinstance(encoder, LoadedConfig):
+            return encoder.saw_nothing
+        start = encoder.start is None or self._saw_neither(encoder.start)
+        return start and not self.members_of(name) & {*self.audited, *KNOWN_ROLES}
 
     def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(bank, test) roles of the utility of an encoder; tested are only roles it was not trained on."""
         trained = self.encoders[encoder].train_on
-        bank = self.utility.bank or trained
+        labelled = tuple(role for role in (BANK_ROLE,) if role in self.data.roles)
+        bank = self.utility.bank or labelled or trained
         drawn = [name for name, role in self.data.roles.items() if role.source_name in self.data.sources]
         unseen = tuple(name for name in drawn if name not in {*trained, *bank})
         test = self.utility.test or (("downstream-test",) if "downstream-test" in self.data.roles else unseen)
-        return bank, test
+        return (bank, test) if bank else ((), ())
+
+    def classifier_roles(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """(trained on, unseen) roles on which a classifier trained here is judged; nothing for other encoders."""
+        encoder = self.encoders[name]
+        if not isinstance(encoder, TrainedConfig) or "logits" not in encoder.outputs:
+            return ()
+        _, test = self.utility_roles(name)
+        return encoder.train_on, tuple(role for role in test if role not in self.members_of(name))
+
+    def whole_roles(self, roles: Sequence[str]) -> list[str]:
+        """Those of some roles that are not parts of audited ones, which are queried anyway."""
+        return [role for role in roles if self.data.roles[role].source_name not in self.audited]
 
     def demands(self) -> tuple[Demand, ...]:
         """Everything that extraction must compute, one entry per encoder and set of outputs."""
@@ -189,15 +224,18 @@ class RunConfig(BaseModel):
 
         for attack in self.attacks:
             needs, outputs = attack.needs(), self.queries.outputs
-            want(attack.target, outputs, needs, TARGET_ROLES)
-            if attack.reference != KNOWN:
+            own = [] if attack.reference in self.encoders else self.whole_roles(self.reference_roles(attack))
+            want(attack.target, outputs, needs, [*self.audited, *own])
+            if attack.reference in self.encoders:
                 want(attack.reference, outputs, needs, SHADOW_ROLES)
             control = self.control_of(attack)
             if control is not None:
-                want(control, outputs, needs, TARGET_ROLES)
-        for encoder in self.encoders:
-            for roles in self.utility_roles(encoder):
-                want(encoder, ("backbone",), ("embedding",), roles)
+                want(control, outputs, needs, [*self.audited, *own])
+        for name in self.encoders:
+            for roles in self.utility_roles(name):
+                want(name, ("backbone",), ("embedding",), roles)
+            for roles in self.classifier_roles(name):
+                want(name, ("logits",), ("embedding",), roles)
         return tuple(Demand(encoder, outputs, by_role) for (encoder, outputs), by_role in wanted.items())
 
 
@@ -292,7 +330,7 @@ def _check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in ATTACK_CONFIGS)]
+    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in (*ATTACK_CONFIGS, *TAGS))]
     name, kind, context = ".".join(place), first["type"], first.get("ctx", {})
     value = "" if isinstance(first["input"], dict | list | BaseModel) else f" = {first['input']!r}"
     if kind == "extra_forbidden":
@@ -317,6 +355,8 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
         models = _models_in(annotation)
         if part in ATTACK_CONFIGS:
             annotation = ATTACK_CONFIGS[str(part)]
+        elif part in TAGS:
+            annotation = (TrainedConfig, LoadedConfig)[TAGS.index(str(part))]
         else:
             known = [model.model_fields[part] for model in models if part in model.model_fields]
             annotation = known[0].annotation if known else annotation

@@ -26,10 +26,10 @@ from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say
+from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.layers import ATTEMPTS, ShardJob, rejected_samples, remaining, sample_table, shard_jobs
 from pipelines.methods import build
-from pipelines.pretrain import describe
 from pipelines.readers import ReadOrder, compact, read_chunks
 
 if TYPE_CHECKING:
@@ -203,9 +203,7 @@ class _EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {
-                    _named(job, epoch): trained.load(epoch, job.decoder.channels)
-                    .to(self.device)
-                    .to(memory_format=torch.channels_last)
+                    _named(job, epoch): trained.load(epoch).to(self.device).to(memory_format=torch.channels_last)
                     for epoch in layer.epochs
                 },
                 layer.plan(),

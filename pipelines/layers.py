@@ -23,8 +23,8 @@ from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
+from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.pretrain import describe
 from pipelines.readers import Compaction, Share
 from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits

@@ -25,12 +25,13 @@ from mi_core.report import (
 )
 from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import storage
+from pipelines.adopt import consistency_in_words
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack import KNOWN, Task, blind_path, tasks, utility_path
+from pipelines.attack import TARGET_ROLES, Task, blind_path, tasks, utility_path
 from pipelines.console import say
+from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
 from pipelines.layers import count_queries, rejected_samples
-from pipelines.pretrain import describe
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
-PROBES = ("knn", "linear")
 
 
 def run(config: RunConfig, folder: RunFolder) -> None:
@@ -86,8 +86,8 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "queries": _queries(config, folder),
         "rejected": rejected[:MOST_REJECTED],
         "rejected_count": len(rejected),
-        "caveats": _caveats(config),
-        "not_tested": _not_tested(config),
+        "caveats": _caveats(config, folder),
+        "not_tested": _not_tested(config, folder),
     }
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
 
@@ -107,14 +107,14 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
             "attack": result["attack"],
             "target": result["target"],
             "output": result["output"],
-            "reference": KNOWN if result["reference"] == KNOWN else "shadow",
+            "reference": "shadow" if result["reference"] in config.encoders else result["reference"],
             "seed": result["seed"],
             "epoch": result["epoch"],
             **result["metrics"],
             "queries": result["queries"],
             "seconds": result["seconds"],
         }
-        if result["reference"] != KNOWN:
+        if result["reference"] in config.encoders:
             entry["shadow"] = result["reference"]
         if _is_primary(config, task):
             entry["primary"] = True
@@ -150,13 +150,26 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
         per_seed.append(entry | _utility([place], name, epochs))
     places = [folder.seed(seed) for seed in config.seeds]
-    whole = {
-        "objective": encoder.objective,
-        "backbone": encoder.backbone,
-        "epochs": encoder.epochs,
-        "train_on": ", ".join(encoder.train_on),
+    if isinstance(encoder, LoadedConfig):
+        found = describe(places[0], name).description
+        origin = {
+            "load": encoder.load,
+            "weights": str(encoder.weights or "its own"),
+            "layout": found["layout"],
+            "preprocessing": found["preprocessing_words"],
+            "consistency": consistency_in_words(found["consistency"]),
+        }
+    else:
+        origin = {
+            "objective": encoder.objective,
+            "backbone": encoder.backbone,
+            "epochs": encoder.epochs,
+            "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
+        }
+    whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
         **_utility(places, name, epochs),
+        **_classifier(places, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
 
@@ -165,10 +178,10 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> 
     """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds."""
     curve = []
     for epoch in epochs:
-        found = [storage.read_json(utility_path(place, name, epoch)) for place in places]
+        found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
         probes = {
             probe: pool([_estimate(of_seed[probe]) for of_seed in found])
-            for probe in PROBES
+            for probe in found[0]
             if all(probe in of_seed for of_seed in found)
         }
         if probes:
@@ -179,6 +192,14 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> 
     if not curve:
         return {}
     return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
+
+
+def _classifier(places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str, Any]:
+    """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
+    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
+    if None in found:
+        return {}
+    return {"classifier": {part: pool([_estimate(of_seed[part]) for of_seed in found]).as_json() for part in found[0]}}
 
 
 def _estimate(entry: dict[str, Any]) -> Estimate:
@@ -250,7 +271,7 @@ def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
     return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
 
 
-def _caveats(config: RunConfig) -> list[str]:
+def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     caveats = [
         "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
         "differ shows only in the spread over seeds.",
@@ -258,8 +279,23 @@ def _caveats(config: RunConfig) -> list[str]:
     ]
     if len(config.seeds) == 1:
         caveats.append("One seed: the spread over splits and training runs is not known.")
-    if any(attack.reference == KNOWN for attack in config.attacks):
-        caveats.append("Attacks fitted on known members were judged on the other images of each group only.")
+    if any(attack.reference not in config.encoders for attack in config.attacks):
+        caveats.append("Attacks fitted on known samples of the target were judged on the other images only.")
+    for name in config.encoders:
+        found = describe(folder.seed(config.seeds[0]), name).description
+        if found.get("templated_captions"):
+            caveats.append(
+                f"{found['templated_captions']} of the {found['images']} captions that {name} was trained on were made "
+                "from class names and attributes: it saw no real captions."
+            )
+        if "consistency" in found and not found["consistency"]["works"]:
+            caveats.append(f"The encoder {name} {consistency_in_words(found['consistency'])}.")
+    if config.audited != TARGET_ROLES:
+        caveats.append(
+            "Members stands for the candidate images and non-members for the control images: whether the candidates "
+            "were trained on is what is asked. The answer holds if both come from one distribution, and the controls "
+            "were surely not trained on."
+        )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         caveats.append(
             "The verdict rests on the primary attack and output named before the target was queried; the other rows "
@@ -268,10 +304,11 @@ def _caveats(config: RunConfig) -> list[str]:
     return caveats
 
 
-def _not_tested(config: RunConfig) -> list[str]:
+def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     tried = {attack.attack for attack in config.attacks}
     missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
-    outputs = [f"the {output} output" for output in ("backbone", "projection") if output not in config.queries.outputs]
+    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
+    outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
     return [*missing, *outputs, "attacks with several shadow encoders", "defenses"]
 
 
@@ -297,6 +334,8 @@ def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
             )
         for name in config.encoders:
             loss = np.array(describe(place, name).description["losses"])
+            if not len(loss):
+                continue
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
     return FigureData(tuple(scores), tuple(losses))
 

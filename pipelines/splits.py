@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mi_core.captions import ClassWords
 from mi_core.hashing import digest64
-from mi_core.images import Decoder, ImageError, decode
+from mi_core.images import Decoder
 from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.errors import UserError
@@ -49,6 +50,19 @@ class Role(BaseModel):
         return self.count is not None or self.fraction is not None
 
 
+class CaptionWords(BaseModel):
+    """What captions made from class names may say of the images of one class."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    attributes: tuple[str, ...] = Field(min_length=2)
+
+    def words(self) -> ClassWords:
+        """As the captions are made from them."""
+        return ClassWords(self.name, self.attributes)
+
+
 class DataConfig(BaseModel):
     """Where images come from, how they are decoded, and who plays which role."""
 
@@ -58,6 +72,9 @@ class DataConfig(BaseModel):
     image_size: int = Field(ge=4, le=4096, description="side of the decoded image in pixels")
     channels: int = Field(default=3, description="1 (grey) or 3")
     roles: dict[str, Role] = Field(min_length=1)
+    captions: dict[int, CaptionWords] = Field(
+        default_factory=dict, description="name and attributes per class, for images without captions of their own"
+    )
     max_rejected: float = Field(default=0.01, ge=0, le=1, description="share of unusable samples a run bears")
 
     @field_validator("channels")
@@ -347,41 +364,3 @@ class Splits:
 def exists(folder: str) -> bool:
     """Whether the splits of a seed's folder are drawn."""
     return storage.exists(f"{folder}/splits/{SUMMARY}")
-
-
-def load_images(
-    config: DataConfig, splits: Splits, roles: Iterable[str]
-) -> tuple[list[str], npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The decoded images of some roles that fit memory, in the order of ``splits.ids(roles)``.
-
-    Returns:
-        ids (N,), images (N, C, S, S) uint8, labels (N,) with -1 where there is none.
-
-    Raises:
-        UserError: a source has changed since the splits were drawn; the first sample missing is named.
-    """
-    wanted = list(roles)
-    ids = splits.ids(wanted)
-    row_of = {name: row for row, name in enumerate(ids)}
-    decoder = config.decoder()
-    images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
-    found = np.zeros(len(ids), dtype=bool)
-    for source, model in config.sources.items():
-        for item in model.items():
-            keys = set(splits.keys(source, item.name, wanted))
-            if not keys:
-                continue
-            try:
-                for sample in model.read(item, keys):
-                    row = row_of[f"{source}/{sample.key}"]
-                    images[row] = decode(sample.image, decoder)
-                    found[row] = True
-            except (OSError, ImageError) as error:
-                raise UserError(
-                    f"{source}, shard {item.name}: {error}; it changed since the roles were drawn"
-                ) from error
-    if not found.all():
-        raise UserError(f"{ids[int(np.argmin(found))]} is gone; the data changed since the roles were drawn")
-    known = splits.labels()
-    labels = np.array([-1 if known[name] is None else known[name] for name in ids], dtype=np.int64)
-    return ids, images, labels

@@ -28,11 +28,33 @@ MI_CORE = {
     "metrics": set(),
     "validity": {"metrics"},
     "report": {"metrics"},
-    "pretraining": {"augmentations", "encoders", "objectives"},
+    "pretraining": {"augmentations", "encoders", "objectives", "optimizers", "training_data"},
     "extraction": {"augmentations", "encoders", "features"},
+    "optimizers": set(),
+    "training_data": {"objectives"},
+    "sanity": {"augmentations", "encoders", "metrics"},
+    "captions": set(),
+    "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
 }
 # A stage imports stages to its left only.
-STAGES = ["sources", "scan", "splits", "pretrain", "readers", "layers", "extract", "attack", "report", "audit", "cli"]
+STAGES = [
+    "sources",
+    "scan",
+    "splits",
+    "loading",
+    "encoders",
+    "adopt",
+    "streaming",
+    "training",
+    "pretrain",
+    "readers",
+    "layers",
+    "extract",
+    "attack",
+    "report",
+    "audit",
+    "cli",
+]
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic", "jsonschema"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.checks import ConfigError, check_finite
+from mi_core.checks import ConfigError, ShapeError, check_finite
 from mi_core.features import consumes
 from mi_core.records import Features, LabelledFeatures
 
@@ -33,7 +33,8 @@ class Attack(ABC):
     source: ClassVar[str]
     """Paper, section."""
     reference: ClassVar[frozenset[str]]
-    """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``known`` (samples of the target)."""
+    """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``known`` (members and non-members of
+    the target), ``nonmembers`` (some known non-members of the target)."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -68,9 +69,12 @@ class Attack(ABC):
 
         Raises:
             ConfigError: a feature that the attack needs is missing.
+            ShapeError: there are no members, and the attack needs some.
             NumericError: the features carry nothing to fit, or the fit diverged.
         """
         self._check_needs(reference.features)
+        if "nonmembers" not in self.reference and not reference.member.any():
+            raise ShapeError(f"{self.name} needs members too, the reference has {len(reference.member)} non-members")
         self._state = self._fit(reference.features, reference.member)
 
     def score(self, features: Features) -> Scores:

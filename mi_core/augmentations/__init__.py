@@ -6,6 +6,16 @@ the recipes are made of, `views` several views of each image.
 
 from __future__ import annotations
 
+from mi_core.augmentations.clip import CLIPAugmentation
+from mi_core.augmentations.moco import MoCoV1Augmentation, MoCoV2Augmentation, MoCoV3Augmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.supervised import SupervisedAugmentation
 
-AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {"simclr": SimCLRAugmentation}
+AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
+    "simclr": SimCLRAugmentation,
+    "moco-v1": MoCoV1Augmentation,
+    "moco-v2": MoCoV2Augmentation,
+    "moco-v3": MoCoV3Augmentation,
+    "clip": CLIPAugmentation,
+    "supervised": SupervisedAugmentation,
+}

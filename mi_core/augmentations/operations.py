@@ -6,8 +6,6 @@ Nothing here draws random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 
@@ -24,6 +22,7 @@ def resized_crop(
     height: torch.Tensor,
     width: torch.Tensor,
     size: tuple[int, int],
+    mirrored: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cut a box out of each image and resize it: bilinear, antialiased where it shrinks.
 
@@ -34,13 +33,20 @@ def resized_crop(
         images: (B, C, H, W).
         top, left, height, width: (B,) in pixels, inside the image; height and width at least 1.
         size: height and width of the result.
+        mirrored: (B,) bool, results to turn left to right (which costs nothing here); None: no one.
 
     Returns:
         (B, C, *size)
     """
-    rows = _resampling(top, height, images.shape[2], size[0])
-    columns = _resampling(left, width, images.shape[3], size[1])
-    cut = rows[:, None] @ images @ columns[:, None].transpose(2, 3)
+    batch, channels, pixels, across = images.shape
+    rows = _resampling(top, height, pixels, size[0])
+    columns = _resampling(left, width, across, size[1])
+    if mirrored is not None:
+        columns = torch.where(mirrored[:, None, None], columns.flip(1), columns)
+    # the channels stand beside the columns, so that each axis is one large product per image
+    lines = rows @ images.transpose(1, 2).reshape(batch, pixels, channels * across)
+    cut = lines.reshape(batch, size[0] * channels, across) @ columns.transpose(1, 2)
+    cut = cut.reshape(batch, size[0], channels, size[1]).transpose(1, 2)
     return cut.clamp_(0, 1)  # weights that sum to 1 within rounding
 
 
@@ -53,11 +59,6 @@ def _resampling(start: torch.Tensor, length: torch.Tensor, pixels: int, size: in
     weights = (1 - (centres - sampled).abs() / scale.clamp_min(1)).clamp_min(0)
     weights = weights * ((centres >= start) & (centres < start + length))
     return weights / weights.sum(dim=2, keepdim=True)
-
-
-def horizontal_flip(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Mirror the images of a mask (B,) bool left to right."""
-    return torch.where(_per_image(chosen), images.flip(3), images)
 
 
 def rotate(images: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
@@ -74,48 +75,47 @@ def rotate(images: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
     return turned.clamp_(0, 1)  # weights that sum to 1 within rounding
 
 
-def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply by ``factor`` (B,) >= 0: 0 is black, 1 the image."""
-    return (images * _per_image(factor)).clamp(0, 1)
-
-
-def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blend with the mean grey of the image; ``factor`` (B,) >= 0: 0 is flat, 1 the image."""
-    mean = _gray(images).mean(dim=(1, 2, 3), keepdim=True)
-    return _blend(images, mean, factor)
-
-
-def adjust_saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blend with the grey image; ``factor`` (B,) >= 0: 0 is grey, 1 the image. One channel: unchanged."""
-    return images if images.shape[1] == 1 else _blend(images, _gray(images), factor)
-
-
 def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Turn the hue by ``shift`` (B,) in [-0.5, 0.5] of the colour circle. One channel: unchanged."""
     if images.shape[1] == 1:
         return images
-    value, most = images.max(dim=1)
-    least = images.min(dim=1).values
-    chroma = value - least
-    saturation = torch.where(value > 0, chroma / value.clamp_min(1e-12), torch.zeros_like(value))
     red, green, blue = images.unbind(1)
-    safe = torch.where(chroma > 0, chroma, torch.ones_like(chroma))
-    sextant = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe], dim=1)
-    hue = sextant.gather(1, most[:, None])[:, 0] / 6 + shift[:, None, None]
-    # HSV to RGB in closed form: channel n is value - value * saturation * max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6
-    offsets = torch.tensor([5.0, 3.0, 1.0], device=images.device)[None, :, None, None]
-    place = torch.remainder(offsets + 6 * hue[:, None], 6)
-    ramp = torch.minimum(place, 4 - place).clamp(0, 1)
-    return (value[:, None] * (1 - saturation[:, None] * ramp)).clamp(0, 1)
+    most = torch.maximum(torch.maximum(red, green), blue)
+    least = torch.minimum(torch.minimum(red, green), blue)
+    chroma = most - least
+    inverse = chroma.clamp_min(1e-12).reciprocal_()
+    # the hue in sixths of the circle, by the strongest channel; comparing and choosing is several times slower
+    hue = torch.lerp((red - green).mul_(inverse).add_(4), (blue - red).mul_(inverse).add_(2), _is(green, most))
+    hue = torch.lerp(hue, (green - blue).mul_(inverse), _is(red, most))
+    hue += 6 * shift[:, None, None]
+    hue -= (hue / 6).floor_().mul_(6)
+    # HSV to RGB in closed form: each channel rises from the least by a trapezoid of the hue
+    result = torch.empty_like(images)
+    torch.addcmul(least, chroma, (hue - 3).abs_().sub_(1).clamp_(0, 1), out=result[:, 0])
+    torch.addcmul(least, chroma, (hue - 2).abs_().neg_().add_(2).clamp_(0, 1), out=result[:, 1])
+    torch.addcmul(least, chroma, (hue - 4).abs_().neg_().add_(2).clamp_(0, 1), out=result[:, 2])
+    return result.clamp_(0, 1)
 
 
-def color_jitter(images: torch.Tensor, factors: dict[str, torch.Tensor], order: torch.Tensor) -> torch.Tensor:
+def _is(channel: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+    """1.0 where a channel is the largest, else 0.0; the smallest difference of two floats in [0, 1] is above 1e-30."""
+    return (channel - most).mul_(1e30).add_(1).clamp_(0, 1)
+
+
+def color_jitter(
+    images: torch.Tensor, factors: dict[str, torch.Tensor], order: torch.Tensor, chosen: torch.Tensor
+) -> torch.Tensor:
     """Brightness, contrast, saturation and hue, each image in an order of its own.
+
+    Brightness blends with black, contrast with the mean grey of the image, saturation with the grey image: 0 is that
+    other image, 1 the image itself, more goes beyond it. With one channel saturation and hue change nothing.
 
     Args:
         images: (B, C, H, W).
-        factors: name out of `JITTERS` to (B,) factors; a missing one is left out.
+        factors: name out of `JITTERS` to (B,) factors >= 0, shifts of the hue as in `adjust_hue`; a missing one is
+            left out.
         order: (B, 4) int64: a permutation of the positions in `JITTERS` per image.
+        chosen: (B,) bool, the images to change.
 
     Raises:
         ConfigError: an unknown name.
@@ -123,21 +123,39 @@ def color_jitter(images: torch.Tensor, factors: dict[str, torch.Tensor], order: 
     unknown = [name for name in factors if name not in JITTERS]
     if unknown:
         raise ConfigError(f"jitter {unknown[0]!r}, allowed: {', '.join(JITTERS)}")
-    if len(factors) == 1:
-        ((name, factor),) = factors.items()
-        return _ADJUST[name](images, factor)
-    result = images.clone()
-    for position in range(len(JITTERS)):
-        for name, factor in factors.items():
-            rows = torch.nonzero(order[:, position] == JITTERS.index(name))[:, 0]
-            if len(rows):
-                result[rows] = _ADJUST[name](result[rows], factor[rows])
-    return result
+    # images side by side that turn their hue at the same step, the unchanged ones last: every step works on slices
+    hue_step = torch.where(chosen, (order == JITTERS.index("hue")).int().argmax(dim=1), len(JITTERS))
+    rank = torch.argsort(hue_step, stable=True)
+    sizes = torch.bincount(hue_step, minlength=len(JITTERS) + 1).tolist()
+    factors = {name: factor.index_select(0, rank) for name, factor in factors.items()}
+    order = order.index_select(0, rank)
+    result = images.index_select(0, rank)
+    changed, start = len(images) - sizes[-1], 0
+    blends = {name: factor[:changed] for name, factor in factors.items() if name != "hue"}
+    for step in range(len(JITTERS)):
+        if blends:
+            _blend(result[:changed], blends, order[:changed, step])
+        same = slice(start, start + sizes[step])
+        if "hue" in factors and sizes[step]:
+            result[same] = adjust_hue(result[same], factors["hue"][same])
+        start += sizes[step]
+    return result.index_select(0, torch.argsort(rank))
+
+
+def _blend(images: torch.Tensor, factors: dict[str, torch.Tensor], turn: torch.Tensor) -> None:
+    """Brightness, contrast or saturation in place, as ``turn`` (B,) says for each image."""
+    factor = torch.ones(len(images), device=images.device)
+    for name, own in factors.items():
+        factor = torch.where(turn == JITTERS.index(name), own, factor)
+    gray = _gray(images)
+    mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == JITTERS.index("contrast"))
+    other = torch.addcmul(mean, gray, _per_image((turn == JITTERS.index("saturation")).to(gray.dtype)))
+    images.copy_(torch.lerp(other.expand_as(images), images, _per_image(factor)).clamp_(0, 1))
 
 
 def grayscale(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Take the colour out of the images of a mask (B,) bool; the number of channels stays."""
-    return torch.where(_per_image(chosen), _gray(images).expand_as(images), images)
+    return torch.lerp(_gray(images).expand_as(images), images, _per_image((~chosen).to(images.dtype)))
 
 
 def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel: int) -> torch.Tensor:
@@ -173,14 +191,6 @@ def solarize(images: torch.Tensor, chosen: torch.Tensor, threshold: float = 0.5)
     return torch.where(_per_image(chosen) & (images >= threshold), 1 - images, images)
 
 
-_ADJUST: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "brightness": adjust_brightness,
-    "contrast": adjust_contrast,
-    "saturation": adjust_saturation,
-    "hue": adjust_hue,
-}
-
-
 def _per_image(values: torch.Tensor) -> torch.Tensor:
     return values[:, None, None, None]
 
@@ -190,10 +200,5 @@ def _gray(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    luma: torch.Tensor = _GRAY[0] * red + _GRAY[1] * green + _GRAY[2] * blue
+    luma: torch.Tensor = (_GRAY[0] * red).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2])
     return luma
-
-
-def _blend(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    share = _per_image(factor)
-    return (share * images + (1 - share) * other).clamp(0, 1)

@@ -97,21 +97,27 @@ class SimCLRAugmentation:
         height, width = images.shape[2:]
         top, left, high, wide = self.boxes(number, height, width)
         result = operations.resized_crop(
-            pixels, top, left, high, wide, size=(height, width) if size is None else (size, size)
+            pixels,
+            *(top, left, high, wide),
+            size=(height, width) if size is None else (size, size),
+            mirrored=number["flip"] < self.flip if self.flip else None,
         )
-        if self.flip:
-            result = operations.horizontal_flip(result, number["flip"] < self.flip)
         if self.rotation:
             result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
         result = self._jitter(result, number)
         if self.grayscale and result.shape[1] > 1:
             result = operations.grayscale(result, number["grayscale"] < self.grayscale)
-        if self.blur:
+        blur, solarize = self.late(view)
+        if isinstance(blur, torch.Tensor) or blur:
             blurred = operations.gaussian_blur(result, self._sigma(number), _blur_kernel(result.shape[3]))
-            result = torch.where((number["blur"] < self.blur)[:, None, None, None], blurred, result)
-        if self.solarize:
-            result = operations.solarize(result, number["solarize"] < self.solarize)
+            result = torch.where((number["blur"] < blur)[:, None, None, None], blurred, result)
+        if isinstance(solarize, torch.Tensor) or solarize:
+            result = operations.solarize(result, number["solarize"] < solarize)
         return result
+
+    def late(self, view: int | torch.Tensor) -> tuple[float | torch.Tensor, float | torch.Tensor]:
+        """Probabilities of blur and of solarisation, per recipe or per image (B,), in views ``view``."""
+        return self.blur, self.solarize
 
     def boxes(self, number: dict[str, torch.Tensor], height: int, width: int) -> tuple[torch.Tensor, ...]:
         """Top, left, height and width (B,) of the crops in pixels; the share of the area is uniform in `crop_scale`."""
@@ -131,19 +137,12 @@ class SimCLRAugmentation:
         active = {name: strength for name, strength in strengths.items() if strength > 0}
         if not active or self.jitter_probability == 0:
             return images
-        rows = torch.nonzero(number["jitter"] < self.jitter_probability)[:, 0]
-        if not len(rows):
-            return images
         factors = {}
         for name, strength in active.items():
             low, high = (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
-            factors[name] = (low + (high - low) * number[name])[rows]
-        orders = _ORDERS.to(images.device)[(number["order"][rows] * len(_ORDERS)).long()]
-        if len(rows) == len(images):
-            return operations.color_jitter(images, factors, orders)
-        result = images.clone()
-        result[rows] = operations.color_jitter(images[rows], factors, orders)
-        return result
+            factors[name] = low + (high - low) * number[name]
+        orders = _ORDERS.to(images.device)[(number["order"] * len(_ORDERS)).long()]
+        return operations.color_jitter(images, factors, orders, number["jitter"] < self.jitter_probability)
 
     def _sigma(self, number: dict[str, torch.Tensor]) -> torch.Tensor:
         low, high = self.blur_sigma

@@ -6,45 +6,82 @@ Checkpoints are data: nothing here unpickles.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, check_choice
 
-OUTPUTS = ("backbone", "projection")
+OUTPUTS = ("backbone", "projection", "prediction", "logits")
+"""Embeddings that encoders expose; which of them, says the framework. ``logits`` are those of a classifier."""
+
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 class Encoder(nn.Module):
     """What an audit queries: images (B, C, H, W) in [0, 1] to one embedding per output it exposes.
 
     Args:
-        backbone: images to (B, D); has the attribute ``width``.
-        projection: (B, D) to (B, P), or None when only the backbone is exposed.
-        mean, std: per-channel normalisation (C,) applied to the images first.
+        backbone: images to (B, D).
+        heads: by output name, each applied to the result of the one before, the first to the backbone's.
+        mean, std: per-channel normalisation (1, C, 1, 1) applied to the images first.
+        size: side of the images that the backbone takes, to which others are resized; None: any.
+        interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
 
     def __init__(
-        self, backbone: nn.Module, projection: nn.Module | None, mean: torch.Tensor, std: torch.Tensor
+        self,
+        backbone: nn.Module,
+        heads: Mapping[str, nn.Module],
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        *,
+        size: int | None = None,
+        interpolation: str = "bilinear",
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.projection = projection
-        self.register_buffer("mean", mean.reshape(1, -1, 1, 1))
-        self.register_buffer("std", std.reshape(1, -1, 1, 1))
+        self.heads = dict(heads)
+        for name, head in heads.items():
+            setattr(self, name, head)
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+        self.size = size
+        self.interpolation = check_choice("interpolation", interpolation, INTERPOLATIONS)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the embeddings."""
+        return ("backbone", *self.heads)
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeddings before any normalisation of their length, by output name."""
+        if self.size is not None and images.shape[2:] != (self.size, self.size):
+            size, mode = (self.size, self.size), self.interpolation
+            images = F.interpolate(images, size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
         embeddings: dict[str, torch.Tensor] = {"backbone": self.backbone((images - self.mean) / self.std)}
-        if self.projection is not None:
-            embeddings["projection"] = self.projection(embeddings["backbone"])
+        last = embeddings["backbone"]
+        for name, head in self.heads.items():
+            last = embeddings[name] = head(last)
         return embeddings
+
+
+def channelwise(values: Sequence[float], channels: int) -> torch.Tensor:
+    """One value for all channels, or one per channel, as (1, C, 1, 1).
+
+    Raises:
+        ConfigError: the number of values is neither 1 nor C.
+    """
+    if len(values) not in (1, channels):
+        raise ConfigError(f"{list(values)} has {len(values)} values for {channels} channels; give 1 or {channels}")
+    return torch.tensor(values).expand(channels).reshape(1, -1, 1, 1).clone()
 
 
 def weights_bytes(module: nn.Module) -> bytes:
@@ -63,7 +100,7 @@ def load_weights(module: nn.Module, data: bytes) -> None:
     tensors = safetensors.torch.load(data)
     expected = module.state_dict()
     missing = [name for name in expected if name not in tensors]
-    unexpected = [name for name in tensors if name not in expected]
+    unexpected = sorted(name for name in tensors if name not in expected)
     shapes = [
         f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in expected.items()

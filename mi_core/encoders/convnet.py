@@ -7,6 +7,8 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from mi_core.encoders.input import ImageShape
+
 WIDTHS = (16, 32, 64, 128)
 STRIDES = (1, 1, 2, 2)
 
@@ -33,6 +35,6 @@ class Conv4(nn.Module):
         return features.mean(dim=(2, 3))
 
 
-def conv4(channels: int) -> Conv4:
-    """The backbone of the quickstart (97,392 parameters for one channel)."""
-    return Conv4(channels)
+def conv4(images: ImageShape) -> Conv4:
+    """The backbone of the quickstart (97,392 parameters for one channel), D = 128."""
+    return Conv4(images.channels)

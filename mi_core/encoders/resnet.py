@@ -1,4 +1,4 @@
-"""Residual networks (He et al., 2016): torchvision's ResNet-18 and a small one with one block per stage.
+"""Residual networks (He et al., 2016): torchvision's ResNet-18 and -50, and a small one with one block per stage.
 
 The CIFAR stem is a 3x3 convolution with stride 1 and no max-pooling, as in the MoCo CIFAR recipe that
 EncoderMI uses; the ImageNet stem is torchvision's own.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+
+from mi_core.encoders.input import ImageShape
 
 # torchvision's models are imported where they are built: they take a second that other encoders need not wait for
 
@@ -42,30 +44,40 @@ def _downsampling_block(before: int, after: int) -> nn.Module:
     return block
 
 
-def resnet8(channels: int) -> nn.Module:
-    """The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels)."""
-    return ResNet8(channels)
+def resnet8(images: ImageShape) -> nn.Module:
+    """The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128."""
+    return ResNet8(images.channels)
 
 
-def resnet18(channels: int) -> nn.Module:
+def resnet18(images: ImageShape) -> nn.Module:
     """ResNet-18 with the CIFAR stem: the target of EncoderMI's CIFAR-10 experiments, D = 512."""
-    return _without_classifier(channels, cifar_stem=True)
+    return _without_classifier("resnet18", images, cifar_stem=True)
 
 
-def resnet18_imagenet(channels: int) -> nn.Module:
+def resnet18_imagenet(images: ImageShape) -> nn.Module:
     """ResNet-18 with the ImageNet stem (7x7 stride 2, max-pooling), D = 512."""
-    return _without_classifier(channels, cifar_stem=False)
+    return _without_classifier("resnet18", images, cifar_stem=False)
 
 
-def _without_classifier(channels: int, *, cifar_stem: bool) -> nn.Module:
-    from torchvision.models import resnet18 as torchvision_resnet18
+def resnet50(images: ImageShape) -> nn.Module:
+    """ResNet-50 with the CIFAR stem, D = 2048."""
+    return _without_classifier("resnet50", images, cifar_stem=True)
 
-    network: nn.Module = torchvision_resnet18(weights=None)
+
+def resnet50_imagenet(images: ImageShape) -> nn.Module:
+    """ResNet-50 with the ImageNet stem, D = 2048."""
+    return _without_classifier("resnet50", images, cifar_stem=False)
+
+
+def _without_classifier(name: str, images: ImageShape, *, cifar_stem: bool) -> nn.Module:
+    from torchvision import models
+
+    network: nn.Module = getattr(models, name)(weights=None)
     network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()
     if cifar_stem:
-        network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        network.conv1 = nn.Conv2d(images.channels, 64, 3, stride=1, padding=1, bias=False)
         network.maxpool = nn.Identity()
-    elif channels != 3:
-        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    elif images.channels != 3:
+        network.conv1 = nn.Conv2d(images.channels, 64, 7, stride=2, padding=3, bias=False)
     return network

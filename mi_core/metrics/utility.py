@@ -10,9 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from mi_core.checks import ShapeError, check_finite, check_range, check_shape
 from mi_core.metrics.intervals import rate
@@ -24,13 +21,22 @@ _BATCH = 4096
 _Labels = npt.NDArray[np.integer]
 
 
-def knn_accuracy(bank: FloatArray, bank_labels: _Labels, test: FloatArray, test_labels: _Labels, *, k: int) -> Estimate:
+def knn_accuracy(
+    bank: FloatArray,
+    bank_labels: _Labels,
+    test: FloatArray,
+    test_labels: _Labels,
+    *,
+    k: int,
+    device: torch.device | str = "cpu",
+) -> Estimate:
     """Accuracy of the k nearest neighbours by cosine, votes weighted by exp(cosine / 0.1) (Wu et al., CVPR 2018).
 
     Args:
         bank: (M, D) embeddings; bank_labels: (M,) integers.
         test: (N, D); test_labels: (N,).
         k: 1 to M.
+        device: where similarities are computed, in batches.
 
     Raises:
         ShapeError: the shapes do not fit, or there is nothing to test.
@@ -45,36 +51,95 @@ def knn_accuracy(bank: FloatArray, bank_labels: _Labels, test: FloatArray, test_
     _check(bank, bank_labels, test, test_labels)
     check_range("k", k, 1, len(bank))
     classes, votes_for = np.unique(bank_labels, return_inverse=True)
-    columns = torch.from_numpy(votes_for)
-    known = F.normalize(torch.from_numpy(np.asarray(bank, dtype=np.float32)), dim=1)
+    columns = torch.from_numpy(votes_for).to(device)
+    known = F.normalize(torch.from_numpy(np.asarray(bank, dtype=np.float32)).to(device), dim=1)
     called = []
     for block in torch.from_numpy(np.asarray(test, dtype=np.float32)).split(_BATCH):
-        similarity, neighbours = (F.normalize(block, dim=1) @ known.T).topk(k, dim=1)
-        votes = torch.zeros(len(block), len(classes))
+        similarity, neighbours = (F.normalize(block.to(device), dim=1) @ known.T).topk(k, dim=1)
+        votes = torch.zeros(len(block), len(classes), device=device)
         votes.scatter_add_(1, columns[neighbours], (similarity / TEMPERATURE).exp())
-        called.append(votes.argmax(dim=1).numpy())
+        called.append(votes.argmax(dim=1).cpu().numpy())
     right = classes[np.concatenate(called)] == test_labels
     return rate(int(right.sum()), len(right))
 
 
-def linear_probe(bank: FloatArray, bank_labels: _Labels, test: FloatArray, test_labels: _Labels) -> Estimate:
-    """Accuracy of multinomial logistic regression (L2, C = 1) on standardised embeddings.
+def linear_probe(
+    bank: FloatArray,
+    bank_labels: _Labels,
+    test: FloatArray,
+    test_labels: _Labels,
+    *,
+    device: torch.device | str = "cpu",
+) -> Estimate:
+    """Accuracy of multinomial logistic regression (L2, C = 1) on standardised embeddings, by L-BFGS on the device.
 
     Args:
         bank: (M, D) embeddings; bank_labels: (M,) integers, at least two classes.
         test: (N, D); test_labels: (N,).
+        device: where it is fitted.
 
     Raises:
         ShapeError: the shapes do not fit, there is nothing to test, or the bank has one class.
         NumericError: an embedding is not finite.
     """
     _check(bank, bank_labels, test, test_labels)
-    if len(np.unique(bank_labels)) < 2:
+    classes, targets = np.unique(bank_labels, return_inverse=True)
+    if len(classes) < 2:
         raise ShapeError(f"a linear probe needs 2 classes, the {len(bank)} labelled embeddings have one")
-    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    probe.fit(np.asarray(bank, dtype=np.float64), bank_labels)
-    right = probe.predict(np.asarray(test, dtype=np.float64)) == test_labels
+    inputs = torch.from_numpy(np.asarray(bank, dtype=np.float64)).to(device)
+    mean, deviation = inputs.mean(dim=0), inputs.std(dim=0, correction=0)
+    deviation[deviation == 0] = 1.0
+    inputs = (inputs - mean) / deviation
+    layer = torch.zeros(len(classes), inputs.shape[1] + 1, dtype=torch.float64, device=device, requires_grad=True)
+    wanted = torch.from_numpy(targets).to(device)
+    optimizer = torch.optim.LBFGS([layer], max_iter=500, tolerance_grad=1e-7, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        errors = F.cross_entropy(F.linear(inputs, layer[:, :-1], layer[:, -1]), wanted, reduction="sum")
+        whole: torch.Tensor = (errors + layer[:, :-1].square().sum() / 2) / len(wanted)
+        whole.backward()
+        return whole
+
+    optimizer.step(loss)
+    called = []
+    with torch.no_grad():
+        for block in torch.from_numpy(np.asarray(test, dtype=np.float64)).split(_BATCH):
+            scores = F.linear((block.to(device) - mean) / deviation, layer[:, :-1], layer[:, -1])
+            called.append(scores.argmax(dim=1).cpu().numpy())
+    right = classes[np.concatenate(called)] == test_labels
     return rate(int(right.sum()), len(right))
+
+
+def classifier_accuracy(logits: FloatArray, labels: _Labels) -> Estimate:
+    """Share of N images whose largest logit (N, L) is that of their label (N,).
+
+    Raises:
+        ShapeError: the shapes do not fit, or there is no image.
+        NumericError: a logit is not finite.
+    """
+    count, _ = check_shape("logits", logits, "N L")
+    check_shape("labels", labels, "N", N=count)
+    if not count:
+        raise ShapeError("no image to judge a classifier on")
+    check_finite("logit", logits)
+    return rate(int((np.asarray(logits).argmax(axis=1) == labels).sum()), count)
+
+
+def overfitting_level(train: Estimate, test: Estimate) -> Estimate:
+    """Training minus test accuracy (ContrastiveLeaks, CCS 2021, section 3.4), with Newcombe's hybrid interval.
+
+    The interval combines those of the two independent rates (Newcombe, 1998, method 10, here on Clopper-Pearson ones).
+
+    Example:
+        >>> level = overfitting_level(Estimate(0.9, 0.8, 0.95, 100), Estimate(0.6, 0.5, 0.7, 100))
+        >>> round(level.value, 2), round(level.low, 3), round(level.high, 3)
+        (0.3, 0.159, 0.412)
+    """
+    difference = train.value - test.value
+    low = difference - float(np.hypot(train.value - train.low, test.high - test.value))
+    high = difference + float(np.hypot(train.high - train.value, test.value - test.low))
+    return Estimate(difference, low, high, min(train.n, test.n))
 
 
 def _check(bank: FloatArray, bank_labels: _Labels, test: FloatArray, test_labels: _Labels) -> None:

@@ -1,7 +1,18 @@
-"""Pre-training losses on embeddings. `OBJECTIVES` is the table of pre-training frameworks."""
+"""Pre-training frameworks: a loss on the embeddings of views. `OBJECTIVES` is their table."""
 
 from __future__ import annotations
 
+from mi_core.objectives.base import Objective
+from mi_core.objectives.clip import CLIP
+from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
 from mi_core.objectives.simclr import SimCLR
+from mi_core.objectives.supervised import Supervised
 
-OBJECTIVES: dict[str, type[SimCLR]] = {"simclr": SimCLR}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "simclr": SimCLR,
+    "moco-v1": MoCoV1,
+    "moco-v2": MoCoV2,
+    "moco-v3": MoCoV3,
+    "clip": CLIP,
+    "supervised": Supervised,
+}

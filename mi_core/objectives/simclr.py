@@ -14,6 +14,7 @@ from torch import nn
 
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.projection import projection_head
+from mi_core.objectives.base import Objective, width_of
 from mi_core.objectives.gather import gather, world
 
 
@@ -54,6 +55,7 @@ class SimCLRParameters:
     temperature: float = 0.5
     projection_hidden: int = 512
     projection_width: int = 128
+    projection_batch_norm: bool = True
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, open_low=True)
@@ -61,32 +63,28 @@ class SimCLRParameters:
         check_range("projection_width", self.projection_width, 1)
 
 
-class SimCLR(nn.Module):
-    """Backbone, projection head and NT-Xent: two views per image (B, 2, C, H, W) to the loss.
+class SimCLR(Objective):
+    """SimCLR (ICML 2020): two views of one image attract, all other views of the batch repel (NT-Xent).
 
     Args:
         backbone: images to (B, D); has the attribute ``width``.
-        parameters: temperature and widths of the head.
+        parameters: temperature and head.
     """
 
     Parameters = SimCLRParameters
-    views = 2
 
     def __init__(self, backbone: nn.Module, parameters: SimCLRParameters) -> None:
         super().__init__()
         self.backbone = backbone
-        width = int(backbone.width)  # type: ignore[arg-type]
         self.projection = projection_head(
-            width, parameters.projection_hidden, parameters.projection_width, batch_norm=True
+            (width_of(backbone), parameters.projection_hidden, parameters.projection_width),
+            batch_norm=parameters.projection_batch_norm,
         )
         self.temperature = parameters.temperature
 
-    def forward(self, views: torch.Tensor) -> torch.Tensor:
-        """The loss of a batch of views (B, 2, C, H, W), already normalised."""
+    def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """NT-Xent of views (B, 2, C, H, W); there are no targets."""
         batch = len(views)
         images = views.transpose(0, 1).flatten(0, 1)  # (2B, C, H, W), first views first
         projected = self.projection(self.backbone(images))
         return nt_xent(projected[:batch], projected[batch:], self.temperature)
-
-    def after_step(self) -> None:
-        """Nothing follows an optimiser step in SimCLR (momentum encoders update here)."""

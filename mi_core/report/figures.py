@@ -22,7 +22,7 @@ from sklearn.metrics import roc_curve
 from mi_core.records import FloatArray
 from mi_core.report.contents import AttackScores, FigureData, Row, pooled_rows, primary_row, series_names
 from mi_core.report.numbers import count, percent, rate
-from mi_core.report.wording import PROBES
+from mi_core.report.wording import probe
 
 DPI = 220
 _WIDTH, _HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
@@ -224,7 +224,7 @@ def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
     names = [name for name in (utility[0]["utility"] if utility else ()) if name not in ("n", "ci95")]
     for index, name in enumerate(names):
         points = [(at["epoch"], _utility_estimate(at["utility"], name)) for at in utility]
-        _band(panels[1], points, f"{PROBES.get(name, name)} (n {count(points[-1][1]['n'])})", index + 4)
+        _band(panels[1], points, f"{probe(name)} (n {count(points[-1][1]['n'])})", index + 4)
     if utility:
         _label(panels[1], "epoch", "downstream accuracy")
     epochs = sorted({row["epoch"] for row in rows})

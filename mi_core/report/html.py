@@ -154,7 +154,7 @@ def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
 def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
     """The downstream accuracies of a utility entry, by the probe's name in words."""
     return {
-        wording.PROBES.get(name, name): {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
+        wording.probe(name): {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
         for name, value in utility.items()
         if name not in ("n", "ci95")
     }

@@ -27,7 +27,6 @@ STAGES = {
     "tune": "Tuning defenses",
     "report": "Writing the report",
 }
-PROBES = {"knn": "kNN", "linear": "linear probe", "zero_shot": "zero-shot"}
 _CONDITIONS = (  # key of the validity part, what it is, the bound it has to stay above
     ("delta_auc", "attack minus blind classifier", 0.0),
     ("delta_control_auc", "target minus control encoder", 0.0),
@@ -35,6 +34,18 @@ _CONDITIONS = (  # key of the validity part, what it is, the bound it has to sta
     ("control_auc", "same attack on the control encoder", 0.5),
 )
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
+
+
+def probe(name: str) -> str:
+    """A downstream probe in words.
+
+    Example:
+        >>> probe("knn_200")
+        'kNN, k = 200'
+    """
+    if name.startswith("knn_"):
+        return f"kNN, k = {name.removeprefix('knn_')}"
+    return {"knn": "kNN", "linear": "linear probe", "zero_shot": "zero-shot"}.get(name, name)
 
 
 @dataclass(frozen=True)

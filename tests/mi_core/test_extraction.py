@@ -87,6 +87,8 @@ def test_queries_are_counted_as_they_are_spent(needs: tuple[str, ...], queries: 
     calls = []
 
     class Counting(nn.Module):
+        size = None
+
         def forward(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
             calls.append(len(batch))
             return {"backbone": batch.flatten(1)}
@@ -100,6 +102,8 @@ def test_queries_are_counted_as_they_are_spent(needs: tuple[str, ...], queries: 
 
 class _Faulty(nn.Module):
     """An encoder that misbehaves on images whose first pixel is white."""
+
+    size = None
 
     def __init__(self, fault: str) -> None:
         super().__init__()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
-from mi_core.pretraining import OptimizerParameters, Pretrainer, PretrainingParameters, audited_encoder
+from mi_core.objectives.supervised import SupervisedParameters
+from mi_core.optimizers import OptimizerParameters
+from mi_core.pretraining import Pretrainer, PretrainingParameters, audited_encoder
+from mi_core.training_data import ResidentImages
 
 
-def trainer(**changes: object) -> Pretrainer:
+def make_trainer(**changes: object) -> Pretrainer:
     settings = {
         "backbone": "conv4",
         "objective_parameters": SimCLRParameters(0.2, 32, 16),
@@ -25,10 +27,27 @@ def trainer(**changes: object) -> Pretrainer:
     images = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     names = [("pool" if row % 2 else "other", f"key{row}") for row in range(40)]
     augmentation = SimCLRAugmentation(crop_scale=(0.5, 1.0), hue=0, saturation=0, grayscale=0)
-    return Pretrainer(images, names, augmentation, PretrainingParameters(**settings), seed=4)  # type: ignore[arg-type]
+    parameters = PretrainingParameters(**settings)  # type: ignore[arg-type]
+    data = ResidentImages(images, names, torch.arange(40) % 3, batch_size=parameters.batch_size, seed=4)
+    return Pretrainer(data, augmentation, parameters, seed=4)
 
 
-def test_resumed_equals_continuous() -> None:
+OBJECTIVES = {
+    "simclr": SimCLRParameters(0.2, 32, 16),
+    "moco-v1": MoCoV1Parameters(queue=32, projection_width=16, batch_norm_splits=4),
+    "moco-v2": MoCoV2Parameters(queue=32, projection_width=16, momentum=0.9),
+    "moco-v3": MoCoV3Parameters(projection_hidden=32, projection_width=16),
+    "supervised": SupervisedParameters(classes=3),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_resumed_equals_continuous(objective: str) -> None:
+    """Momentum encoders, queues, their pointers and the shuffling of batches continue where they were."""
+
+    def trainer() -> Pretrainer:
+        return make_trainer(objective=objective, objective_parameters=OBJECTIVES[objective])
+
     straight = trainer()
     for _ in range(6):
         straight.train_epoch()
@@ -45,67 +64,76 @@ def test_resumed_equals_continuous() -> None:
 
 
 def test_loss_falls_and_seeds_differ() -> None:
-    run = trainer(epochs=30)
+    run = make_trainer(epochs=30)
     for _ in range(30):
         run.train_epoch()
     assert sum(run.losses[-5:]) < sum(run.losses[:5]) - 1.0
-    assert run.steps_per_epoch == 2  # 40 images, batches of 16: the incomplete third is left out
+    assert run.data.steps == 2  # 40 images, batches of 16: the incomplete third is left out
 
 
 def test_batches_are_disjoint_and_new_each_epoch() -> None:
-    run = trainer()
-    first = torch.cat(list(run._batches()))
-    run.epoch = 1
-    second = torch.cat(list(run._batches()))
+    data = make_trainer().data
+    assert isinstance(data, ResidentImages)
+    first, second = data.rows(0).flatten(), data.rows(1).flatten()
     assert len(set(first.tolist())) == 32
     assert first.tolist() != second.tolist()
 
 
 def test_views_differ_between_epochs_and_are_normalised() -> None:
-    run = trainer(mean=(0.5,), std=(0.25,))
-    rows = torch.arange(8)
-    views = run.views(rows, epoch=0)
-    assert views.shape == (8, 2, 1, 8, 8)
+    run = make_trainer(mean=(0.5,), std=(0.25,))
+    batch = next(run.data.epoch(0))
+    views = run.views(batch, epoch=0)
+    assert views.shape == (16, 2, 1, 8, 8)
     assert not torch.equal(views[:, 0], views[:, 1])
-    assert not torch.equal(views, run.views(rows, epoch=1))
-    raw = run.augmentation(run.images[rows], run.streams[rows], epoch=0, view=1)
+    assert not torch.equal(views, run.views(batch, epoch=1))
+    raw = run.augmentation(batch.images, batch.streams, epoch=0, view=1)
     torch.testing.assert_close(views[:, 1], (raw - 0.5) / 0.25)
 
 
 def test_audited_encoder_takes_the_trained_weights() -> None:
-    run = trainer()
+    run = make_trainer()
     run.train_epoch()
-    again = audited_encoder(run.parameters, channels=1)
+    again = audited_encoder(run.parameters, channels=1, image_size=8)
     load_weights(again, weights_bytes(run.encoder()))
     assert fingerprint(again) == fingerprint(run.encoder())
 
 
-@pytest.mark.parametrize(("schedule", "end"), [("constant", 2.0), ("cosine", 0.0)])
-def test_learning_rate(schedule: str, end: float) -> None:
-    optimizer = OptimizerParameters(learning_rate=2.0, schedule=schedule, warmup=0.1)
-    assert [optimizer.rate(step, 100) for step in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
-    middle = 2.0 if schedule == "constant" else 1 + math.cos(math.pi * 45 / 90)
-    assert optimizer.rate(55, 100) == pytest.approx(middle)
-    assert optimizer.rate(99, 100) == pytest.approx(end, abs=2e-3)
+def test_started_from_another_encoder() -> None:
+    """Backbone and fitting heads are taken; the momentum encoder starts as their copy; another backbone is refused."""
+    base = make_trainer(objective="moco-v2", objective_parameters=OBJECTIVES["moco-v2"])
+    base.train_epoch()
+    again = make_trainer(objective="moco-v2", objective_parameters=OBJECTIVES["moco-v2"], epochs=3)
+    again.start_from(base.encoder())
+    assert fingerprint(again.encoder()) == fingerprint(base.encoder())
+    assert fingerprint(again.module.key_backbone) == fingerprint(again.module.backbone)
+    head = make_trainer(objective="supervised", objective_parameters=SupervisedParameters(3, freeze_backbone=True))
+    fresh = fingerprint(head.module.logits)
+    head.start_from(base.encoder())
+    before = fingerprint(head.module.backbone)
+    head.train_epoch()
+    assert fingerprint(head.module.backbone) == before == fingerprint(base.module.backbone)  # batch statistics too
+    assert fingerprint(head.module.logits) != fresh
+    with pytest.raises(ConfigError, match="another backbone than vit-tiny/4"):
+        make_trainer(backbone="vit-tiny/4").start_from(base.encoder())
 
 
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="batch_size = 64 exceeds the 40 images"):
-        trainer(batch_size=64)
+        make_trainer(batch_size=64)
     with pytest.raises(ConfigError, match="precision = 'float16', allowed: bfloat16, float32"):
-        trainer(precision="float16")
-    with pytest.raises(ConfigError, match="1 or 1|3 channels|for 1 channels"):
-        trainer(mean=(0.5, 0.5), std=(0.5, 0.5))
+        make_trainer(precision="float16")
+    with pytest.raises(ConfigError, match="has 2 values for 1 channels; give 1 or 1"):
+        make_trainer(mean=(0.5, 0.5), std=(0.5, 0.5))
     with pytest.raises(ConfigError, match="std above 0"):
-        trainer(std=(0.0,))
+        make_trainer(std=(0.0,))
     with pytest.raises(ConfigError, match="learning_rate"):
         OptimizerParameters(learning_rate=0)
     with pytest.raises(ConfigError, match=r"optimizer\.name"):
-        OptimizerParameters(name="lars")
+        OptimizerParameters(name="lamb")
 
 
 def test_a_diverging_run_stops() -> None:
-    run = trainer(optimizer=OptimizerParameters(name="sgd", learning_rate=1e30, warmup=0))
+    run = make_trainer(optimizer=OptimizerParameters(name="sgd", learning_rate=1e30, warmup=0))
     with pytest.raises(NumericError, match="lower optimizer.learning_rate"):
         for _ in range(6):
             run.train_epoch()

@@ -25,11 +25,12 @@ from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig, parse
 from pipelines.errors import UserError
 from pipelines.layers import load_features, rejected_samples, shard_jobs
+from pipelines.loading import load_images
 from pipelines.methods import build
 from pipelines.pretrain import describe
 from pipelines.readers import Compaction, ReadOrder, Share, compact, read_chunks
 from pipelines.sources import SourceConfig
-from pipelines.splits import Splits, load_images
+from pipelines.splits import Splits
 from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import image_bytes, shard_bytes
 
@@ -83,12 +84,13 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
     config = config_with()
     place = RunFolder(str(finished_run)).seed(0)
     splits = Splits.load(place.path)
-    ids, images, _ = load_images(config.data, splits, ROLES)
+    loaded = load_images(config.data, splits, ROLES)
+    ids, images = loaded.ids, loaded.images
     trained = describe(place, "target")
     import torch
 
     plain = Extractor(
-        {"3": trained.load(3, 1)},
+        {"3": trained.load(3)},
         QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4, batch_views=10_000),
         build(AUGMENTATIONS["simclr"], trained.description["config"]["augmentation"]),
         torch.device("cpu"),

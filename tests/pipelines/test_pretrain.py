@@ -37,7 +37,7 @@ def test_what_a_training_leaves(trained_run: Path) -> None:
     assert len(description["losses"]) == 3
     assert description["losses"][-1] < description["losses"][0]
     assert set(description["fingerprints"]) == {"1", "3"}
-    encoder = trained.load(3, 1)
+    encoder = trained.load(3)
     assert fingerprint(encoder) == description["fingerprints"]["3"] != description["fingerprints"]["1"]
     assert not encoder.training
     folder = trained_run / "seed-0" / "encoders"
@@ -64,7 +64,7 @@ def test_encoders_of_other_inputs_are_not_reused(trained_run: Path, local_ray: N
     shutil.copytree(trained_run, tmp_path / "run")
     path = f"{tmp_path}/run/seed-0/encoders/target/encoder.json"
     storage.write_json(path, {**storage.read_json(path), "inputs": "other"})
-    with pytest.raises(UserError, match=r"encoder.json was trained from other inputs; redo with --force pretrain"):
+    with pytest.raises(UserError, match=r"encoder.json was made from other inputs; redo with --force pretrain"):
         train(config_with(3, [1]), tmp_path / "run")
 
 

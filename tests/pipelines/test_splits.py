@@ -10,10 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from mi_core.images import decode
-from pipelines import storage
 from pipelines.errors import UserError
-from pipelines.splits import DataConfig, Splits, draw, exists, load_images
+from pipelines.splits import DataConfig, Splits, draw, exists
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}
@@ -220,22 +218,3 @@ def test_roles_that_overlap_are_never_accepted(tmp_path: Path) -> None:
     renamed = splits.table.slice(0, 1).set_column(2, "key", pa.array(["new"]))
     with pytest.raises(RuntimeError, match="1 images twice"):
         Splits(pa.concat_tables([splits.table, renamed]), splits.roles, (), 0).check()
-
-
-def test_images_come_in_the_order_of_the_ids(tmp_path: Path) -> None:
-    config = pool(tmp_path, shard_bytes(range(60)))
-    splits = drawn(config)
-    ids, images, labels = load_images(config, splits, ["target-member", "downstream-test"])
-    assert ids == splits.ids(["target-member", "downstream-test"])
-    assert images.shape == (30, 3, 8, 8)
-    for name, image, label in zip(ids, images, labels, strict=True):
-        np.testing.assert_array_equal(image, decode(image_bytes(int(name[-4:])), config.decoder()))
-        assert label == int(name[-4:]) % 3
-
-
-def test_data_that_changed_since_is_told(tmp_path: Path) -> None:
-    config = pool(tmp_path, shard_bytes(range(60)))
-    splits = drawn(config)
-    storage.write_atomic(str(tmp_path / "000.tar"), shard_bytes(range(40)))
-    with pytest.raises(UserError, match="pool/s00.. is gone; the data changed"):
-        load_images(config, splits, ["target-member"])

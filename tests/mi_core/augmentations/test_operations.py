@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torchvision.transforms import InterpolationMode
@@ -51,12 +53,15 @@ def test_crops_between_pixels_follow_the_image() -> None:
     torch.testing.assert_close(cut[2:-2], where[2:-2], atol=2e-6, rtol=0)
 
 
-def test_horizontal_flip(images: torch.Tensor) -> None:
+def test_a_mirrored_crop_is_the_crop_turned(images: torch.Tensor) -> None:
     chosen = numbers(0, 1) < 0.5
-    ours = operations.horizontal_flip(images, chosen)
+    box = (numbers(0, 2), numbers(0, 2), numbers(3, 6), numbers(3, 6))
+    straight = operations.resized_crop(images, *box, size=(7, 9))
+    ours = operations.resized_crop(images, *box, size=(7, 9), mirrored=chosen)
     for row in range(BATCH):
-        theirs = reference.hflip(images[row]) if chosen[row] else images[row]
-        assert torch.equal(ours[row], theirs)
+        torch.testing.assert_close(
+            ours[row], straight[row].flip(2) if chosen[row] else straight[row], atol=1e-6, rtol=0
+        )
 
 
 def test_rotate(images: torch.Tensor) -> None:
@@ -68,21 +73,23 @@ def test_rotate(images: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "low", "high"),
+    ("name", "theirs", "low", "high"),
     [
-        (operations.adjust_brightness, reference.adjust_brightness, 0, 2),
-        (operations.adjust_contrast, reference.adjust_contrast, 0, 2),
-        (operations.adjust_saturation, reference.adjust_saturation, 0, 2),
-        (operations.adjust_hue, reference.adjust_hue, -0.5, 0.5),
+        ("brightness", reference.adjust_brightness, 0, 2),
+        ("contrast", reference.adjust_contrast, 0, 2),
+        ("saturation", reference.adjust_saturation, 0, 2),
+        ("hue", reference.adjust_hue, -0.5, 0.5),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_adjustments(images: torch.Tensor, ours: object, theirs: object, low: float, high: float) -> None:
+def test_adjustments(
+    images: torch.Tensor, name: str, theirs: Callable[..., torch.Tensor], low: float, high: float
+) -> None:
+    images[0] = images[0, :1]  # a grey image has no hue
     factors = numbers(low, high)
-    result = ours(images, factors)  # type: ignore[operator]
+    order = torch.arange(4).expand(BATCH, 4)
+    result = operations.color_jitter(images, {name: factors}, order, torch.ones(BATCH, dtype=torch.bool))
     for row in range(BATCH):
-        expected = theirs(images[row], float(factors[row]))  # type: ignore[operator]
-        torch.testing.assert_close(result[row], expected, atol=3e-6, rtol=0)
+        torch.testing.assert_close(result[row], theirs(images[row], float(factors[row])), atol=3e-6, rtol=0)
 
 
 def test_color_jitter_follows_the_order_of_each_image(images: torch.Tensor) -> None:
@@ -98,15 +105,16 @@ def test_color_jitter_follows_the_order_of_each_image(images: torch.Tensor) -> N
     }
     order = torch.stack([torch.randperm(4, generator=generator(20 + row)) for row in range(BATCH)])
     before = images.clone()
-    ours = operations.color_jitter(images, factors, order)
+    chosen = torch.arange(BATCH) % 5 > 0
+    ours = operations.color_jitter(images, factors, order, chosen)
     assert torch.equal(images, before)
     for row in range(BATCH):
         expected = images[row]
-        for index in order[row].tolist():
+        for index in order[row].tolist() if chosen[row] else ():
             expected = functions[index](expected, float(factors[operations.JITTERS[index]][row]))
         torch.testing.assert_close(ours[row], expected, atol=1e-5, rtol=0)
     with pytest.raises(ConfigError, match="jitter 'gamma', allowed: brightness"):
-        operations.color_jitter(images, {"gamma": factors["hue"]}, order)
+        operations.color_jitter(images, {"gamma": factors["hue"]}, order, chosen)
 
 
 def test_grayscale(images: torch.Tensor) -> None:

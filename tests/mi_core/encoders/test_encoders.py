@@ -7,14 +7,19 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.encoders import ENCODERS, build_backbone
-from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, seeded, weights_bytes
+from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
+from mi_core.encoders.layouts import torchvision_vit_key
 from mi_core.encoders.projection import projection_head
+
+
+def normalisation(mean: float, std: float, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    return channelwise((mean,), channels), channelwise((std,), channels)
 
 
 def encoder(seed: int = 0) -> Encoder:
     def build() -> Encoder:
-        head = projection_head(128, 32, 16, batch_norm=True)
-        return Encoder(build_backbone("conv4", 1), head, torch.tensor([0.5]), torch.tensor([0.25]))
+        head = projection_head((128, 32, 16), batch_norm=True)
+        return Encoder(build_backbone("conv4", 1, 8), {"projection": head}, *normalisation(0.5, 0.25))
 
     return seeded(seed, build).eval()
 
@@ -34,10 +39,20 @@ def encoder(seed: int = 0) -> Encoder:
         ),  # torchvision's 11,689,512 - 513,000 (fc) - 9,408 + 1,728 (stem)
         ("resnet18-imagenet", 3, 64, 512, 11_176_512),
         ("resnet18-imagenet", 1, 64, 512, 11_170_240),
+        ("resnet50", 3, 32, 2048, 23_500_352),  # 25,557,032 - 2,049,000 (fc) - 9,408 + 1,728 (stem)
+        ("resnet50-imagenet", 3, 64, 2048, 23_508_032),
+        ("vgg11-bn", 3, 32, 512, 9_225_984),  # torchvision's 132,868,840 - 123,642,856 (classifier)
+        ("vgg11-bn", 1, 32, 512, 9_224_832),
+        ("mobilenetv2", 3, 32, 1280, 2_223_872),  # torchvision's 3,504,872 - 1,281,000 (classifier)
+        ("mobilenetv2-imagenet", 1, 64, 1280, 2_223_296),
+        ("vit-tiny/4", 1, 8, 128, 796_288),
+        ("vit-s/16", 3, 224, 384, 21_665_664),
+        ("vit-s/4", 3, 32, 384, 21_338_496),
+        ("vit-b/16", 3, 224, 768, 85_798_656),  # torchvision's 86,567,656 - 769,000 (head)
     ],
 )
 def test_backbone_sizes(name: str, channels: int, size: int, width: int, parameters: int) -> None:
-    backbone = build_backbone(name, channels).eval()
+    backbone = build_backbone(name, channels, size).eval()
     assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
     assert backbone.width == width
     assert backbone(torch.rand(2, channels, size, size)).shape == (2, width)
@@ -45,12 +60,42 @@ def test_backbone_sizes(name: str, channels: int, size: int, width: int, paramet
 
 def test_unknown_backbone_lists_the_known() -> None:
     with pytest.raises(ConfigError, match="resnet81.*allowed: " + ", ".join(sorted(ENCODERS))):
-        build_backbone("resnet81", 3)
+        build_backbone("resnet81", 3, 32)
 
 
 def test_cifar_stem_keeps_resolution() -> None:
-    backbone = build_backbone("resnet18", 3)
+    backbone = build_backbone("resnet18", 3, 32)
     assert backbone.layer1(backbone.maxpool(backbone.conv1(torch.rand(1, 3, 32, 32)))).shape[-1] == 32
+
+
+def test_patches_and_their_size() -> None:
+    for name, message in (
+        ("vit-s", "write vit-s/16 for patches of 16 pixels"),
+        ("resnet18/4", "write resnet18, it has no patches"),
+        ("vit-s/5", "the patch size must divide the image size 32"),
+        ("vit-s/x", "the patch size must divide"),
+        ("clip-vit-b/8", "has patches of 16 or 32 pixels"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build_backbone(name, 3, 32)
+
+
+def test_the_vit_equals_timm() -> None:
+    """The same function of the same weights: class token after the last norm, exact GELU, epsilon 1e-6."""
+    timm = pytest.importorskip("timm")
+    theirs = timm.create_model("vit_small_patch16_224", num_classes=0, embed_dim=384, num_heads=12, img_size=64).eval()
+    ours = build_backbone("vit-s/16", 3, 64).eval()
+    ours.load_state_dict({torchvision_vit_key(key): value for key, value in theirs.state_dict().items()})
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-5)
+
+
+def test_other_sizes_are_resized_for_the_backbone() -> None:
+    model = encoder()
+    model.size, model.interpolation = 8, "bicubic"
+    images = torch.rand(2, 1, 20, 20)
+    resized = torch.nn.functional.interpolate(images, (8, 8), mode="bicubic", antialias=True).clamp(0, 1)
+    torch.testing.assert_close(model(images)["projection"], model(resized)["projection"])
 
 
 def test_encoder_normalises_once_and_projects_the_backbone() -> None:
@@ -72,13 +117,13 @@ def test_weights_round_trip() -> None:
 
 
 def test_weights_of_another_layout_are_refused() -> None:
-    wide = Encoder(build_backbone("conv4", 1), None, torch.tensor([0.5]), torch.tensor([0.5]))
+    wide = Encoder(build_backbone("conv4", 1, 8), {}, *normalisation(0.5, 0.5))
     with pytest.raises(ConfigError, match=r"unexpected \['projection"):
         load_weights(wide, weights_bytes(encoder()))
     with pytest.raises(ConfigError, match=r"missing \['projection"):
         load_weights(encoder(), weights_bytes(wide))
-    colour = Encoder(build_backbone("conv4", 3), None, torch.tensor([0.5]), torch.tensor([0.5]))
-    with pytest.raises(ConfigError, match=r"wrong shape \['backbone.layers.conv1.weight \(16, 3, 3, 3\) instead of"):
+    colour = Encoder(build_backbone("conv4", 3, 8), {}, *normalisation(0.5, 0.5, 3))
+    with pytest.raises(ConfigError, match=r"backbone.layers.conv1.weight \(16, 3, 3, 3\) instead of \(16, 1, 3, 3\)"):
         load_weights(wide, weights_bytes(colour))
 
 

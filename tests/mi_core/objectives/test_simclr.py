@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import socket
-from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
-from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.objectives.simclr import SimCLR, SimCLRParameters, nt_xent
+from mi_core.objectives.simclr import SimCLRParameters, nt_xent
 
 
 def loop_nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> float:
@@ -52,55 +48,3 @@ def test_nt_xent_refuses_bad_input() -> None:
         nt_xent(torch.ones(2, 3), torch.ones(2, 3), 0)
     with pytest.raises(ConfigError, match="projection_width"):
         SimCLRParameters(projection_width=0)
-
-
-class _Linear(nn.Module):
-    """A backbone without batch norm, so that a batch may be split without changing anything."""
-
-    width = 5
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(12, 5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        embeddings: torch.Tensor = self.layer(images.flatten(1))
-        return embeddings
-
-
-def _network() -> SimCLR:
-    torch.manual_seed(3)
-    network = SimCLR(_Linear(), SimCLRParameters(projection_hidden=7, projection_width=4))
-    network.projection[1] = nn.Identity()  # batch statistics would differ between whole and split batches
-    return network
-
-
-def _views() -> torch.Tensor:
-    return torch.randn(6, 2, 3, 2, 2, generator=torch.Generator().manual_seed(1))
-
-
-def _worker(rank: int, port: int, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    network = nn.parallel.DistributedDataParallel(_network())
-    loss = network(_views()[rank::2])
-    loss.backward()
-    mean = loss.detach().clone()
-    torch.distributed.all_reduce(mean)
-    gradients = [parameter.grad for parameter in network.parameters()]
-    torch.save((mean / 2, gradients), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def test_two_workers_equal_one(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_worker, args=(port, str(tmp_path)), nprocs=2)
-    network = _network()
-    loss = network(_views())
-    loss.backward()
-    for rank in range(2):
-        mean, gradients = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        assert float(mean) == pytest.approx(loss.item(), rel=1e-5)
-        for own, whole in zip(gradients, network.parameters(), strict=True):
-            torch.testing.assert_close(own, whole.grad, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,66 @@
+"""The mean similarity of views against known non-members: EncoderMI-T without a shadow encoder.
+
+The attacker sees embeddings of V augmented views of an image and knows some images that the target was not trained on.
+The score is that of EncoderMI-T (Liu et al., CCS 2021, section 4.3), the mean over the pairs of views; an image is
+called a member if it exceeds all but a chosen share of the known non-members. The threshold is the conformal one: with
+n exchangeable non-members at most a share ``fpr`` of new ones lies at or above it, on average (Vovk et al., 2005).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.attacks.base import Attack
+from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.features.pairwise_similarity import METRICS
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class MeanCosineParameters:
+    """Settings: the similarity, and the share ``fpr`` of non-members that may be called members, in (0, 1)."""
+
+    metric: str = "cosine"
+    fpr: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, METRICS)
+        check_range("fpr", self.fpr, 0, 1, open_low=True)
+
+
+class MeanCosine(Attack):
+    """Mean similarity of an image's views, with a threshold from known non-members."""
+
+    name = "mean-cosine"
+    threat_model = "embeddings of augmented views; some known non-members, no shadow encoder"
+    source = "score of EncoderMI-T (CCS 2021), section 4.3; conformal threshold"
+    reference = frozenset({"nonmembers"})
+    Parameters = MeanCosineParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Similarities of all pairs of views."""
+        return (f"pairwise:{self.parameters.metric}",)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        scores = np.sort(self._means(features)[~member])
+        rank = math.ceil((1 - self.parameters.fpr) * (len(scores) + 1))  # from 1; above n no score is high enough
+        if rank > len(scores):
+            least = math.ceil(1 / self.parameters.fpr) - 1
+            raise NumericError(
+                f"mean-cosine at fpr = {self.parameters.fpr:g} needs {least} known non-members, got {len(scores)}"
+            )
+        return {"threshold": np.array(np.nextafter(scores[rank - 1], np.inf))}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        return self._means(features)
+
+    def _means(self, features: Features) -> npt.NDArray[np.float64]:
+        similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        means: npt.NDArray[np.float64] = similarities.mean(axis=1)
+        return means

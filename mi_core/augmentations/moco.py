@@ -1,0 +1,54 @@
+"""The views of MoCo: v1 (He et al., CVPR 2020, section 3.3), v2 (Chen et al., 2020) and v3 (ICCV 2021, appendix A).
+
+v3 treats its two views differently; the views of an attack take the two recipes in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import check_range
+
+
+@dataclass(frozen=True)
+class MoCoV1Augmentation(SimCLRAugmentation):
+    """Random crop of at least 20 % of the area, colour jitter always, grayscale 0.2, flip; as for ImageNet."""
+
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    jitter_probability: float = 1.0
+    hue: float = 0.4
+
+
+@dataclass(frozen=True)
+class MoCoV2Augmentation(SimCLRAugmentation):
+    """v1's crop, milder jitter with probability 0.8, and a blur with probability 0.5; as for ImageNet."""
+
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    blur: float = 0.5
+
+
+@dataclass(frozen=True)
+class MoCoV3Augmentation(SimCLRAugmentation):
+    """Even views are always blurred; odd ones with ``blur_odd``, solarised with ``solarize_odd``; as for ResNet-50."""
+
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    saturation: float = 0.2
+    blur: float = 1.0
+    blur_odd: float = 0.1
+    solarize_odd: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("augmentation.blur_odd", self.blur_odd, 0, 1)
+        check_range("augmentation.solarize_odd", self.solarize_odd, 0, 1)
+
+    def late(self, view: int | torch.Tensor) -> tuple[float | torch.Tensor, float | torch.Tensor]:
+        """Probabilities of blur and of solarisation, which depend on the view."""
+        odd = view % 2
+        if not isinstance(odd, torch.Tensor):
+            return (self.blur_odd, self.solarize_odd) if odd else (self.blur, self.solarize)
+        blur = self.blur + (self.blur_odd - self.blur) * odd
+        return blur, self.solarize + (self.solarize_odd - self.solarize) * odd

@@ -1,0 +1,55 @@
+"""Batch norm over parts of a batch: what several GPUs do to a batch, on one device.
+
+MoCo needs batch statistics that do not tell the query from its key (He et al., CVPR 2020, section 3.3, "Shuffling
+BN"); on one GPU its CIFAR-10 demo normalises parts of the batch on their own.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class SplitBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d that normalises ``splits`` interleaved parts of a training batch on their own.
+
+    Row i belongs to part i mod splits. The running statistics are the mean over parts; evaluation is that of
+    BatchNorm2d, and so are the names of the weights.
+    """
+
+    def __init__(self, features: int, splits: int) -> None:
+        super().__init__(features)
+        self.splits = splits
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) to the same; in training B must be divisible by the number of parts."""
+        if not self.training:
+            return super().forward(input)
+        batch, channels, height, width = input.shape
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        mean, variance = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
+        parts = input.reshape(batch // self.splits, self.splits * channels, height, width)
+        weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
+        normalised = F.batch_norm(parts, mean, variance, weight, bias, True, self.momentum or 0.0, self.eps)
+        with torch.no_grad():
+            self.running_mean.copy_(mean.view(self.splits, channels).mean(dim=0))
+            self.running_var.copy_(variance.view(self.splits, channels).mean(dim=0))
+            self.num_batches_tracked += 1
+        return normalised.reshape(batch, channels, height, width)
+
+
+def split_batch_norm(module: nn.Module, splits: int) -> nn.Module:
+    """Replace every BatchNorm2d in a module by `SplitBatchNorm2d`; with one part, change nothing."""
+    if splits == 1:
+        return module
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            replaced = SplitBatchNorm2d(child.num_features, splits)
+            replaced.load_state_dict(child.state_dict())
+            setattr(module, name, replaced)
+        else:
+            split_batch_norm(child, splits)
+    return module

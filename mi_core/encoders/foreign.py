@@ -1,0 +1,322 @@
+"""Encoders from elsewhere: built by name, filled from a file of weights, with the preprocessing they were trained with.
+
+``kind:name`` says what it is; `LOADERS` is the table of kinds. Files are data: safetensors, or what
+``torch.load(weights_only=True)`` accepts. TorchScript and Python callables are code and need an explicit flag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from mi_core.checks import ConfigError, ShapeError, check_choice
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_weights, seeded
+from mi_core.encoders.clip import split_tower
+from mi_core.encoders.layouts import State, head_module, recognise, unwrap
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How images reach a backbone: resized to ``size`` (None: as they come), then (x - mean) / std."""
+
+    size: int | None
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def words(self) -> str:
+        """In one line, for people."""
+        size = "any size" if self.size is None else f"{self.size} px, {self.interpolation}"
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        return f"{size}, mean {mean}, std {std}"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A fresh network of some kind: backbone, the heads that its definition has, its own preprocessing."""
+
+    backbone: nn.Module
+    heads: Mapping[str, nn.Module]
+    preprocessing: Preprocessing
+    convert: Callable[[State], State] | None = None
+    """Own names of weights for `Encoder`, where the kind defines them; None: `layouts.recognise` sorts them."""
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """An encoder from elsewhere, in evaluation mode, with what was recognised in its file."""
+
+    encoder: Encoder
+    layout: str
+    preprocessing: Preprocessing
+    fingerprint: str
+
+
+def read_state(data: bytes) -> State:
+    """The tensors of a weights file, safetensors or PyTorch, unpickling nothing but tensors and plain values.
+
+    Raises:
+        ConfigError: it is neither, or would need code to load.
+    """
+    try:
+        return unwrap(safetensors.torch.load(data))
+    except safetensors.SafetensorError:
+        pass
+    try:
+        return unwrap(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "the weights are neither safetensors nor a PyTorch file of plain tensors "
+            f"({' '.join(str(error).split())[:120]}); save its state_dict() anew, or load TorchScript with torchscript"
+        ) from error
+
+
+def adopt(
+    load: str,
+    data: bytes | None,
+    *,
+    channels: int,
+    image_size: int,
+    preprocessing: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Adopted:
+    """Build an encoder from elsewhere.
+
+    Args:
+        load: ``kind:name``, a kind of `LOADERS`.
+        data: bytes of the weights file; None: fresh weights, drawn from ``seed``.
+        channels: of the images that come.
+        image_size: side of the images that come, for kinds that take any size.
+        preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
+        seed: of fresh weights.
+
+    Raises:
+        ConfigError: unknown kind or name, a package that is missing, weights that do not fit, or code without weights.
+    """
+    kind, _, name = load.partition(":")
+    build = LOADERS[check_choice("load", kind, LOADERS)]
+    if kind in CODE:
+        return _adopt_code(load, data, preprocessing)
+    if not name:
+        raise ConfigError(f"load = {load!r}: write {kind}:<name of the architecture>")
+    built: Built = seeded(seed, lambda: build(name, channels, image_size))
+    settings = asdict(built.preprocessing)
+    heads, layout = dict(built.heads), "fresh weights"
+    if data is not None:
+        state = read_state(data)
+        if built.convert is not None:
+            state, layout = built.convert(state), f"{kind} state dict"
+            encoder = _encoder(built.backbone, heads, Preprocessing(**settings), channels)
+            _fill(encoder, state, layout)
+        else:
+            found = recognise(state, built.backbone)
+            layout = found.name
+            heads = {output: head_module(weights) for output, weights in found.heads.items()}
+            settings |= {part: tuple(values.flatten().tolist()) for part, values in found.extras.items()}
+            tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
+            tensors |= {f"{head}.{key}": value for head, own in found.heads.items() for key, value in own.items()}
+            encoder = _encoder(built.backbone, heads, Preprocessing(**settings), channels)
+            _fill(encoder, tensors, layout)
+    final = Preprocessing(**(settings | dict(preprocessing or {})))
+    encoder = _encoder(built.backbone, heads, final, channels).eval()
+    return Adopted(encoder, layout, final, fingerprint(encoder))
+
+
+def rebuild(
+    load: str, data: bytes, preprocessing: Preprocessing, *, channels: int, image_size: int, mark: str
+) -> Encoder:
+    """The encoder of `adopt` from its description and what `checkpoint.weights_bytes` saved of it (or its code).
+
+    Raises:
+        ConfigError: as `adopt`, or its fingerprint is no longer ``mark``.
+    """
+    kind, _, name = load.partition(":")
+    if kind in CODE:
+        adopted = _adopt_code(load, data, asdict(preprocessing))
+        if adopted.fingerprint != mark:
+            raise ConfigError(f"load = {load!r}: the code is no longer what was adopted; redo with --force pretrain")
+        return adopted.encoder
+    built = LOADERS[kind](name, channels, image_size)
+    state = safetensors.torch.load(data)
+    heads = {head: _part(state, head) for head in OUTPUTS[1:]}
+    modules = {head: built.heads.get(head) or head_module(own) for head, own in heads.items() if own}
+    encoder = _encoder(built.backbone, modules, preprocessing, channels)
+    load_weights(encoder, data)
+    if fingerprint(encoder) != mark:
+        raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
+    return encoder.eval()
+
+
+def _part(state: State, name: str) -> State:
+    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+
+
+def _encoder(
+    backbone: nn.Module, heads: Mapping[str, nn.Module], preprocessing: Preprocessing, channels: int
+) -> Encoder:
+    mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
+    return Encoder(backbone, heads, mean, std, size=preprocessing.size, interpolation=preprocessing.interpolation)
+
+
+def _fill(encoder: Encoder, tensors: State, layout: str) -> None:
+    own = encoder.state_dict()
+    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
+    complete = {"mean": own["mean"], "std": own["std"], **counters, **tensors}
+    try:
+        load_weights(encoder, safetensors.torch.save({key: value.contiguous() for key, value in complete.items()}))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; recognised: {layout}") from error
+
+
+def _checkpoint(name: str, channels: int, image_size: int) -> Built:
+    """A state dict of a backbone of this package, whose layout is recognised: MoCo, SimCLR style, torchvision, own."""
+    backbone = build_backbone(name, channels, image_size)
+    fixed = image_size if "/" in name else None
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((0.5,), (0.5,))
+    return Built(backbone, {}, Preprocessing(fixed, "bilinear", mean, std))
+
+
+def _torchvision(name: str, channels: int, image_size: int) -> Built:
+    """A classification model of torchvision: the embedding is what its last linear layer reads."""
+    from torchvision import models
+
+    if name not in models.list_models(module=models):
+        raise ConfigError(f"torchvision has no classification model {name!r}; see torchvision.models.list_models()")
+    network = models.get_model(name, weights=None)
+    place, last = [entry for entry in network.named_modules() if isinstance(entry[1], nn.Linear)][-1]
+    parent, _, attribute = place.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, nn.Identity())
+    known = models.get_model_weights(name).DEFAULT.transforms()
+    size, interpolation = int(known.crop_size[0]), known.interpolation.value
+    preprocessing = Preprocessing(size, interpolation, tuple(known.mean), tuple(known.std))
+
+    def convert(state: State) -> State:
+        head = {"weight": "logits.weight", "bias": "logits.bias"}
+        return {
+            head[key.removeprefix(f"{place}.")] if key.startswith(f"{place}.") else f"backbone.{key}": value
+            for key, value in state.items()
+        }
+
+    return Built(network, {"logits": last}, preprocessing, convert)
+
+
+def _timm(name: str, channels: int, image_size: int) -> Built:
+    """A model of timm (the timm extra) without its classifier."""
+    try:
+        import timm
+    except ImportError as error:
+        raise ConfigError("load = 'timm:...' needs timm: pip install 'encoder-audit[timm]'") from error
+    if not timm.is_model(name):
+        raise ConfigError(f"timm has no model {name!r}; see timm.list_models()")
+    network = timm.create_model(name, pretrained=False, num_classes=0)
+    known = timm.data.resolve_model_data_config(network)
+    classifier = network.pretrained_cfg.get("classifier")
+    dropped = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
+    preprocessing = Preprocessing(known["input_size"][1], known["interpolation"], known["mean"], known["std"])
+
+    def convert(state: State) -> State:
+        kept = (key for key in state if not key.startswith(tuple(f"{part}." for part in dropped)))
+        return {f"backbone.{key}": state[key] for key in kept}
+
+    return Built(network, {}, preprocessing, convert)
+
+
+def _open_clip(name: str, channels: int, image_size: int) -> Built:
+    """The image tower of an open_clip model (the clip extra): backbone before, projection after its projection."""
+    backbone, projection, known = split_tower(name)
+    size = known["size"] if isinstance(known["size"], int) else known["size"][0]
+    preprocessing = Preprocessing(size, known["interpolation"], tuple(known["mean"]), tuple(known["std"]))
+
+    def convert(state: State) -> State:
+        tower = {key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")}
+        weights = {f"backbone.tower.{key}": value for key, value in tower.items() if key != "proj"}
+        return weights | ({"projection.weight": tower["proj"].T} if "proj" in tower else {})
+
+    return Built(backbone, {"projection": projection}, preprocessing, convert)
+
+
+def _code(name: str, channels: int, image_size: int) -> Built:
+    """Code that takes images (B, C, H, W), float32 in [0, 1], and returns embeddings (B, D), an array or a tensor."""
+    raise ConfigError(f"{name!r} is code: it has no architecture to build")
+
+
+class _Callable(nn.Module):
+    """Code as a backbone."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = self.function(images)
+        if isinstance(found, np.ndarray):
+            found = torch.from_numpy(found)
+        if not isinstance(found, torch.Tensor):
+            raise ShapeError(f"the encoder returned a {type(found).__name__}, expected an array or tensor (B, D)")
+        return found.to(images.device)
+
+
+def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any] | None) -> Adopted:
+    kind, _, name = load.partition(":")
+    settings = {"size": None, "interpolation": "bilinear", "mean": (0.0,), "std": (1.0,)} | dict(preprocessing or {})
+    final = Preprocessing(**settings)
+    if kind == "torchscript":
+        if data is None:
+            raise ConfigError("load = 'torchscript' needs weights, the file that torch.jit.save wrote")
+        try:
+            function: Any = torch.jit.load(io.BytesIO(data), map_location="cpu")
+        except RuntimeError as error:
+            raise ConfigError(f"not a TorchScript file: {' '.join(str(error).split())[:120]}") from error
+        mark = hashlib.sha256(data).hexdigest()
+    else:
+        function, mark = _imported(name)
+    if isinstance(function, nn.Module):
+        function = function.eval()
+    mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (final.mean, final.std))
+    encoder = Encoder(_Callable(function), {}, mean, std, size=final.size, interpolation=final.interpolation).eval()
+    return Adopted(encoder, f"{kind} {name}".strip(), final, mark)
+
+
+def _imported(name: str) -> tuple[Any, str]:
+    """A callable by ``module:function``, and a hash of the file that defines it."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"load = 'python:{name}': write python:module:function")
+    try:
+        module = importlib.import_module(module_name)
+        function = getattr(module, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"load = 'python:{name}': {error}; the module must be importable on every node") from error
+    if not callable(function):
+        raise ConfigError(f"load = 'python:{name}' is a {type(function).__name__}, not callable")
+    source = inspect.getsource(module)
+    weights = fingerprint(function) if isinstance(function, nn.Module) else ""
+    return function, hashlib.sha256(f"{name}:{source}:{weights}".encode()).hexdigest()
+
+
+LOADERS: dict[str, Callable[[str, int, int], Built]] = {
+    "checkpoint": _checkpoint,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "open_clip": _open_clip,
+    "torchscript": _code,
+    "python": _code,
+}
+CODE = ("torchscript", "python")
+"""Kinds that run code of others: they need the flag ``trust_code``."""

@@ -1,0 +1,69 @@
+"""What every pre-training framework is: a backbone, the heads on top of it, and a loss on views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+
+class Objective(nn.Module):
+    """Backbone, heads and loss of one framework. B images per worker, V views of each, D width of the backbone.
+
+    A subclass sets the class attributes, builds its heads, and writes `forward`. What it holds besides (momentum
+    encoder, queue, text tower) is a module or buffer of its own, so that it is saved and resumed with the rest.
+    """
+
+    Parameters: ClassVar[type[Any]]
+    heads: ClassVar[tuple[str, ...]] = ("projection",)
+    """Heads that an audit can query after the backbone, in order: attributes of the module, each fed by the last."""
+    views: ClassVar[int] = 2
+    """Views of an image per step."""
+    target: ClassVar[str | None] = None
+    """What else the loss reads of a sample: ``class``, ``caption`` or nothing."""
+    sync_batch_norm: ClassVar[bool] = True
+    """Whether batch statistics are taken over all workers on GPUs."""
+
+    backbone: nn.Module
+
+    @classmethod
+    def check(cls, parameters: Any, *, batch_size: int, images: int | None, workers: int) -> None:
+        """Raise ConfigError if the settings do not fit the global batch, the number of images or of workers."""
+
+    @classmethod
+    def encode_targets(
+        cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
+    ) -> torch.Tensor | None:
+        """What `forward` takes as targets of N samples, a row each: from their classes or captions; None: nothing."""
+        return None
+
+    def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss of a batch of views (B, V, C, H, W), already normalised: the mean over this worker's samples."""
+        raise NotImplementedError
+
+    def after_step(self, progress: float) -> None:
+        """Called after every optimiser step; ``progress`` is the share of all steps that are done, in (0, 1]."""
+
+    def restart(self) -> None:
+        """Called when backbone and heads have been given other weights before training: what follows them follows."""
+
+
+def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -> None:
+    """theta_k <- m theta_k + (1 - m) theta_q, in place (He et al., MoCo, CVPR 2020, equation 2).
+
+    Example:
+        >>> key, query = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.constant_(key.weight, 1.0), nn.init.constant_(query.weight, 3.0)
+        >>> momentum_update(key, query, 0.75)
+        >>> key.weight.item()
+        1.5
+    """
+    with torch.no_grad():
+        torch._foreach_lerp_(list(followers.parameters()), list(leaders.parameters()), 1 - momentum)
+
+
+def width_of(backbone: nn.Module) -> int:
+    """Width D of a backbone's embedding."""
+    return int(backbone.width)  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""CLIP (Radford et al., ICML 2021): images and their captions attract, the other pairs of the batch repel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.objectives.base import Objective, width_of
+from mi_core.objectives.gather import gather, world
+from mi_core.objectives.text import TextTransformer, byte_tokens, frozen_text_embeddings, frozen_text_width
+
+_MOST_SCALE = math.log(100.0)  # section 2.5: the logits are never scaled by more than 100
+
+
+def image_text_info_nce(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The symmetric loss of figure 3 of CLIP: mean of the cross-entropies over images and over texts.
+
+    Args:
+        images, texts: (B, D) embeddings of any length; row i of both is one pair; B is equal on all workers.
+        scale: factor of the cosines, above 0.
+
+    Returns:
+        A scalar, float32: the mean over this worker's pairs, against the pairs of all workers.
+
+    Raises:
+        ShapeError: the shapes differ.
+
+    Example:
+        >>> round(float(image_text_info_nce(torch.eye(2), torch.eye(2), torch.tensor(1.0))), 4)
+        0.3133
+    """
+    batch, width = check_shape("images", images, "B D")
+    check_shape("texts", texts, "B D", B=batch, D=width)
+    images, texts = F.normalize(images.float(), dim=1), F.normalize(texts.float(), dim=1)
+    own = torch.arange(batch, device=images.device) + world()[0] * batch
+    of_images = F.cross_entropy(scale * images @ gather(texts).T, own)
+    of_texts = F.cross_entropy(scale * texts @ gather(images).T, own)
+    return (of_images + of_texts) / 2
+
+
+@dataclass(frozen=True)
+class CLIPParameters:
+    """Settings of CLIP. ``temperature`` is the first one; its inverse is learned (section 2.5: 0.07, at least 0.01).
+
+    The text tower is a small transformer over bytes, or with ``text_tower: open_clip:<architecture>`` and
+    ``text_weights`` a frozen one with its own tokenizer, followed by a linear layer that learns.
+    """
+
+    temperature: float = 0.07
+    projection_width: int = 512
+    text_tower: str = "bytes"
+    text_weights: str = ""
+    text_width: int = 128
+    text_layers: int = 4
+    text_heads: int = 4
+    text_length: int = 76
+
+    def __post_init__(self) -> None:
+        check_range("temperature", self.temperature, 0.01)
+        for name in ("projection_width", "text_width", "text_layers", "text_heads"):
+            check_range(name, getattr(self, name), 1)
+        check_range("text_length", self.text_length, 2)
+        if self.text_width % self.text_heads:
+            raise ConfigError(f"text_width = {self.text_width} is not divisible by text_heads = {self.text_heads}")
+        frozen = self.text_tower.startswith("open_clip:")
+        if self.text_tower != "bytes" and not frozen:
+            raise ConfigError(f"text_tower = {self.text_tower!r}, allowed: bytes, open_clip:<architecture>")
+        if frozen and not self.text_weights:
+            raise ConfigError(f"text_tower = {self.text_tower!r} needs text_weights, the file of its weights")
+
+
+class CLIP(Objective):
+    """CLIP (ICML 2021): image-text InfoNCE with a learned scale; captions by a small or a frozen text tower."""
+
+    Parameters = CLIPParameters
+    views = 1
+    target = "caption"
+
+    def __init__(self, backbone: nn.Module, parameters: CLIPParameters) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projection = nn.Linear(width_of(backbone), parameters.projection_width, bias=False)
+        self.text: nn.Module
+        if parameters.text_tower == "bytes":
+            self.text = TextTransformer(
+                parameters.text_width,
+                parameters.projection_width,
+                layers=parameters.text_layers,
+                heads=parameters.text_heads,
+                length=parameters.text_length,
+            )
+        else:
+            width = frozen_text_width(parameters.text_tower.partition(":")[2])
+            self.text = nn.Linear(width, parameters.projection_width, bias=False)
+        self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
+
+    @classmethod
+    def encode_targets(
+        cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
+    ) -> torch.Tensor | None:
+        """Tokens (N, L) int64, or with a frozen tower the text embeddings (N, E) float32.
+
+        Raises:
+            ConfigError: a caption is empty, or the frozen tower cannot be loaded.
+        """
+        empty = [row for row, caption in enumerate(captions) if not caption.strip()]
+        if empty:
+            raise ConfigError(f"training image {empty[0]} has no caption; give data.captions, or shards with .txt")
+        if parameters.text_tower == "bytes":
+            return byte_tokens(captions, parameters.text_length)
+        return frozen_text_embeddings(parameters.text_tower.partition(":")[2], parameters.text_weights, captions)
+
+    def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss of views (B, 1, C, H, W) and encoded captions (B, ...)."""
+        assert targets is not None
+        return image_text_info_nce(self.projection(self.backbone(views[:, 0])), self.text(targets), self.scale.exp())
+
+    def after_step(self, progress: float) -> None:
+        """Keep the learned scale at or below 100."""
+        with torch.no_grad():
+            self.scale.clamp_(max=_MOST_SCALE)

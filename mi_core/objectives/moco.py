@@ -1,0 +1,269 @@
+"""Momentum contrast: MoCo v1 (He et al., CVPR 2020), v2 (Chen et al., 2020) and v3 (Chen, Xie, He, ICCV 2021).
+
+v1 and v2 compare a query with its key and with a queue of earlier keys; the key encoder follows the query encoder by
+momentum. v3 has no queue: the other images of the batch are the negatives, both views are query and key in turn, and
+a predictor stands on the query side only. K length of the queue.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.encoders.batch_norm import split_batch_norm
+from mi_core.encoders.projection import projection_head
+from mi_core.objectives.base import Objective, momentum_update, width_of
+from mi_core.objectives.gather import gather, world
+
+
+def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
+    """InfoNCE of queries against their keys and a queue: equation 1 of MoCo, the mean over B queries.
+
+    Args:
+        queries, keys: (B, D) of length 1; gradients flow to the queries.
+        queue: (K, D) of length 1, the negatives.
+        temperature: tau > 0.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+        ConfigError: the temperature is not above 0.
+
+    Example:
+        >>> unit = torch.eye(2)
+        >>> round(float(queue_info_nce(unit[:1], unit[:1], unit[1:], temperature=1.0)), 4)
+        0.3133
+    """
+    batch, width = check_shape("queries", queries, "B D")
+    check_shape("keys", keys, "B D", B=batch, D=width)
+    check_shape("queue", queue, "K D", D=width)
+    check_range("temperature", temperature, 0, open_low=True)
+    positive = (queries * keys).sum(dim=1, keepdim=True)
+    logits = torch.cat([positive, queries @ queue.T], dim=1).float() / temperature
+    return F.cross_entropy(logits, torch.zeros(batch, dtype=torch.int64, device=logits.device))
+
+
+def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: float) -> torch.Tensor:
+    """InfoNCE with the keys of all workers as negatives, times 2 tau: ``ctr`` of MoCo v3's algorithm 1.
+
+    Args:
+        queries, keys: (B, D) of any length; gradients flow to the queries only.
+        temperature: tau > 0.
+
+    Returns:
+        A scalar, float32: the mean over this worker's queries.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+        ConfigError: the temperature is not above 0.
+    """
+    batch, width = check_shape("queries", queries, "B D")
+    check_shape("keys", keys, "B D", B=batch, D=width)
+    check_range("temperature", temperature, 0, open_low=True)
+    everyone = gather(F.normalize(keys.detach().float(), dim=1))
+    logits = F.normalize(queries.float(), dim=1) @ everyone.T / temperature
+    own = torch.arange(batch, device=logits.device) + world()[0] * batch
+    return 2 * temperature * F.cross_entropy(logits, own)
+
+
+@dataclass(frozen=True)
+class MoCoV1Parameters:
+    """Settings of MoCo v1; the defaults are those of its ImageNet experiments (section 4, table 1)."""
+
+    temperature: float = 0.07
+    queue: int = 65536
+    momentum: float = 0.999
+    projection_width: int = 128
+    batch_norm_splits: int = 1
+
+    def __post_init__(self) -> None:
+        check_range("temperature", self.temperature, 0, open_low=True)
+        check_range("queue", self.queue, 1)
+        check_range("momentum", self.momentum, 0, 1)
+        check_range("projection_width", self.projection_width, 1)
+        check_range("batch_norm_splits", self.batch_norm_splits, 1)
+
+
+@dataclass(frozen=True)
+class MoCoV2Parameters(MoCoV1Parameters):
+    """Settings of MoCo v2: v1's with tau = 0.2 and a hidden layer in the head, by default as wide as the embedding."""
+
+    temperature: float = 0.2
+    projection_hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("projection_hidden", 1 if self.projection_hidden is None else self.projection_hidden, 1)
+
+
+class _QueueMoCo(Objective):
+    """What v1 and v2 share: query and key encoder, queue, shuffled batch norm."""
+
+    sync_batch_norm = False  # statistics over all workers would undo the shuffling
+
+    queue: torch.Tensor
+    pointer: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self, backbone: nn.Module, parameters: MoCoV1Parameters, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.backbone = split_batch_norm(backbone, parameters.batch_norm_splits)
+        self.projection = projection_head(widths, batch_norm=False)
+        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
+        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+        self.shuffled = parameters.batch_norm_splits > 1 or world()[1] > 1
+        self.register_buffer("queue", F.normalize(torch.randn(parameters.queue, widths[-1]), dim=1))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._keys: torch.Tensor | None = None
+
+    @classmethod
+    def check(cls, parameters: Any, *, batch_size: int, images: int | None, workers: int) -> None:
+        """Raise ConfigError unless the queue is a number of whole batches, not above the data, and parts are equal."""
+        if parameters.queue % batch_size:
+            raise ConfigError(
+                f"queue = {parameters.queue} is not divisible by batch_size = {batch_size}; whole batches replace its "
+                f"oldest keys: use {max(1, parameters.queue // batch_size) * batch_size}"
+            )
+        if images is not None and parameters.queue > images:
+            raise ConfigError(
+                f"queue = {parameters.queue} exceeds the {images} images trained on, so images would be their own "
+                f"negatives; use at most {images // batch_size * batch_size}"
+            )
+        if (batch_size // workers) % parameters.batch_norm_splits:
+            raise ConfigError(
+                f"batch_norm_splits = {parameters.batch_norm_splits} does not divide the {batch_size // workers} "
+                "images of a worker"
+            )
+
+    def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """InfoNCE of views (B, 2, C, H, W): the first are queries, the second keys; there are no targets."""
+        queries = F.normalize(self.projection(self.backbone(views[:, 0])).float(), dim=1)
+        with torch.no_grad():
+            keys = self._embed_keys(views[:, 1])
+            self._keys = gather(keys)
+        return queue_info_nce(queries, keys, self.queue, self.temperature)
+
+    def _embed_keys(self, images: torch.Tensor) -> torch.Tensor:
+        """Keys (B, P) of length 1, computed in a shuffled order so that batch statistics do not give them away."""
+        if not self.shuffled:
+            return self._key_encoder(images)
+        rank, workers = world()
+        everyone = gather(images)
+        generator = torch.Generator().manual_seed(int(self.steps))
+        order = torch.randperm(len(everyone), generator=generator).to(images.device)
+        mine = order.view(workers, -1)[rank]
+        shuffled = gather(self._key_encoder(everyone[mine]))
+        return shuffled[torch.argsort(order).view(workers, -1)[rank]]
+
+    def _key_encoder(self, images: torch.Tensor) -> torch.Tensor:
+        return F.normalize(self.key_projection(self.key_backbone(images)).float(), dim=1)
+
+    def after_step(self, progress: float) -> None:
+        """Move the key encoder after the query encoder, and replace the oldest keys of the queue."""
+        momentum_update(self.key_backbone, self.backbone, self.momentum)
+        momentum_update(self.key_projection, self.projection, self.momentum)
+        if self._keys is not None:
+            start = int(self.pointer)
+            self.queue[start : start + len(self._keys)] = self._keys
+            self.pointer.fill_((start + len(self._keys)) % len(self.queue))
+            self._keys = None
+        self.steps += 1
+
+    def restart(self) -> None:
+        """The key encoder begins as a copy of the query encoder."""
+        self.key_backbone.load_state_dict(self.backbone.state_dict())
+        self.key_projection.load_state_dict(self.projection.state_dict())
+
+
+class MoCoV1(_QueueMoCo):
+    """MoCo v1 (CVPR 2020): a linear head, a queue of keys as negatives, a momentum encoder for the keys."""
+
+    Parameters = MoCoV1Parameters
+
+    def __init__(self, backbone: nn.Module, parameters: MoCoV1Parameters) -> None:
+        super().__init__(backbone, parameters, (width_of(backbone), parameters.projection_width))
+
+
+class MoCoV2(_QueueMoCo):
+    """MoCo v2 (2020): v1 with a head of two layers, stronger augmentation and a cosine schedule."""
+
+    Parameters = MoCoV2Parameters
+
+    def __init__(self, backbone: nn.Module, parameters: MoCoV2Parameters) -> None:
+        hidden = parameters.projection_hidden or width_of(backbone)
+        super().__init__(backbone, parameters, (width_of(backbone), hidden, parameters.projection_width))
+
+
+@dataclass(frozen=True)
+class MoCoV3Parameters:
+    """Settings of MoCo v3; the defaults are those for ResNet-50 (appendix "ResNet"): heads of two layers.
+
+    For a ViT: ``projection_layers`` 3, ``prediction_norm`` true, ``temperature`` 0.2, ``freeze_patches`` true.
+    """
+
+    temperature: float = 1.0
+    momentum: float = 0.99
+    projection_layers: int = 2
+    projection_hidden: int = 4096
+    projection_width: int = 256
+    prediction_norm: bool = False
+    freeze_patches: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("temperature", self.temperature, 0, open_low=True)
+        check_range("momentum", self.momentum, 0, 1)
+        for name in ("projection_layers", "projection_hidden", "projection_width"):
+            check_range(name, getattr(self, name), 1)
+
+
+class MoCoV3(Objective):
+    """MoCo v3 (ICCV 2021): projector and predictor, symmetric loss within the batch, momentum that rises to 1."""
+
+    Parameters = MoCoV3Parameters
+    heads = ("projection", "prediction")
+
+    def __init__(self, backbone: nn.Module, parameters: MoCoV3Parameters) -> None:
+        super().__init__()
+        hidden, out = parameters.projection_hidden, parameters.projection_width
+        widths = (width_of(backbone), *[hidden] * (parameters.projection_layers - 1), out)
+        self.backbone = backbone
+        self.projection = projection_head(widths, batch_norm=True, last_norm=True)
+        self.prediction = projection_head((out, hidden, out), batch_norm=True, last_norm=parameters.prediction_norm)
+        if parameters.freeze_patches:
+            patches = getattr(backbone, "conv_proj", None)
+            if not isinstance(patches, nn.Module):
+                raise ConfigError("freeze_patches = True, but the backbone has no patch embedding; use it with a ViT")
+            patches.requires_grad_(False)
+        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
+        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+
+    def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
+        first, second = (self.prediction(self.projection(self.backbone(views[:, view]))) for view in range(2))
+        with torch.no_grad():
+            key_first, key_second = (self.key_projection(self.key_backbone(views[:, view])) for view in range(2))
+        loss: torch.Tensor = in_batch_info_nce(first, key_second, self.temperature)
+        return loss + in_batch_info_nce(second, key_first, self.temperature)
+
+    def after_step(self, progress: float) -> None:
+        """Move the key encoder after the query encoder: m = 1 - (1 - m0) (1 + cos(pi progress)) / 2."""
+        momentum = 1 - 0.5 * (1 + math.cos(math.pi * progress)) * (1 - self.momentum)
+        momentum_update(self.key_backbone, self.backbone, momentum)
+        momentum_update(self.key_projection, self.projection, momentum)
+
+    def restart(self) -> None:
+        """The key encoder begins as a copy of the query encoder."""
+        self.key_backbone.load_state_dict(self.backbone.state_dict())
+        self.key_projection.load_state_dict(self.projection.state_dict())

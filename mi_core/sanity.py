@@ -1,0 +1,58 @@
+"""Does an encoder work at all? Whether two views of an image find each other in its embeddings."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from mi_core.augmentations.views import Augmentation, make_views
+from mi_core.checks import check_range, check_shape
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.metrics.intervals import rate
+from mi_core.records import Estimate
+
+_BATCH = 64
+
+
+@torch.inference_mode()
+def view_consistency(
+    encoder: Encoder | None,
+    images: torch.Tensor,
+    streams: torch.Tensor,
+    augmentation: Augmentation,
+    *,
+    device: torch.device | str = "cpu",
+    size: int | None = None,
+) -> Estimate:
+    """How often the nearest of N second views, by cosine, is that of the same image.
+
+    A trained encoder is far above fresh weights; one with wrong weights or wrong preprocessing need not be.
+
+    Args:
+        encoder: on ``device``; its backbone's embedding is used. None: the pixels themselves.
+        images: (N, C, H, W) uint8, at least 2.
+        streams: (N,) int64, from `streams.stream_keys` with purpose ``probe``.
+        augmentation: the recipe of the views.
+        device: where the encoder is.
+        size: side of the views; default: that of the encoder, else of the images.
+
+    Returns:
+        The rate with its Clopper-Pearson interval over N images.
+
+    Raises:
+        ShapeError: images and streams differ in number.
+        ConfigError: fewer than 2 images.
+    """
+    (count, *_) = check_shape("images", images, "N C H W")
+    check_shape("streams", streams, "N", N=count)
+    check_range("images", count, 2)
+    side = size if encoder is None or encoder.size is None else encoder.size
+    parts = []
+    for pixels, own in zip(images.split(_BATCH), streams.split(_BATCH), strict=True):
+        views = make_views(pixels.to(device), own.to(device), augmentation, views=2, size=side)
+        flat = views.flatten(0, 1)
+        embedded = flat.flatten(1) if encoder is None else encoder(flat)["backbone"]
+        parts.append(F.normalize(embedded.float(), dim=1).unflatten(0, (-1, 2)))
+    first, second = torch.cat(parts).unbind(1)  # (N, D) each
+    right = (first @ second.T).argmax(dim=1) == torch.arange(count, device=first.device)
+    return rate(int(right.sum()), count)

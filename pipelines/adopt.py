@@ -1,0 +1,138 @@
+"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint, see whether they work at all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mi_core.encoders.checkpoint import Encoder, weights_bytes
+from mi_core.encoders.foreign import CODE, adopt
+from mi_core.hashing import digest64
+from mi_core.sanity import view_consistency
+from mi_core.streams import stream_keys
+from pipelines import storage
+from pipelines.artifacts import SeedFolder, digest
+from pipelines.console import say
+from pipelines.encoders import FRESH, LoadedConfig, describe, is_done, weights_path
+from pipelines.errors import UserError
+from pipelines.loading import load_images
+from pipelines.splits import DataConfig, Splits
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+VERSION = 1
+PROBED = 256  # images on which an encoder shows that it works
+
+
+@dataclass(frozen=True)
+class _Adoption:
+    name: str
+    config: LoadedConfig
+    data: DataConfig
+    folder: SeedFolder
+    roles: tuple[str, ...]
+    inputs: str
+
+
+def run(config: RunConfig, folders: list[SeedFolder]) -> None:
+    """Adopt every loaded encoder of every seed that is not in its folder yet.
+
+    Raises:
+        UserError: weights that are missing or do not fit, or an output that the encoder does not have.
+    """
+    import ray
+
+    jobs = []
+    for folder in folders:
+        for name, encoder in config.encoders.items():
+            if isinstance(encoder, LoadedConfig):
+                inputs = digest(VERSION, folder.seed, name, encoder.model_dump(), config.data.decoder().digest())
+                if not is_done(folder, name, inputs):
+                    jobs.append(_Adoption(name, encoder, config.data, folder, config.audited, inputs))
+    remote = ray.remote(num_cpus=1, num_gpus=config.resources.gpus_per_actor)(_adopt)
+    ray.get([remote.remote(job) for job in jobs])
+    for job in jobs:
+        found = describe(job.folder, job.name).description
+        say("pretrain", f"{job.name} (seed {job.folder.seed}): {found['layout']}, {found['preprocessing_words']}")
+        say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
+    for folder in folders:
+        for name in config.encoders:
+            if isinstance(config.encoders[name], LoadedConfig):
+                config.check_outputs(name, tuple(describe(folder, name).description["outputs"]))
+
+
+def consistency_in_words(found: dict[str, Any]) -> str:
+    """How often two views of an image find each other, against a reference."""
+    own, other = found["encoder"], found["reference"]
+    words = (
+        f"finds the other view of an image among {own['n']} in {own['value']:.1%} of cases, "
+        f"{found['reference_name']} in {other['value']:.1%}"
+    )
+    return words + ("" if found["works"] else "; WARNING: no better, so check weights and preprocessing")
+
+
+def _adopt(job: _Adoption) -> None:
+    """Read the weights, convert them, try them out, and write them down."""
+    config = job.config
+    data = None
+    if config.weights not in (None, FRESH):
+        if not storage.exists(str(config.weights)) or storage.is_folder(str(config.weights)):
+            raise UserError(f"encoders.{job.name}.weights = {config.weights} is no file")
+        data = storage.read_bytes(str(config.weights))
+    channels, size = job.data.channels, job.data.image_size
+    seed = digest64(job.folder.seed, "encoder", job.name)
+    found = adopt(
+        config.load, data, channels=channels, image_size=size, preprocessing=config.preprocessing(), seed=seed
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    place = job.folder.encoder(job.name)
+    code = config.load.partition(":")[0] in CODE
+    storage.write_atomic(weights_path(place, 0), (data or b"") if code else weights_bytes(found.encoder))
+    storage.write_json(
+        f"{place}/encoder.json",
+        {
+            "name": job.name,
+            "inputs": job.inputs,
+            "config": config.model_dump(mode="json"),
+            "seed": job.folder.seed,
+            "channels": channels,
+            "image_size": size,
+            "layout": found.layout,
+            "outputs": found.encoder.outputs,
+            "preprocessing": asdict(found.preprocessing),
+            "preprocessing_words": found.preprocessing.words(),
+            "consistency": _consistency(job, found.encoder.to(device), device),
+            "fingerprints": {0: found.fingerprint},
+            "losses": [],
+        },
+    )
+
+
+def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict[str, Any]:
+    """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
+    config = job.config
+    splits = Splits.load(job.folder.path)
+    loaded = load_images(job.data, splits, job.roles, limit=PROBED)
+    streams = torch.cat([stream_keys(job.folder.seed, "probe", source, [key]) for source, key in loaded.names()])
+    images, views = torch.from_numpy(loaded.images), config.views()
+    own = view_consistency(encoder, images, streams, views, device=device)
+    reference, name = None, "raw pixels"
+    if config.load.partition(":")[0] not in CODE:
+        fresh = adopt(
+            config.load,
+            None,
+            channels=job.data.channels,
+            image_size=job.data.image_size,
+            preprocessing=config.preprocessing(),
+        )
+        reference, name = fresh.encoder.to(device), "fresh weights"
+    other = view_consistency(reference, images, streams, views, device=device, size=encoder.size)
+    return {
+        "encoder": own.as_json(),
+        "reference": other.as_json(),
+        "reference_name": name,
+        "works": config.weights == FRESH or own.low > other.high or own.value == 1.0,
+    }

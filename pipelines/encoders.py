@@ -1,0 +1,274 @@
+"""What encoders a run has, trained here or loaded from elsewhere: config models, and how they come off the disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.checks import check_choice
+from mi_core.encoders import parse_backbone
+from mi_core.encoders.checkpoint import INTERPOLATIONS, Encoder, load_weights
+from mi_core.encoders.foreign import CODE, LOADERS, Preprocessing, rebuild
+from mi_core.objectives import OBJECTIVES
+from mi_core.optimizers import OptimizerParameters
+from mi_core.pretraining import PretrainingParameters, audited_encoder
+from pipelines import storage
+from pipelines.artifacts import SeedFolder
+from pipelines.errors import UserError
+from pipelines.methods import build, complete
+
+FRESH = "random"  # instead of a weights file: fresh weights, an encoder that saw nothing
+
+
+class _EncoderConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    objective: str = Field(
+        default="simclr", description="pre-training framework; of a loaded encoder: whose views it saw"
+    )
+    augmentation: dict[str, Any] = Field(
+        default_factory=dict, validate_default=True, description="settings of the training views"
+    )
+
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, value: str) -> str:
+        return check_choice("objective", value, OBJECTIVES)
+
+    @field_validator("augmentation")
+    @classmethod
+    def _complete_augmentation(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return complete(AUGMENTATIONS[info.data.get("objective", "simclr")], value)
+
+    def views(self) -> Any:
+        """The recipe of training views."""
+        return build(AUGMENTATIONS[self.objective], self.augmentation)
+
+
+class TrainedConfig(_EncoderConfig):
+    """One encoder to train: framework, architecture, data, schedule."""
+
+    backbone: str = Field(description="architecture; transformers with their patch size, as vit-s/16")
+    train_on: tuple[str, ...] = Field(description="roles whose samples are the members")
+    start: str | None = Field(default=None, description="encoder whose final weights this one starts from")
+    epochs: int = Field(ge=1, description="passes over the members")
+    batch_size: int = Field(ge=2, description="images per step over all workers")
+    checkpoints: tuple[int, ...] = Field(default=(), description="epochs to keep weights of; the last is always kept")
+    save_every: int | None = Field(
+        default=None, ge=1, description="epochs between states to resume from; default: one a minute"
+    )
+    precision: str = Field(default="float32", description="float32 or bfloat16 (autocast)")
+    compile: bool = Field(default=False, description="torch.compile the training step")
+    mean: tuple[float, ...] = Field(default=(0.5,), description="per-channel normalisation, pixels in [0, 1]")
+    std: tuple[float, ...] = Field(default=(0.5,))
+    optimizer: dict[str, Any] = Field(
+        default_factory=dict, validate_default=True, description="see OptimizerParameters"
+    )
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, validate_default=True, description="settings of the objective"
+    )
+
+    @field_validator("train_on", mode="before")
+    @classmethod
+    def _one_role(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("optimizer")
+    @classmethod
+    def _complete_optimizer(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return complete(OptimizerParameters, value)
+
+    @field_validator("parameters")
+    @classmethod
+    def _complete_parameters(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return complete(OBJECTIVES[info.data.get("objective", "simclr")].Parameters, value)
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainedConfig:
+        for epoch in self.checkpoints:
+            if not 1 <= epoch <= self.epochs:
+                raise ValueError(f"checkpoints holds {epoch}, allowed: 1 to epochs = {self.epochs}")
+        self.pretraining()
+        return self
+
+    @property
+    def kept_epochs(self) -> tuple[int, ...]:
+        """Epochs whose weights are kept, ascending, the last included."""
+        return tuple(sorted({*self.checkpoints, self.epochs}))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Embeddings that the encoder exposes."""
+        return ("backbone", *OBJECTIVES[self.objective].heads)
+
+    def pretraining(self) -> PretrainingParameters:
+        """The settings as the trainer takes them."""
+        return PretrainingParameters(
+            backbone=self.backbone,
+            objective=self.objective,
+            objective_parameters=build(OBJECTIVES[self.objective].Parameters, self.parameters),
+            optimizer=build(OptimizerParameters, self.optimizer),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            precision=self.precision,
+            compile=self.compile,
+            mean=self.mean,
+            std=self.std,
+        )
+
+    def check_data(self, *, channels: int, image_size: int, images: int | None, workers: int) -> None:
+        """Raise ConfigError if backbone, batch or objective do not fit the data; ``images`` None: not known yet."""
+        parameters = self.pretraining()
+        parse_backbone(self.backbone, channels, image_size)
+        settings = parameters.objective_parameters
+        OBJECTIVES[self.objective].check(settings, batch_size=self.batch_size, images=images, workers=workers)
+
+
+class LoadedConfig(_EncoderConfig):
+    """One encoder from elsewhere. ``objective`` and ``augmentation`` say which views attacks should draw."""
+
+    load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
+    weights: str | None = Field(default=None, description="weights file, a path or URI; or random")
+    trust_code: bool = Field(default=False, description="run the code in TorchScript files or Python modules")
+    size: int | None = Field(default=None, ge=1, description="side of the images it takes; default: its own")
+    interpolation: str | None = Field(default=None, description="bilinear or bicubic; default: its own")
+    mean: tuple[float, ...] | None = Field(default=None, description="normalisation; default: its own")
+    std: tuple[float, ...] | None = Field(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clip_views(cls, value: Any) -> Any:
+        if isinstance(value, dict) and str(value.get("load", "")).startswith("open_clip:"):
+            return {"objective": "clip"} | value
+        return value
+
+    @field_validator("interpolation")
+    @classmethod
+    def _known_interpolation(cls, value: str | None) -> str | None:
+        return value if value is None else check_choice("interpolation", value, INTERPOLATIONS)
+
+    @model_validator(mode="after")
+    def _check(self) -> LoadedConfig:
+        kind, _, _ = self.load.partition(":")
+        check_choice("load", kind, LOADERS)
+        if kind in CODE and not self.trust_code:
+            raise ValueError(f"load = {self.load!r} runs code of others; set trust_code: true if you trust it")
+        if kind == "python":
+            if self.weights is not None:
+                raise ValueError(f"weights = {self.weights!r}: a Python callable brings its own")
+        elif self.weights is None:
+            raise ValueError(f"weights is missing for {self.load!r}; give the file, or random for fresh weights")
+        if kind in CODE and self.weights == FRESH:
+            raise ValueError(f"weights = random: {self.load!r} has no architecture to build")
+        return self
+
+    @property
+    def kept_epochs(self) -> tuple[int, ...]:
+        """One checkpoint, called epoch 0."""
+        return (0,)
+
+    @property
+    def train_on(self) -> tuple[str, ...]:
+        """No role: what it was trained on is the question."""
+        return ()
+
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether its weights are fresh, so that it can be a control."""
+        return self.weights == FRESH
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Settings that replace the encoder's own."""
+        own = {"size": self.size, "interpolation": self.interpolation, "mean": self.mean, "std": self.std}
+        return {name: value for name, value in own.items() if value is not None}
+
+
+TAGS = ("trained", "loaded")
+
+
+def _tag(value: Any) -> str:
+    if isinstance(value, dict):
+        return "loaded" if "load" in value else "trained"
+    return "loaded" if isinstance(value, LoadedConfig) else "trained"
+
+
+if TYPE_CHECKING:
+    EncoderConfig = TrainedConfig | LoadedConfig
+else:
+    EncoderConfig = Annotated[
+        Union[Annotated[TrainedConfig, Tag("trained")], Annotated[LoadedConfig, Tag("loaded")]],  # noqa: UP007
+        Discriminator(_tag),
+    ]
+
+
+@dataclass(frozen=True)
+class StoredEncoder:
+    """An encoder in a run folder, by its description."""
+
+    folder: str
+    description: dict[str, Any]
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Kept checkpoints."""
+        return tuple(int(epoch) for epoch in self.description["fingerprints"])
+
+    def load(self, epoch: int) -> Encoder:
+        """The encoder at a kept epoch, in evaluation mode, on the CPU.
+
+        Raises:
+            UserError: it is code, and the code is no longer what was adopted.
+        """
+        channels, size = self.description["channels"], self.description["image_size"]
+        data = storage.read_bytes(weights_path(self.folder, epoch))
+        if "load" in self.description["config"]:
+            config = LoadedConfig(**self.description["config"])
+            encoder = rebuild(
+                config.load,
+                data,
+                Preprocessing(**self.description["preprocessing"]),
+                channels=channels,
+                image_size=size,
+                mark=self.description["fingerprints"][str(epoch)],
+            )
+        else:
+            encoder = audited_encoder(TrainedConfig(**self.description["config"]).pretraining(), channels, size)
+            load_weights(encoder, data)
+        return encoder.eval()
+
+
+def weights_path(folder: str, epoch: int) -> str:
+    """File of the weights of one checkpoint."""
+    return f"{folder}/epoch-{epoch:04d}.safetensors"
+
+
+def describe(folder: SeedFolder, name: str) -> StoredEncoder:
+    """The encoder of a seed, once it is trained or loaded."""
+    path = folder.encoder(name)
+    return StoredEncoder(path, storage.read_json(f"{path}/encoder.json"))
+
+
+def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
+    """Whether an encoder is in the folder already.
+
+    Raises:
+        UserError: it comes from other inputs.
+    """
+    path = f"{folder.encoder(name)}/encoder.json"
+    if not storage.exists(path):
+        return False
+    if storage.read_json(path)["inputs"] != inputs:
+        raise UserError(f"{path} was made from other inputs; redo with --force pretrain")
+    return True

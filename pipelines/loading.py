@@ -1,0 +1,99 @@
+"""The decoded images of some roles in memory, with their labels and captions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.captions import templated_caption
+from mi_core.images import ImageError, decode
+from pipelines.errors import UserError
+from pipelines.sources import Sample
+from pipelines.splits import DataConfig, Splits
+
+CAPTION_SUFFIXES = ("txt", "caption")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """N images in the order of ``splits.ids(roles)``.
+
+    Args:
+        ids: ``source/key`` of each.
+        images: (N, C, S, S) uint8.
+        labels: class of each, None where the source has none.
+        captions: text of each, empty where there is none.
+        templated: how many captions were made from class names.
+    """
+
+    ids: list[str]
+    images: npt.NDArray[np.uint8]
+    labels: list[int | None]
+    captions: list[str]
+    templated: int
+
+    def names(self) -> list[tuple[str, str]]:
+        """(source, key) of each."""
+        return [(source, key) for source, _, key in (name.partition("/") for name in self.ids)]
+
+
+def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, limit: int | None = None) -> Loaded:
+    """The images of some roles that fit memory; with ``limit`` the first so many of them.
+
+    Raises:
+        UserError: a source has changed since the splits were drawn; the first sample missing is named.
+    """
+    wanted = list(roles)
+    ids = splits.ids(wanted)[:limit]
+    row_of = {name: row for row, name in enumerate(ids)}
+    decoder = config.decoder()
+    images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
+    found = np.zeros(len(ids), dtype=bool)
+    captions, templated = [""] * len(ids), 0
+    known = splits.labels()
+    for source, model in config.sources.items():
+        for item in model.items():
+            keys = {key for key in splits.keys(source, item.name, wanted) if f"{source}/{key}" in row_of}
+            if not keys:
+                continue
+            try:
+                for sample in model.read(item, keys):
+                    name = f"{source}/{sample.key}"
+                    row = row_of[name]
+                    images[row] = decode(sample.image, decoder)
+                    captions[row], made = caption_of(config, source, sample, known[name])
+                    templated += made
+                    found[row] = True
+            except (OSError, ImageError) as error:
+                raise UserError(
+                    f"{source}, shard {item.name}: {error}; it changed since the roles were drawn"
+                ) from error
+    if not found.all():
+        raise UserError(f"{ids[int(np.argmin(found))]} is gone; the data changed since the roles were drawn")
+    return Loaded(ids, images, [known[name] for name in ids], captions, templated)
+
+
+def caption_of(config: DataConfig, source: str, sample: Sample, label: int | None) -> tuple[str, bool]:
+    """The caption that a sample brings, else one made from its class; and whether it was made."""
+    own = _own_caption(sample.others)
+    if own or label not in config.captions:
+        return own, False
+    return templated_caption(config.captions[label].words(), source, sample.key), True
+
+
+def _own_caption(others: Mapping[str, bytes]) -> str:
+    for suffix in CAPTION_SUFFIXES:
+        if suffix in others:
+            return others[suffix].decode(errors="replace").strip()
+    if "json" not in others:
+        return ""
+    try:
+        content = json.loads(others["json"])
+    except ValueError:
+        return ""
+    found = content.get("caption", "") if isinstance(content, dict) else ""
+    return found.strip() if isinstance(found, str) else ""

@@ -1,0 +1,56 @@
+"""What a run may use of the cluster, refused before anything starts where it could never be scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipelines.errors import UserError
+
+
+class ResourcesConfig(BaseModel):
+    """What the stages may use of the cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_workers: int = Field(default=1, ge=1, description="data-parallel workers per encoder")
+    train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
+    train_gpus: float = Field(default=0, ge=0, description="GPUs per training worker")
+    train_retries: int = Field(default=2, ge=0, description="restarts of a training run after a worker died")
+    encoder_actors: int = Field(default=2, ge=1, description="processes that query encoders")
+    actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
+    gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
+    reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
+    resident_mb: int = Field(
+        default=4096, ge=0, description="decoded members that a training worker keeps; more are streamed from shards"
+    )
+    object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
+
+    def check(self, available: Mapping[str, float]) -> None:
+        """Refuse a cluster on which a stage could never be scheduled.
+
+        Raises:
+            UserError: naming the resource, what is asked and what is there.
+        """
+        cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
+        asked = self.encoder_actors * self.actor_cpus + self.reader_cpus
+        if asked > cpus + 1e-9:
+            raise UserError(
+                f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
+                "readers would never be scheduled; lower encoder_actors or actor_cpus"
+            )
+        training = self.train_workers * self.train_cpus
+        if training > cpus + 1e-9:
+            raise UserError(f"resources: train_workers x train_cpus = {training:g} CPUs, but Ray has {cpus:g}")
+        wanted = max(self.encoder_actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
+        if wanted > gpus + 1e-9:
+            raise UserError(
+                f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
+            )
+
+    def available_cpus(self) -> float:
+        """CPUs of the cluster that is connected."""
+        import ray
+
+        return float(ray.cluster_resources().get("CPU", 1.0))

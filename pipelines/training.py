@@ -1,0 +1,205 @@
+"""What one worker of a pre-training run does: load or stream the members, resume, train, save, log."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.hashing import digest64
+from mi_core.objectives import OBJECTIVES
+from mi_core.pretraining import Pretrainer, audited_encoder, objective_parameters
+from mi_core.training_data import ResidentImages, TrainingImages
+from pipelines import storage
+from pipelines.artifacts import SeedFolder
+from pipelines.encoders import TrainedConfig, describe, weights_path
+from pipelines.errors import UserError
+from pipelines.loading import load_images
+from pipelines.progress import Reporter
+from pipelines.splits import DataConfig, Splits
+from pipelines.streaming import StreamedImages
+
+SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One encoder of one seed to train."""
+
+    name: str
+    config: TrainedConfig
+    data: DataConfig
+    folder: SeedFolder
+    inputs: str
+    resident_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The encoder as progress and errors call it."""
+        return f"{self.name} (seed {self.folder.seed})"
+
+
+def train_worker(settings: dict[str, Any]) -> None:
+    """What every worker of one run does. A fault of the user's ends it for good; others let Ray try again."""
+    try:
+        _train_here(settings)
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        import ray
+
+        ray.get(settings["board"].accuse.remote(settings["job"].label, str(error)))
+
+
+def _train_here(settings: dict[str, Any]) -> None:
+    import ray.train
+    import ray.train.torch
+
+    job: TrainingJob = settings["job"]
+    threads = max(1, int(settings["cpus"]))
+    torch.set_num_threads(threads)
+    device = ray.train.torch.get_device()
+    seed = digest64(job.folder.seed, "encoder", job.name)
+    data, templated = _members(job, seed, threads, device)
+    trainer = Pretrainer(data, job.config.views(), job.config.pretraining(), seed=seed, device=device)
+    keeper = _Keeper(job, trainer)
+    if not keeper.resume() and job.config.start is not None:
+        base = describe(job.folder, job.config.start)
+        trainer.start_from(base.load(base.epochs[-1]).to(device))
+    chief = ray.train.get_context().get_world_rank() == 0
+    progress = Reporter(settings["board"], job.label)
+    log = _Log(f"{keeper.folder}/tensorboard") if chief else None
+    while trainer.epoch < job.config.epochs:
+        started = time.perf_counter()
+        loss = trainer.train_epoch()
+        if log is not None:
+            seconds = time.perf_counter() - started
+            rate = data.steps * job.config.batch_size / seconds
+            log.write(trainer.epoch, {"loss": loss, "learning_rate": trainer.rate, "images_per_second": rate})
+            if keeper.keep():
+                log.upload()
+            progress(trainer.epoch, f"  loss {loss:.3f}, {rate:.0f} images/s")
+    if log is not None:
+        log.close()
+        keeper.finish(templated)
+    ray.train.report({"epoch": trainer.epoch})
+
+
+def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int]:
+    """The members, on the device where they fit; and how many of their captions were made from class names."""
+    splits = Splits.load(job.folder.path)
+    roles, size = job.config.train_on, job.config.batch_size
+    parameters = job.config.pretraining()
+    objective = OBJECTIVES[job.config.objective]
+    settings = objective_parameters(parameters)
+    if streams(job, len(splits.rows(roles))):
+        streamed = StreamedImages(
+            job.data,
+            splits,
+            roles,
+            (objective, settings),
+            batch_size=size,
+            seed=seed,
+            threads=threads,
+            device=device,
+        )
+        return streamed, 0
+    loaded = load_images(job.data, splits, roles)
+    targets = objective.encode_targets(settings, loaded.labels, loaded.captions)
+    images = torch.from_numpy(loaded.images)
+    resident = ResidentImages(images, loaded.names(), targets, batch_size=size, seed=seed, device=device)
+    return resident, loaded.templated if objective.target == "caption" else 0
+
+
+def streams(job: TrainingJob, images: int) -> bool:
+    """Whether the members are read anew every epoch, because their pixels exceed what a worker may keep."""
+    return images * job.data.channels * job.data.image_size**2 > job.resident_bytes
+
+
+class _Keeper:
+    """Writes weights at the chosen epochs and, after them, the state to resume from."""
+
+    def __init__(self, job: TrainingJob, trainer: Pretrainer) -> None:
+        self.job = job
+        self.trainer = trainer
+        self.folder = job.folder.encoder(job.name)
+        self.state = f"{self.folder}/state/state.pt"
+        self.saved = time.monotonic()
+
+    def resume(self) -> bool:
+        """Continue after the last saved epoch, if there is one."""
+        if not storage.exists(self.state):
+            return False
+        self.trainer.load_state_bytes(storage.read_bytes(self.state))
+        return True
+
+    def keep(self) -> bool:
+        """Save what is due after an epoch; whether anything was."""
+        epoch, every = self.trainer.epoch, self.job.config.save_every
+        due = time.monotonic() - self.saved >= SAVE_SECONDS if every is None else epoch % every == 0
+        if epoch in self.job.config.kept_epochs:
+            storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
+        elif not due:
+            return False
+        storage.write_atomic(self.state, self.trainer.state_bytes())
+        self.saved = time.monotonic()
+        return True
+
+    def finish(self, templated: int) -> None:
+        """Describe the encoder: from now on it is done."""
+        config, data = self.job.config, self.trainer.data
+        prints = {}
+        for epoch in config.kept_epochs:
+            encoder = audited_encoder(config.pretraining(), data.channels, data.size)
+            load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
+            prints[epoch] = fingerprint(encoder)
+        storage.write_json(
+            f"{self.folder}/encoder.json",
+            {
+                "name": self.job.name,
+                "inputs": self.job.inputs,
+                "config": config.model_dump(mode="json"),
+                "seed": self.job.folder.seed,
+                "images": data.count,
+                "channels": data.channels,
+                "image_size": data.size,
+                "outputs": config.outputs,
+                "fingerprints": prints,
+                "losses": self.trainer.losses,
+                "streamed": isinstance(data, StreamedImages),
+                "templated_captions": templated,
+            },
+        )
+
+
+class _Log:
+    """TensorBoard curves, written on this machine and copied to the run folder whenever a state is saved."""
+
+    def __init__(self, folder: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder = folder
+        self.scratch = tempfile.mkdtemp(prefix="encoder-audit-")
+        self.writer = SummaryWriter(self.scratch)
+
+    def write(self, epoch: int, values: dict[str, float]) -> None:
+        """One point per curve."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, epoch)
+
+    def upload(self) -> None:
+        """Copy the curves so far."""
+        self.writer.flush()
+        for path in Path(self.scratch).iterdir():
+            storage.write_atomic(f"{self.folder}/{path.name}", path.read_bytes())
+
+    def close(self) -> None:
+        """Copy all and tidy up."""
+        self.writer.close()
+        self.upload()
+        shutil.rmtree(self.scratch)

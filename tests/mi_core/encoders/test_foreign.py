@@ -1,0 +1,163 @@
+"""Models of torchvision, timm and open_clip from their own weight files, TorchScript, and Python callables."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision import models, transforms
+
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.encoders.foreign import Adopted, adopt, rebuild
+
+SHAPE: Any = {"channels": 3, "image_size": 32}
+
+
+def saved(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def images(size: int) -> torch.Tensor:
+    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def normalised(pixels: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    result: torch.Tensor = transforms.functional.normalize(pixels, list(mean), list(std))
+    return result
+
+
+def rebuilt(adopted: Adopted, load: str) -> None:
+    again = rebuild(
+        load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
+    )
+    assert fingerprint(again) == adopted.fingerprint
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_torchvision_weights(name: str) -> None:
+    torch.manual_seed(0)
+    network = models.get_model(name, weights=None).eval()
+    load = f"torchvision:{name}"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.preprocessing.size == 224
+    pixels = images(224)
+    expected = normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    with torch.no_grad():
+        found = adopted.encoder(pixels)
+        torch.testing.assert_close(found["logits"], network(expected))
+    assert found["backbone"].shape == (2, {"resnet18": 512, "mobilenet_v2": 1280}[name])
+    rebuilt(adopted, load)
+
+
+def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
+    adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32)
+    small = images(32)
+    large = nn.functional.interpolate(small, (224, 224), mode="bilinear", antialias=True).clamp(0, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(adopted.encoder(small)["backbone"], adopted.encoder(large)["backbone"])
+    assert adopted.preprocessing.words() == "224 px, bilinear, mean 0.485, 0.456, 0.406, std 0.229, 0.224, 0.225"
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
+def test_timm_weights(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model(name, num_classes=1000).eval()
+    load = f"timm:{name}"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    known = timm.data.resolve_model_data_config(network)
+    assert adopted.preprocessing.mean == known["mean"]
+    pixels = images(known["input_size"][1])
+    with torch.no_grad():
+        features = network.forward_head(
+            network.forward_features(normalised(pixels, known["mean"], known["std"])), pre_logits=True
+        )
+        torch.testing.assert_close(adopted.encoder(pixels)["backbone"], features)
+    rebuilt(adopted, load)
+    with pytest.raises(ConfigError, match="timm has no model 'resnet19'"):
+        adopt("timm:resnet19", None, channels=3, image_size=32)
+
+
+def test_open_clip_weights() -> None:
+    open_clip = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    model = open_clip.create_model("ViT-S-32-alt", pretrained=None).eval()
+    load = "open_clip:ViT-S-32-alt"
+    adopted = adopt(load, saved(model.state_dict()), channels=3, image_size=32)
+    assert (adopted.preprocessing.size, adopted.preprocessing.interpolation) == (224, "bicubic")
+    pixels = images(224)
+    with torch.no_grad():
+        found = adopted.encoder(pixels)
+        expected = model.encode_image(normalised(pixels, adopted.preprocessing.mean, adopted.preprocessing.std))
+    torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+    assert found["backbone"].shape == (2, 384)
+    rebuilt(adopted, load)
+    with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
+        adopt("open_clip:ViT-Z", None, channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="only vision transformers with a projection"):
+        adopt("open_clip:RN50", None, channels=3, image_size=32)
+    with pytest.raises(ConfigError, match=r"missing \['backbone.*recognised: open_clip state dict"):
+        adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
+
+
+def test_torchvision_names_are_checked() -> None:
+    with pytest.raises(ConfigError, match="torchvision has no classification model 'resnet19'"):
+        adopt("torchvision:resnet19", None, channels=3, image_size=32)
+    with pytest.raises(ConfigError, match=r"missing \['backbone.conv1.*unexpected.*recognised: torchvision state dict"):
+        adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), channels=3, image_size=32)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_torchscript() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 5)).eval()
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.trace(network, images(4)), buffer)
+    settings = {"mean": (0.5,), "std": (0.25,), "size": 4}
+    adopted = adopt("torchscript", buffer.getvalue(), channels=3, image_size=32, preprocessing=settings)
+    again = rebuild(
+        "torchscript", buffer.getvalue(), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
+    )
+    for encoder in (adopted.encoder, again):
+        torch.testing.assert_close(encoder(images(4))["backbone"], network((images(4) - 0.5) / 0.25))
+    with pytest.raises(ConfigError, match="not a TorchScript file"):
+        adopt("torchscript", b"nothing", channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="needs weights"):
+        adopt("torchscript", None, channels=3, image_size=32)
+
+
+def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "import numpy as np\n"
+        "def encode(images):\n    return np.asarray(images).mean(axis=(2, 3))\n"
+        "def broken(images):\n    return 'embedding'\n"
+        "number = 3\n"
+    )
+    (tmp_path / "foreign_encoder.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    adopted = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    np.testing.assert_allclose(adopted.encoder(images(8))["backbone"], images(8).mean(dim=(2, 3)), rtol=1e-6)
+    (tmp_path / "foreign_encoder.py").write_text(source + "# changed\n")
+    monkeypatch.delitem(sys.modules, "foreign_encoder")
+    changed = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    assert changed.fingerprint != adopted.fingerprint
+    with pytest.raises(ShapeError, match="returned a str"):
+        adopt("python:foreign_encoder:broken", None, channels=3, image_size=32).encoder(images(8))
+    for name, message in (
+        ("foreign_encoder", "write python:module:function"),
+        ("no_such_module:encode", "No module named 'no_such_module'; the module must be importable on every node"),
+        ("foreign_encoder:absent", "has no attribute 'absent'"),
+        ("foreign_encoder:number", "is a int, not callable"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            adopt(f"python:{name}", None, channels=3, image_size=32)
