@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.projection import projection_head
 from mi_core.extraction import Extractor, QueryPlan
 from mi_core.streams import stream_keys
@@ -24,8 +25,8 @@ IDS = [f"pool/{row:03d}" for row in range(30)]
 
 def encoder(seed: int = 0) -> Encoder:
     def build() -> Encoder:
-        head = projection_head(128, 32, 16, batch_norm=True)
-        return Encoder(build_backbone("conv4", 3), head, torch.full((3,), 0.5), torch.full((3,), 0.5))
+        heads = {"projection": projection_head((128, 32, 16), batch_norm=True)}
+        return Encoder(build_backbone("conv4", 3, 12), heads, channelwise((0.5,), 3), channelwise((0.5,), 3))
 
     return seeded(seed, build).eval()
 
@@ -38,6 +39,20 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
 def extractor(model: Any = None, **plan: Any) -> Extractor:
     settings = {"needs": NEEDS, "outputs": ("backbone", "projection"), "views": 4} | plan
     return Extractor({"e": model or encoder()}, QueryPlan(**settings), AUGMENTATION, torch.device("cpu"))
+
+
+def test_views_are_drawn_at_the_size_that_the_encoder_takes() -> None:
+    """Crops of the decoded image are resized once, to the encoder's size, not twice."""
+    images, streams, ids = inputs()
+    model = encoder()
+    model.size = 20
+    found = extractor(model, needs=("pairwise:cosine", "embedding"))(images, streams, ids)["e"]
+    views = make_views(images, streams, AUGMENTATION, views=4, size=20)
+    embedded = torch.nn.functional.normalize(model(views.flatten(0, 1))["backbone"], dim=1).unflatten(0, (30, 4))
+    expected = (embedded[:, 0] * embedded[:, 1]).sum(dim=1)
+    np.testing.assert_allclose(found["backbone.pairwise:cosine"][:, 0], expected.detach(), atol=1e-5)
+    whole = model(images.float() / 255)["backbone"]
+    np.testing.assert_allclose(found["backbone.embedding"], whole.detach(), atol=1e-4)
 
 
 def test_features_are_those_of_a_loop() -> None:
