@@ -245,6 +245,16 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: one line naming the file, the field, the value and what is allowed.
     """
+    raw = _read(path, ())
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw, path)
+
+
+def _read(path: str, trail: tuple[str, ...]) -> dict[str, Any]:
+    """The plain values of a config file, over those of the files it extends, the later ones over the earlier."""
+    if path in trail:
+        raise UserError(f"extends goes in a circle: {' -> '.join((*trail, path))}")
     if not storage.exists(path) or storage.is_folder(path):
         raise UserError(f"{path} is no file; give an existing config file, or a run folder with its config.yaml")
     try:
@@ -253,9 +263,21 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise UserError(f"{path}: holds {type(raw).__name__}, expected sections such as data, encoders, attacks")
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw, path)
+    bases = raw.pop("extends", [])
+    folder = path.rpartition("/")[0]
+    merged: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        merged = _merged(merged, _read(f"{folder}/{base}" if folder else base, (*trail, path)))
+    result: dict[str, Any] = _merged(merged, raw)
+    return result
+
+
+def _merged(base: Any, over: Any) -> Any:
+    """Sections are merged key by key, null takes a key away; everything else is replaced."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    merged = base | {key: _merged(base.get(key), value) for key, value in over.items()}
+    return {key: value for key, value in merged.items() if value is not None or key not in base}
 
 
 def parse(raw: dict[str, Any], origin: str) -> RunConfig:

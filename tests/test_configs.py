@@ -1,0 +1,117 @@
+"""Every config that is shipped loads; the papers' recipes hold the papers' settings; extending merges as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.config import RunConfig, load
+from pipelines.encoders import LoadedConfig, TrainedConfig
+from pipelines.errors import UserError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
+RECIPES = [path for path in WHOLE if path.parent.name == "papers" and not path.stem.endswith("-cpu")]
+
+
+def loaded(path: Path) -> RunConfig:
+    """The config, its missing paths filled in."""
+    raw = load_raw(path)
+    missing = [name for name, source in raw["data"]["sources"].items() if source["kind"] in ("shards", "imagefolder")]
+    return load(str(path), [f"data.sources.{name}.path=somewhere" for name in missing])
+
+
+def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
+    from pipelines.config import _read
+
+    return _read(str(path), ())
+
+
+def trained(config: RunConfig, name: str = "target") -> TrainedConfig:
+    encoder = config.encoders[name]
+    assert isinstance(encoder, TrainedConfig)
+    return encoder
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_it_loads(path: Path) -> None:
+    config = loaded(path)
+    assert config.name == path.stem
+    assert all(config.control_of(attack) is not None for attack in config.attacks)  # a verdict is possible
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, TrainedConfig):
+            assert config.demands(), name
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_has_a_sibling_for_cpus(path: Path) -> None:
+    large, small = loaded(path), loaded(path.with_name(f"{path.stem}-cpu.yaml"))
+    assert small.resources.train_gpus == small.resources.gpus_per_actor == 0
+    assert set(small.encoders) == set(large.encoders)
+    for name, encoder in large.encoders.items():
+        if isinstance(encoder, TrainedConfig):
+            own = trained(small, name)
+            assert (own.objective, own.train_on, own.start) == (encoder.objective, encoder.train_on, encoder.start)
+            members = sum(small.data.roles[role].count or 0 for role in own.train_on)
+            assert members * own.epochs <= 300_000  # images, what two cores train on in minutes
+    assert [attack.attack for attack in small.attacks] == [attack.attack for attack in large.attacks]
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "tiny-imagenet"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_lpla_table_1(data: str, version: int) -> None:
+    config = loaded(CONFIGS / "papers" / f"lpla-{data}-moco-v{version}.yaml")
+    target = trained(config)
+    assert target.objective == f"moco-v{version}"
+    assert (target.epochs, target.batch_size) == (2000, 512 if version == 3 else 256)
+    counts = {name: role.count for name, role in config.data.roles.items()}
+    assert counts["target-member"] == 20_000
+    assert counts["target-nonmember"] == 10_000
+    assert counts["known-member"] == counts["known-nonmember"] == 2000
+    assert target.parameters.get("queue") == (None if version == 3 else 16_384)
+    assert config.utility.k == (20,)
+    assert config.data.image_size == (64 if data == "tiny-imagenet" else 32)
+
+
+def test_encodermi_and_contrastiveleaks() -> None:
+    config = loaded(CONFIGS / "papers/encodermi-cifar10-moco-v1.yaml")
+    target = trained(config)
+    assert (target.epochs, config.data.roles["target-member"].count) == (1600, 10_000)
+    assert target.parameters | {"queue": 4096, "momentum": 0.99, "temperature": 0.1} == target.parameters
+    assert {attack.attack for attack in config.attacks} == {"encodermi-v", "encodermi-s", "encodermi-t"}
+    config = loaded(CONFIGS / "papers/contrastiveleaks-stl10-simclr.yaml")
+    assert [trained(config, name).start for name in ("base", "target", "target-classifier", "target-supervised")] == [
+        None, "base", "target", None,
+    ]  # fmt: skip
+    assert trained(config, "target-classifier").parameters["freeze_backbone"]
+    assert not trained(config, "target-supervised").parameters["freeze_backbone"]
+    assert config.members_of("target-classifier") == {"unlabeled-images", "target-member"}
+    assert config.classifier_roles("target-classifier")[0] == ("target-member",)
+    assert {encoder.epochs for encoder in config.encoders.values() if isinstance(encoder, TrainedConfig)} == {100}
+
+
+def test_auditing_an_encoder_from_elsewhere() -> None:
+    config = loaded(CONFIGS / "audit-encoder.yaml")
+    assert config.audited == ("candidate", "control")
+    fresh = config.encoders["fresh"]
+    assert isinstance(fresh, LoadedConfig)
+    assert (fresh.load, fresh.saw_nothing) == ("checkpoint:resnet50-imagenet", True)
+    assert config.control_of(config.attacks[0]) == "fresh"
+
+
+def test_extending(tmp_path: Path) -> None:
+    for name, content in {
+        "a.yaml": {"x": {"one": 1, "two": 2}, "list": [1, 2], "gone": 3},
+        "b.yaml": {"x": {"two": 3}},
+        "c.yaml": {"extends": ["a.yaml", "b.yaml"], "x": {"three": None}, "list": [4], "gone": None},
+        "circle.yaml": {"extends": "circle.yaml"},
+        "lost.yaml": {"extends": "nowhere.yaml"},
+    }.items():
+        (tmp_path / name).write_text(yaml.safe_dump(content))
+    assert load_raw(tmp_path / "c.yaml") == {"x": {"one": 1, "two": 3, "three": None}, "list": [4]}
+    with pytest.raises(UserError, match=r"extends goes in a circle: .*circle.yaml -> .*circle.yaml"):
+        load_raw(tmp_path / "circle.yaml")
+    with pytest.raises(UserError, match="nowhere.yaml is no file"):
+        load_raw(tmp_path / "lost.yaml")
