@@ -120,7 +120,7 @@ class Pretrainer:
         index = -1
         for index, batch in enumerate(self.data.epoch(self.epoch)):
             self._set_rate(self.epoch * self.data.steps + index)
-            total += self._step(batch, self.epoch * self.data.steps + index)
+            total += self.train_batch(batch, self.epoch * self.data.steps + index)
             if progress is not None:
                 progress(index)
         if index + 1 != self.data.steps:
@@ -134,11 +134,15 @@ class Pretrainer:
         self.losses.append(loss)
         return loss
 
-    def _step(self, batch: Batch, step: int) -> torch.Tensor:
-        views = self.views(batch, self.epoch)
+    def train_batch(self, batch: Batch, step: int) -> torch.Tensor:
+        """Views and one optimiser step; ``step`` counts from 0 over the run. Returns the loss, a scalar."""
+        return self.train_views(self.views(batch, self.epoch), batch.targets, step)
+
+    def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
+        """One optimiser step on views (B, V, C, H, W) that are ready."""
         enabled = self.parameters.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled):
-            loss: torch.Tensor = self.trained(views, batch.targets)
+            loss: torch.Tensor = self.trained(views, targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

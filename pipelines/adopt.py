@@ -15,7 +15,7 @@ from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.console import say
-from pipelines.encoders import FRESH, LoadedConfig, describe, is_done, weights_path
+from pipelines.encoders import LoadedConfig, describe, is_done, weights_path
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.splits import DataConfig, Splits
@@ -78,14 +78,19 @@ def _adopt(job: _Adoption) -> None:
     """Read the weights, convert them, try them out, and write them down."""
     config = job.config
     data = None
-    if config.weights not in (None, FRESH):
-        if not storage.exists(str(config.weights)) or storage.is_folder(str(config.weights)):
+    if config.weights is not None:
+        if not storage.exists(config.weights) or storage.is_folder(config.weights):
             raise UserError(f"encoders.{job.name}.weights = {config.weights} is no file")
-        data = storage.read_bytes(str(config.weights))
+        data = storage.read_bytes(config.weights)
     channels, size = job.data.channels, job.data.image_size
     seed = digest64(job.folder.seed, "encoder", job.name)
     found = adopt(
-        config.load, data, channels=channels, image_size=size, preprocessing=config.preprocessing(), seed=seed
+        config.load,
+        data,
+        channels=channels,
+        image_size=size,
+        preprocessing=config.preprocessing(),
+        fresh=seed if config.fresh else None,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     place = job.folder.encoder(job.name)
@@ -127,6 +132,7 @@ def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict
             channels=job.data.channels,
             image_size=job.data.image_size,
             preprocessing=config.preprocessing(),
+            fresh=0,
         )
         reference, name = fresh.encoder.to(device), "fresh weights"
     other = view_consistency(reference, images, streams, views, device=device, size=encoder.size)
@@ -134,5 +140,5 @@ def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict
         "encoder": own.as_json(),
         "reference": other.as_json(),
         "reference_name": name,
-        "works": config.weights == FRESH or own.low > other.high or own.value == 1.0,
+        "works": config.fresh or own.low > other.high or own.value == 1.0,
     }

@@ -81,6 +81,26 @@ def _run(
         output.print(f"report: {folder.path}/report.html", soft_wrap=True)
 
 
+bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.command("train")
+def bench_train(
+    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeat.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards to take images from; default random ones.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+) -> None:
+    """The whole training loop against a PIL DataLoader, lightly and the bare step of the network."""
+    from pipelines.bench import train
+
+    result = train.run(case or (), data=data, threads=threads)
+    output.print(train.table(result))
+    if json is not None:
+        train.save(result, json)
+
+
 @app.command()
 def quickstart(
     overrides: Overrides = None,

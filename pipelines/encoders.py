@@ -29,8 +29,6 @@ from pipelines.artifacts import SeedFolder
 from pipelines.errors import UserError
 from pipelines.methods import build, complete
 
-FRESH = "random"  # instead of a weights file: fresh weights, an encoder that saw nothing
-
 
 class _EncoderConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -140,7 +138,10 @@ class LoadedConfig(_EncoderConfig):
     """One encoder from elsewhere. ``objective`` and ``augmentation`` say which views attacks should draw."""
 
     load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
-    weights: str | None = Field(default=None, description="weights file, a path or URI; or random")
+    weights: str | None = Field(default=None, description="weights file, a path or URI")
+    fresh: bool = Field(
+        default=False, description="fresh weights for the same architecture, with the heads that the file has if given"
+    )
     trust_code: bool = Field(default=False, description="run the code in TorchScript files or Python modules")
     size: int | None = Field(default=None, ge=1, description="side of the images it takes; default: its own")
     interpolation: str | None = Field(default=None, description="bilinear or bicubic; default: its own")
@@ -168,10 +169,10 @@ class LoadedConfig(_EncoderConfig):
         if kind == "python":
             if self.weights is not None:
                 raise ValueError(f"weights = {self.weights!r}: a Python callable brings its own")
-        elif self.weights is None:
-            raise ValueError(f"weights is missing for {self.load!r}; give the file, or random for fresh weights")
-        if kind in CODE and self.weights == FRESH:
-            raise ValueError(f"weights = random: {self.load!r} has no architecture to build")
+        elif self.weights is None and not self.fresh:
+            raise ValueError(f"weights is missing for {self.load!r}; give the file, or fresh: true for fresh weights")
+        if kind in CODE and self.fresh:
+            raise ValueError(f"fresh = True: {self.load!r} has no architecture to build anew")
         return self
 
     @property
@@ -187,7 +188,7 @@ class LoadedConfig(_EncoderConfig):
     @property
     def saw_nothing(self) -> bool:
         """Whether its weights are fresh, so that it can be a control."""
-        return self.weights == FRESH
+        return self.fresh
 
     def preprocessing(self) -> dict[str, Any]:
         """Settings that replace the encoder's own."""

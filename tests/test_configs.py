@@ -97,7 +97,7 @@ def test_auditing_an_encoder_from_elsewhere() -> None:
     assert config.audited == ("candidate", "control")
     fresh = config.encoders["fresh"]
     assert isinstance(fresh, LoadedConfig)
-    assert (fresh.load, fresh.saw_nothing) == ("checkpoint:resnet50-imagenet", True)
+    assert (fresh.load, fresh.saw_nothing, fresh.weights) == ("checkpoint:resnet50-imagenet", True, "weights.pth")
     assert config.control_of(config.attacks[0]) == "fresh"
 
 

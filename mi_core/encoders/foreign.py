@@ -94,17 +94,17 @@ def adopt(
     channels: int,
     image_size: int,
     preprocessing: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    fresh: int | None = None,
 ) -> Adopted:
     """Build an encoder from elsewhere.
 
     Args:
         load: ``kind:name``, a kind of `LOADERS`.
-        data: bytes of the weights file; None: fresh weights, drawn from ``seed``.
+        data: bytes of the weights file; None only for fresh weights, without the heads that such a file may hold.
         channels: of the images that come.
         image_size: side of the images that come, for kinds that take any size.
         preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
-        seed: of fresh weights.
+        fresh: a seed of fresh weights for the same architecture, instead of those in the file.
 
     Raises:
         ConfigError: unknown kind or name, a package that is missing, weights that do not fit, or code without weights.
@@ -113,29 +113,28 @@ def adopt(
     build = LOADERS[check_choice("load", kind, LOADERS)]
     if kind in CODE:
         return _adopt_code(load, data, preprocessing)
+    if data is None and fresh is None:
+        raise ConfigError(f"load = {load!r} needs weights, or a seed of fresh ones")
     if not name:
         raise ConfigError(f"load = {load!r}: write {kind}:<name of the architecture>")
+    seed = 0 if fresh is None else fresh
     built: Built = seeded(seed, lambda: build(name, channels, image_size))
     settings = asdict(built.preprocessing)
-    heads, layout = dict(built.heads), "fresh weights"
-    if data is not None:
-        state = read_state(data)
-        if built.convert is not None:
-            state, layout = built.convert(state), f"{kind} state dict"
-            encoder = _encoder(built.backbone, heads, Preprocessing(**settings), channels)
-            _fill(encoder, state, layout)
-        else:
-            found = recognise(state, built.backbone)
-            layout = found.name
-            heads = {output: head_module(weights) for output, weights in found.heads.items()}
-            settings |= {part: tuple(values.flatten().tolist()) for part, values in found.extras.items()}
-            tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
-            tensors |= {f"{head}.{key}": value for head, own in found.heads.items() for key, value in own.items()}
-            encoder = _encoder(built.backbone, heads, Preprocessing(**settings), channels)
-            _fill(encoder, tensors, layout)
+    heads, layout, tensors = dict(built.heads), "", State()
+    if data is not None and built.convert is not None:
+        tensors, layout = built.convert(read_state(data)), f"{kind} state dict"
+    elif data is not None:
+        found = recognise(read_state(data), built.backbone)
+        layout = found.name
+        heads = seeded(seed, lambda: {output: head_module(weights) for output, weights in found.heads.items()})
+        settings |= {part: tuple(values.flatten().tolist()) for part, values in found.extras.items()}
+        tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
+        tensors |= {f"{head}.{key}": value for head, own in found.heads.items() for key, value in own.items()}
     final = Preprocessing(**(settings | dict(preprocessing or {})))
     encoder = _encoder(built.backbone, heads, final, channels).eval()
-    return Adopted(encoder, layout, final, fingerprint(encoder))
+    if fresh is None:
+        _fill(encoder, tensors, layout)
+    return Adopted(encoder, "fresh weights" if fresh is not None else layout, final, fingerprint(encoder))
 
 
 def rebuild(
@@ -177,7 +176,7 @@ def _encoder(
 def _fill(encoder: Encoder, tensors: State, layout: str) -> None:
     own = encoder.state_dict()
     counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
-    complete = {"mean": own["mean"], "std": own["std"], **counters, **tensors}
+    complete = {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
     try:
         load_weights(encoder, safetensors.torch.save({key: value.contiguous() for key, value in complete.items()}))
     except ConfigError as error:

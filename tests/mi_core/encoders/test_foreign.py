@@ -59,7 +59,7 @@ def test_torchvision_weights(name: str) -> None:
 
 
 def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
-    adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32)
+    adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32, fresh=0)
     small = images(32)
     large = nn.functional.interpolate(small, (224, 224), mode="bilinear", antialias=True).clamp(0, 1)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_timm_weights(name: str) -> None:
         torch.testing.assert_close(adopted.encoder(pixels)["backbone"], features)
     rebuilt(adopted, load)
     with pytest.raises(ConfigError, match="timm has no model 'resnet19'"):
-        adopt("timm:resnet19", None, channels=3, image_size=32)
+        adopt("timm:resnet19", None, channels=3, image_size=32, fresh=0)
 
 
 def test_open_clip_weights() -> None:
@@ -102,16 +102,16 @@ def test_open_clip_weights() -> None:
     assert found["backbone"].shape == (2, 384)
     rebuilt(adopted, load)
     with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
-        adopt("open_clip:ViT-Z", None, channels=3, image_size=32)
+        adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match="only vision transformers with a projection"):
-        adopt("open_clip:RN50", None, channels=3, image_size=32)
+        adopt("open_clip:RN50", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match=r"missing \['backbone.*recognised: open_clip state dict"):
         adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
 
 
 def test_torchvision_names_are_checked() -> None:
     with pytest.raises(ConfigError, match="torchvision has no classification model 'resnet19'"):
-        adopt("torchvision:resnet19", None, channels=3, image_size=32)
+        adopt("torchvision:resnet19", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match=r"missing \['backbone.conv1.*unexpected.*recognised: torchvision state dict"):
         adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), channels=3, image_size=32)
 

@@ -198,7 +198,9 @@ def test_torchvision_names_and_own_checkpoints() -> None:
     assert adopted.layout == "plain state dict"
     with torch.no_grad():
         torch.testing.assert_close(embeddings(adopted)["logits"], network(NORMALISED))
-    ours = adopt("checkpoint:resnet18", None, channels=3, image_size=32, preprocessing={"mean": (0.1,), "std": (0.3,)})
+    ours = adopt(
+        "checkpoint:resnet18", None, channels=3, image_size=32, fresh=0, preprocessing={"mean": (0.1,), "std": (0.3,)}
+    )
     again = taken("checkpoint:resnet18", weights_bytes(ours.encoder))
     assert again.fingerprint == ours.fingerprint  # the normalisation of an own checkpoint comes with it
     assert again.preprocessing.mean == pytest.approx((0.1, 0.1, 0.1))
@@ -230,12 +232,12 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(ConfigError, match="load = 'keras', allowed: checkpoint, open_clip"):
         adopt("keras:x", None, channels=3, image_size=32)
     with pytest.raises(ConfigError, match="write checkpoint:<name of the architecture>"):
-        adopt("checkpoint", None, channels=3, image_size=32)
+        adopt("checkpoint", None, channels=3, image_size=32, fresh=0)
 
 
 def test_embeddings_differ_from_fresh_weights() -> None:
     """Fresh weights are a function of the seed; another seed is another encoder."""
     prints = [
-        adopt("checkpoint:resnet18", None, channels=3, image_size=32, seed=seed).fingerprint for seed in (0, 0, 1)
+        adopt("checkpoint:resnet18", None, channels=3, image_size=32, fresh=seed).fingerprint for seed in (0, 0, 1)
     ]
     assert prints[0] == prints[1] != prints[2]

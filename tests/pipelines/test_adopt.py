@@ -1,0 +1,201 @@
+"""An encoder from elsewhere, audited against folders of candidates and controls, from its file to the report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from mi_core.checks import ConfigError
+from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.report import schema
+from pipelines import audit, storage
+from pipelines.artifacts import RunFolder
+from pipelines.config import parse
+from pipelines.encoders import describe
+from pipelines.errors import UserError, fault_of_user
+from pipelines.sources import SourceConfig
+from pipelines.splits import Splits
+
+
+@pytest.fixture(scope="module")
+def folders(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Members and non-members of the trained target as folders of PNG files, and its weights in SimCLR's layout."""
+    place = tmp_path_factory.mktemp("foreign")
+    splits = Splits.load(str(trained_run / "seed-0"))
+    wanted = {
+        "candidates": splits.ids(["target-member"])[:40],
+        "known": splits.ids(["target-member"])[40:],
+        "controls": splits.ids(["target-nonmember"]) + splits.ids(["shadow-nonmember"]),
+    }
+    group_of = {name: group for group, names in wanted.items() for name in names}
+    digits = SourceConfig(kind="digits")
+    for item in digits.items():
+        for sample in digits.read(item):
+            group = group_of.get(f"digits/{sample.key}")
+            if group is not None:
+                (place / group).mkdir(exist_ok=True)
+                (place / group / f"{sample.key}.png").write_bytes(sample.image)
+    trained = describe(RunFolder(str(trained_run)).seed(0), "target").load(3)
+    state = {f"encoder.{key}": value for key, value in trained.backbone.state_dict().items()}
+    state |= {f"projector.{key}": value for key, value in trained.heads["projection"].state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3}, place / "simclr.pth")
+    return {name: place / name for name in (*wanted, "simclr.pth")}
+
+
+def config_of(folders: dict[str, Path], **sections: Any) -> dict[str, Any]:
+    target = {
+        "load": "checkpoint:conv4",
+        "weights": str(folders["simclr.pth"]),
+        "mean": [0.5],
+        "std": [0.5],
+        "augmentation": {"crop_scale": [0.75, 1.0], "flip": 0, "jitter_probability": 0, "grayscale": 0},
+    }
+    return {
+        "name": "foreign",
+        "data": {
+            "sources": {
+                name: {"kind": "imagefolder", "path": str(folders[name])}
+                for name in ("candidates", "controls", "known")
+            },
+            "image_size": 8,
+            "channels": 1,
+            "roles": {
+                "candidate": {"from": "candidates"},
+                "control": {"from": "controls"},
+                "known-member": {"from": "known"},
+                "known-nonmember": {"from": "control", "count": 40},
+            },
+        },
+        "encoders": {"target": target, "fresh": {"like": "target", "fresh": True}},
+        "queries": {"views": 4, "outputs": ["projection", "backbone"]},
+        "attacks": [
+            {"attack": "mean-cosine", "reference": "nonmembers"},
+            {"attack": "lpla", "reference": "known"},
+        ],
+        "validity": {"control": "fresh"},
+        "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
+    } | sections
+
+
+@pytest.fixture(scope="module")
+def audited(folders: dict[str, Path], local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    audit.run(parse(config_of(folders), "foreign.yaml"), str(folder))
+    return folder
+
+
+def test_it_is_the_encoder_that_was_saved(audited: Path, trained_run: Path) -> None:
+    theirs = describe(RunFolder(str(trained_run)).seed(0), "target").load(3)
+    stored = describe(RunFolder(str(audited)).seed(0), "target")
+    assert stored.description["layout"] == "encoder.* state dict"
+    assert stored.description["preprocessing"] == {
+        "size": None, "interpolation": "bilinear", "mean": [0.5], "std": [0.5],
+    }  # fmt: skip
+    images = torch.rand(3, 1, 8, 8)
+    for output, embedding in stored.load(0)(images).items():
+        torch.testing.assert_close(embedding, theirs(images)[output])
+    fresh = describe(RunFolder(str(audited)).seed(0), "fresh")
+    assert fresh.description["layout"] == "fresh weights"
+    assert fingerprint(fresh.load(0)) != fingerprint(stored.load(0))
+
+
+def test_the_report_answers_about_the_candidates(audited: Path) -> None:
+    report = json.loads((audited / "report.json").read_text())
+    for entry in report["attacks"]:
+        assert (entry["n_member"], entry["n_nonmember"]) == (40, 80)  # 40 of the 120 controls fix the threshold
+    assert {entry["reference"] for entry in report["attacks"]} == {"nonmembers", "known"}
+    assert report["validity"]["verdict"] in ("leak", "no-evidence", "confounded")
+    target = report["encoders"]["target"]
+    assert target["load"] == "checkpoint:conv4"
+    assert target["preprocessing"] == "any size, mean 0.5, std 0.5"
+    assert "finds the other view of an image among 160" in target["consistency"]
+    assert "fresh weights in" in target["consistency"]
+    assert any("candidate images" in caveat for caveat in report["caveats"])
+    html = (audited / "report.html").read_text()
+    assert "read as encoder.* state dict" in html
+    assert "any size, mean 0.5, std 0.5" in html
+    jsonschema.validate(report, schema())
+
+
+def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    """What was adopted is in the run folder; damage to it is noticed."""
+    shutil.copytree(audited, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/seed-0/features")
+    shutil.rmtree(tmp_path / "run/seed-0/attacks")
+    moved = folders["simclr.pth"].rename(folders["simclr.pth"].with_suffix(".away"))
+    try:
+        audit.run(parse(config_of(folders), "foreign.yaml"), str(tmp_path / "run"))
+    finally:
+        moved.rename(folders["simclr.pth"])
+    first, again = (json.loads((place / "report.json").read_text()) for place in (audited, tmp_path / "run"))
+    assert [entry["auc"] for entry in again["attacks"]] == [entry["auc"] for entry in first["attacks"]]
+    stored = describe(RunFolder(str(tmp_path / "run")).seed(0), "target")
+    fresh = describe(RunFolder(str(tmp_path / "run")).seed(0), "fresh").load(0)
+    storage.write_atomic(f"{stored.folder}/epoch-0000.safetensors", weights_bytes(fresh))
+    with pytest.raises(ConfigError, match="the saved weights are damaged; redo with --force pretrain"):
+        stored.load(0)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"weights": "nowhere.pth"}, r"encoders.target.weights = nowhere.pth is no file"),
+        ({"load": "checkpoint:resnet8"}, r"weights do not fit the backbone; recognised: encoder.\* state dict"),
+        (
+            {"load": "python:mi_core.encoders.pixels:pixels", "trust_code": True, "weights": None},
+            "asks for 'projection'",
+        ),
+    ],
+)
+def test_what_does_not_fit_ends_before_any_query(
+    folders: dict[str, Path], local_ray: None, tmp_path: Path, target: dict[str, Any], message: str
+) -> None:
+    config = config_of(folders)
+    config["encoders"]["fresh"] = config["encoders"]["target"] | {"fresh": True}
+    config["encoders"]["target"] |= target
+    with pytest.raises(Exception) as caught:
+        audit.run(parse(config, "foreign.yaml"), str(tmp_path / "run"))
+    fault = fault_of_user(caught.value)
+    assert fault is not None
+    assert re.search(message, fault)
+    assert not (tmp_path / "run/seed-0/features").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"load": "keras:x", "weights": "w"}, "load = 'keras', allowed: checkpoint"),
+        ({"load": "torchscript", "weights": "w"}, "runs code of others; set trust_code: true"),
+        ({"load": "python:a:b", "trust_code": True, "weights": "w"}, "a Python callable brings its own"),
+        ({"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True}, "no architecture to build anew"),
+        ({"load": "checkpoint:conv4"}, "weights is missing for 'checkpoint:conv4'; give the file, or fresh"),
+        ({"load": "checkpoint:conv4", "weights": "w", "epochs": 3}, "unknown key encoders.target.epochs; "),
+        (
+            {"load": "checkpoint:conv4", "weights": "w", "interpolation": "cubic"},
+            "interpolation = 'cubic', allowed",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(folders: dict[str, Path], target: dict[str, Any], message: str) -> None:
+    config = config_of(folders, validity={})
+    config["encoders"] = {"target": target}
+    with pytest.raises(UserError, match="foreign.yaml: ") as caught:
+        parse(config, "foreign.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path]) -> None:
+    config = config_of(folders, validity={}, queries={"outputs": ["backbone"]})
+    config["encoders"] = {"target": {"load": "open_clip:ViT-B-32", "weights": "w"}}
+    target = parse(config, "foreign.yaml").encoders["target"]
+    assert target.objective == "clip"
+    assert target.augmentation["crop_scale"] == (0.9, 1.0)
+    assert parse(config, "foreign.yaml").control_of(parse(config, "foreign.yaml").attacks[0]) is None
