@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mi_core.encoders.checkpoint import fingerprint
+from mi_core.report import schema
 from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig, parse
+from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.pretrain import describe
+from pipelines.pretrain import _inputs
 from tests.conftest import background, small_config, wait_until
 
 
@@ -59,8 +69,6 @@ def test_two_workers_train_one_encoder(local_ray: None, trained_run: Path, tmp_p
 
 
 def test_encoders_of_other_inputs_are_not_reused(trained_run: Path, local_ray: None, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(trained_run, tmp_path / "run")
     path = f"{tmp_path}/run/seed-0/encoders/target/encoder.json"
     storage.write_json(path, {**storage.read_json(path), "inputs": "other"})
@@ -74,6 +82,136 @@ def test_a_loss_that_explodes_is_one_line(local_ray: None, tmp_path: Path) -> No
     config = parse(small_config(encoders=encoders), "small.yaml")
     with pytest.raises(UserError, match=r"\(seed 0\): the loss of epoch \d+ is .*; lower optimizer.learning_rate"):
         audit.run(config, str(tmp_path / "run"), last="pretrain")
+
+
+def phases(**target: Any) -> dict[str, Any]:
+    """Pre-train, continue on the members, freeze and train a linear layer: every encoder starts from the one before."""
+    base = small_config()["encoders"]["target"] | {"checkpoints": [], "epochs": 2, "train_on": "shadow-nonmember"}
+    encoders = {
+        "base": base,
+        "target": {"like": "base", "start": "base", "train_on": "target-member", "checkpoints": [1, 2]} | target,
+        "shadow": {"like": "target", "train_on": "shadow-member"},
+        "classifier": {
+            "objective": "supervised", "backbone": "conv4", "start": "target", "train_on": "target-member",
+            "epochs": 12, "batch_size": 30, "parameters": {"classes": 10, "freeze_backbone": True},
+            "optimizer": {"name": "adam", "learning_rate": 0.05},
+        },
+    }  # fmt: skip
+    return small_config(
+        encoders=encoders,
+        attacks=[{"attack": "encodermi-t"}],
+        queries={"views": 4, "outputs": ["backbone"]},
+        utility={"k": [5, 10], "bank": ["shadow-member"], "test": ["target-nonmember"]},
+        resources={"encoder_actors": 1, "actor_cpus": 0.5, "resident_mb": 0},
+    )
+
+
+def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
+    """Streamed from the source, logged, and each phase begins where the last one ended."""
+    folder = tmp_path / "run"
+    audit.run(parse(phases(save_every=1), "phases.yaml"), str(folder))
+    place = RunFolder(str(folder)).seed(0)
+    stored = {name: describe(place, name) for name in ("base", "target", "shadow", "classifier")}
+    assert all(encoder.description["streamed"] for encoder in stored.values())
+    target, classifier = stored["target"], stored["classifier"]
+    assert fingerprint(classifier.load(12).backbone) == fingerprint(target.load(2).backbone)
+    assert fingerprint(target.load(1).backbone) != fingerprint(stored["base"].load(2).backbone)
+    assert target.description["losses"][0] < stored["base"].description["losses"][0]  # not from scratch
+    curves = list((folder / "seed-0/encoders/target/tensorboard").iterdir())
+    assert len(curves) == 1
+    events = EventAccumulator(str(curves[0])).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(target.description["losses"], rel=1e-5)
+    assert events.Scalars("images_per_second")[0].value > 0
+    report = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(report, schema())
+    found = report["encoders"]["classifier"]["classifier"]
+    level = found["train_accuracy"]["value"] - found["test_accuracy"]["value"]
+    assert found["overfitting"]["value"] == pytest.approx(level)
+    assert found["train_accuracy"]["value"] > 0.5
+    assert (found["train_accuracy"]["n"], found["test_accuracy"]["n"]) == (60, 60)
+    assert report["encoders"]["target"]["train_on"] == "target-member, after base"
+    assert {"knn", "knn_10", "linear"} <= set(report["encoders"]["target"]["utility"])
+    assert "overfitting level" in (folder / "report.html").read_text()
+    other = phases(save_every=1)
+    other["encoders"]["base"]["optimizer"] = {"learning_rate": 0.001}
+    same, changed = (
+        {name: _inputs(parse(raw, "phases.yaml"), place, name) for name in stored}
+        for raw in (phases(save_every=1), other)
+    )
+    assert {name: encoder.description["inputs"] for name, encoder in stored.items()} == same
+    assert all(changed[name] != same[name] for name in stored)  # what they start from is part of what they are
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": "nobody"}, "encoders.target.start = 'nobody', allowed: base, target, shadow, classifier"),
+        ({"start": "target"}, "encoders.target.start goes in a circle: target -> target"),
+        ({"objective": "moco-v2", "parameters": {"queue": 60, "projection_width": 8}, "batch_size": 25}, "use 50"),
+        ({"objective": "moco-v2", "parameters": {"queue": 90}}, "queue = 90 exceeds the 60 images"),
+        ({"objective": "moco-v3", "parameters": {"freeze_patches": True}}, ""),
+    ],
+)
+def test_mistakes_in_phases(changes: dict[str, Any], message: str) -> None:
+    config = phases(**changes)
+    if not message:  # only building the network shows this one
+        parse(config, "phases.yaml")
+        return
+    with pytest.raises(UserError) as caught:
+        parse(config, "phases.yaml")
+    assert message in str(caught.value)
+
+
+def test_an_encoder_that_started_from_members_is_no_control() -> None:
+    config = parse(phases(), "phases.yaml")
+    assert config.control_of(config.attacks[0]) == "shadow"
+    raw = phases()
+    raw["encoders"]["shadow"]["start"] = "target"
+    config = parse(raw, "phases.yaml")
+    assert config.members_of("shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
+    assert config.control_of(config.attacks[0]) == "base"
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray: None, tmp_path: Path) -> None:
+    """Ray starts the worker anew, it resumes from the saved state, and the encoder is the one of an undisturbed run."""
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {"epochs": 120, "checkpoints": [], "save_every": 10}
+    encoders["shadow"] = {"like": "target", "train_on": "shadow-member", "epochs": 1}
+    config = parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5}), "small.yaml")
+    whole = train(config, tmp_path / "whole")
+    place = tmp_path / "run/seed-0/encoders/target"
+    before = set(training_workers())
+    done: list[int] = []
+
+    def kill_one() -> None:
+        while not (place / "state/state.pt").exists():
+            time.sleep(0.005)
+        epoch = torch.load(place / "state/state.pt", weights_only=True)["epoch"]
+        for pid in set(training_workers()) - before:
+            os.kill(pid, signal.SIGKILL)
+            done.append(epoch)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    again = train(config, tmp_path / "run")
+    killer.join(timeout=10)
+    assert done
+    assert done[0] < 120
+    assert again["losses"] == pytest.approx(whole["losses"], abs=1e-6)
+    assert again["fingerprints"] == whole["fingerprints"]
+
+
+def training_workers() -> list[int]:
+    """Process ids of Ray Train's workers on this machine."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if b"RayTrainWorker" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
 
 
 @pytest.mark.slow

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.metrics.utility import knn_accuracy, linear_probe
+from mi_core.metrics.intervals import rate
+from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
 
 
 def clusters(count: int, seed: int, spread: float = 0.6) -> tuple[np.ndarray, np.ndarray]:
@@ -37,6 +41,41 @@ def test_the_probe_reads_what_is_linear_and_nothing_else() -> None:
     shuffled = np.random.default_rng(0).permutation(test_labels)
     chance = linear_probe(bank, bank_labels, test, shuffled)
     assert chance.low < 0.25 < chance.high + 0.05
+
+
+@pytest.mark.parametrize("spread", [0.6, 2.0])
+def test_the_probe_is_that_of_scikit_learn(spread: float) -> None:
+    bank, bank_labels = clusters(250, 5, spread)
+    test, test_labels = clusters(400, 6, spread)
+    bank, test = (np.hstack([part, np.ones((len(part), 1), dtype=np.float32)]) for part in (bank, test))  # one is flat
+    referee = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000, tol=1e-8)).fit(bank, bank_labels)
+    expected = (referee.predict(test) == test_labels).mean()
+    assert linear_probe(bank, bank_labels, test, test_labels).value == pytest.approx(expected, abs=0.003)
+
+
+def test_classifiers_and_how_much_they_overfit() -> None:
+    logits = np.array([[3.0, 1.0], [0.0, 2.0], [1.0, 0.5], [0.1, 0.2]], dtype=np.float32)
+    assert classifier_accuracy(logits, np.array([0, 1, 1, 1])).value == 0.75
+    train, test = rate(95, 100), rate(60, 200)
+    level = overfitting_level(train, test)
+    assert (level.value, level.n) == (pytest.approx(0.65), 100)
+    assert level.low == pytest.approx(0.65 - np.hypot(0.95 - train.low, test.high - 0.3))
+    assert level.high == pytest.approx(0.65 + np.hypot(train.high - 0.95, 0.3 - test.low))
+    with pytest.raises(ShapeError, match="no image to judge a classifier on"):
+        classifier_accuracy(logits[:0], np.zeros(0, dtype=int))
+    with pytest.raises(NumericError, match="logit"):
+        classifier_accuracy(np.full((1, 2), np.nan), np.zeros(1, dtype=int))
+
+
+def test_the_interval_of_a_difference_covers() -> None:
+    """Newcombe's hybrid interval on 2,000 draws of two rates."""
+    generator = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        low, high = generator.binomial(60, 0.9), generator.binomial(80, 0.5)
+        level = overfitting_level(rate(int(low), 60), rate(int(high), 80))
+        inside += level.low <= 0.4 <= level.high
+    assert inside / 2000 > 0.94
 
 
 def test_bad_input() -> None:
