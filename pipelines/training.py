@@ -128,7 +128,7 @@ class _Keeper:
         self.job = job
         self.trainer = trainer
         self.folder = job.folder.encoder(job.name)
-        self.state = f"{self.folder}/state/state.pt"
+        self.state = f"{self.folder}/state/{job.inputs[:12]}.pt"  # one of other inputs is never met
         self.saved = time.monotonic()
 
     def resume(self) -> bool:
