@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mi_core.encoders.checkpoint import Encoder, weights_bytes
-from mi_core.encoders.foreign import CODE, adopt
+from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
 from mi_core.sanity import view_consistency
 from mi_core.streams import stream_keys
@@ -74,28 +75,45 @@ def consistency_in_words(found: dict[str, Any]) -> str:
     return words + ("" if found["works"] else "; WARNING: no better, so check weights and preprocessing")
 
 
+def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Load every encoder from elsewhere in this process; yields its name and what it is, in words.
+
+    Raises:
+        UserError, ConfigError: a file is missing, or weights do not fit.
+    """
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, LoadedConfig):
+            found = _read(name, encoder, config.data, 0)[0]
+            config.check_outputs(name, found.encoder.outputs)
+            yield name, f"{found.layout}, {found.preprocessing.words()}, outputs {', '.join(found.encoder.outputs)}"
+
+
+def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple[Adopted, bytes]:
+    """The encoder, and the bytes of its weights file."""
+    content = None
+    if config.weights is not None:
+        if not storage.exists(config.weights) or storage.is_folder(config.weights):
+            raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
+        content = storage.read_bytes(config.weights)
+    found = adopt(
+        config.load,
+        content,
+        channels=data.channels,
+        image_size=data.image_size,
+        preprocessing=config.preprocessing(),
+        fresh=digest64(seed, "encoder", name) if config.fresh else None,
+    )
+    return found, content or b""
+
+
 def _adopt(job: _Adoption) -> None:
     """Read the weights, convert them, try them out, and write them down."""
     config = job.config
-    data = None
-    if config.weights is not None:
-        if not storage.exists(config.weights) or storage.is_folder(config.weights):
-            raise UserError(f"encoders.{job.name}.weights = {config.weights} is no file")
-        data = storage.read_bytes(config.weights)
-    channels, size = job.data.channels, job.data.image_size
-    seed = digest64(job.folder.seed, "encoder", job.name)
-    found = adopt(
-        config.load,
-        data,
-        channels=channels,
-        image_size=size,
-        preprocessing=config.preprocessing(),
-        fresh=seed if config.fresh else None,
-    )
+    found, data = _read(job.name, config, job.data, job.folder.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     place = job.folder.encoder(job.name)
     code = config.load.partition(":")[0] in CODE
-    storage.write_atomic(weights_path(place, 0), (data or b"") if code else weights_bytes(found.encoder))
+    storage.write_atomic(weights_path(place, 0), data if code else weights_bytes(found.encoder))
     storage.write_json(
         f"{place}/encoder.json",
         {
@@ -103,8 +121,8 @@ def _adopt(job: _Adoption) -> None:
             "inputs": job.inputs,
             "config": config.model_dump(mode="json"),
             "seed": job.folder.seed,
-            "channels": channels,
-            "image_size": size,
+            "channels": job.data.channels,
+            "image_size": job.data.image_size,
             "layout": found.layout,
             "outputs": found.encoder.outputs,
             "preprocessing": asdict(found.preprocessing),

@@ -142,13 +142,15 @@ for _name in STAGE_HELP:
 
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
-    """Validate config, data and resources; runs nothing."""
-    from pipelines import audit, splits
+    """Validate config, data, weights and resources; runs nothing."""
+    from pipelines import adopt, audit, splits
     from pipelines import config as configs
 
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
     loaded.data.check_sizes()
+    for name, description in adopt.try_out(loaded):
+        output.print(f"encoder {name}: {description}")
     found = loaded.data.scan()
     for seed in loaded.seeds:
         output.print(f"seed {seed}: {audit.roles_in_words(splits.draw(loaded.data, found, seed))}")
@@ -239,8 +241,9 @@ def _table(name: str, *columns: str) -> Table:
 
 @list_app.command("encoders")
 def list_encoders() -> None:
-    """Backbones and pre-training frameworks."""
+    """Backbones, pre-training frameworks, and kinds of encoders from elsewhere."""
     from mi_core.encoders import ENCODERS
+    from mi_core.encoders.foreign import LOADERS
     from mi_core.objectives import OBJECTIVES
 
     table = _table("backbone", "what it is")
@@ -250,6 +253,10 @@ def list_encoders() -> None:
     table = _table("framework", "what it is")
     for name, objective in OBJECTIVES.items():
         table.add_row(name, (objective.__doc__ or "").splitlines()[0])
+    output.print(table)
+    table = _table("from elsewhere", "what it is")
+    for name, load in LOADERS.items():
+        table.add_row(f"{name}:...", (load.__doc__ or "").splitlines()[0])
     output.print(table)
 
 

@@ -288,7 +288,8 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
                 f"{found['templated_captions']} of the {found['images']} captions that {name} was trained on were made "
                 "from class names and attributes: it saw no real captions."
             )
-        if "consistency" in found and not found["consistency"]["works"]:
+        attacked = any(attack.target == name for attack in config.attacks)
+        if attacked and "consistency" in found and not found["consistency"]["works"]:
             caveats.append(f"The encoder {name} {consistency_in_words(found['consistency'])}.")
     if config.audited != TARGET_ROLES:
         caveats.append(

@@ -64,6 +64,15 @@ def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -
         torch._foreach_lerp_(list(followers.parameters()), list(leaders.parameters()), 1 - momentum)
 
 
+def similarities(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Inner products (N, M) of (N, D) and (M, D) in float32, under autocast too.
+
+    Eight bits of mantissa on a cosine that is then divided by a small temperature would be a noisy loss.
+    """
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows.float() @ columns.float().T
+
+
 def width_of(backbone: nn.Module) -> int:
     """Width D of a backbone's embedding."""
     return int(backbone.width)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_range, check_shape
-from mi_core.objectives.base import Objective, width_of
+from mi_core.objectives.base import Objective, similarities, width_of
 from mi_core.objectives.gather import gather, world
 from mi_core.objectives.text import TextTransformer, byte_tokens, frozen_text_embeddings, frozen_text_width
 
@@ -40,8 +40,8 @@ def image_text_info_nce(images: torch.Tensor, texts: torch.Tensor, scale: torch.
     check_shape("texts", texts, "B D", B=batch, D=width)
     images, texts = F.normalize(images.float(), dim=1), F.normalize(texts.float(), dim=1)
     own = torch.arange(batch, device=images.device) + world()[0] * batch
-    of_images = F.cross_entropy(scale * images @ gather(texts).T, own)
-    of_texts = F.cross_entropy(scale * texts @ gather(images).T, own)
+    of_images = F.cross_entropy(scale * similarities(images, gather(texts)), own)
+    of_texts = F.cross_entropy(scale * similarities(texts, gather(images)), own)
     return (of_images + of_texts) / 2
 
 

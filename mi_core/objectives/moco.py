@@ -19,7 +19,7 @@ from torch import nn
 from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.encoders.batch_norm import split_batch_norm
 from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import Objective, momentum_update, width_of
+from mi_core.objectives.base import Objective, momentum_update, similarities, width_of
 from mi_core.objectives.gather import gather, world
 
 
@@ -47,8 +47,8 @@ def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tenso
     check_shape("keys", keys, "B D", B=batch, D=width)
     check_shape("queue", queue, "K D", D=width)
     check_range("temperature", temperature, 0, open_low=True)
-    positive = (queries * keys).sum(dim=1, keepdim=True)
-    logits = torch.cat([positive, queries @ queue.T], dim=1).float() / temperature
+    positive = (queries.float() * keys.float()).sum(dim=1, keepdim=True)
+    logits = torch.cat([positive, similarities(queries, queue)], dim=1) / temperature
     return F.cross_entropy(logits, torch.zeros(batch, dtype=torch.int64, device=logits.device))
 
 
@@ -70,7 +70,7 @@ def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: fl
     check_shape("keys", keys, "B D", B=batch, D=width)
     check_range("temperature", temperature, 0, open_low=True)
     everyone = gather(F.normalize(keys.detach().float(), dim=1))
-    logits = F.normalize(queries.float(), dim=1) @ everyone.T / temperature
+    logits = similarities(F.normalize(queries.float(), dim=1), everyone) / temperature
     own = torch.arange(batch, device=logits.device) + world()[0] * batch
     return 2 * temperature * F.cross_entropy(logits, own)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import Objective, width_of
+from mi_core.objectives.base import Objective, similarities, width_of
 from mi_core.objectives.gather import gather, world
 
 
@@ -42,7 +42,7 @@ def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> to
     check_range("temperature", temperature, 0, open_low=True)
     local = F.normalize(torch.cat([first, second]).float(), dim=1)  # (2B, D)
     everyone = gather(local)  # (W*2B, D)
-    logits = local @ everyone.T / temperature
+    logits = similarities(local, everyone) / temperature
     own = torch.arange(2 * batch, device=local.device) + world()[0] * 2 * batch
     logits[torch.arange(2 * batch, device=local.device), own] = -torch.inf
     return F.cross_entropy(logits, own.roll(batch))

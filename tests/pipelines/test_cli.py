@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) 
         while ray_processes(process.pid) and time.monotonic() < end:
             time.sleep(0.2)
         assert ray_processes(process.pid) == []
-    assert list(folder.rglob("state.pt"))
+    assert list(folder.rglob("state/*.pt"))
 
 
 @pytest.mark.slow
