@@ -84,3 +84,21 @@ def test_cifar10_from_shards(tmp_path: Path) -> None:
     ]
     assert aucs == sorted(aucs)  # stopping earlier leaks less
     assert (tmp_path / "run" / "figures" / "early-stopping.png").exists()
+
+
+@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")
+def test_every_framework_learns_something(tmp_path: Path) -> None:
+    """The loss falls, and kNN is beyond doubt above raw pixels and fresh weights (one seed, half of the epochs)."""
+    frameworks = ("simclr", "moco-v1", "moco-v2", "moco-v3", "clip", "supervised")
+    path = f"data.path={CIFAR10}/train-{{000000..000009}}.tar"
+    epochs = [f"encoders.{name}.epochs=20" for name in frameworks]
+    report, _ = run("audit", "configs/cifar10-frameworks.yaml", "--out", f"{tmp_path}/run", path, "seeds=[0]", *epochs)
+    found = {name: encoder["utility"]["ci95"]["knn"] for name, encoder in report["encoders"].items()}
+    least = max(found["pixels"][1], found["fresh"][1])
+    for name in frameworks:
+        description = json.loads((tmp_path / f"run/seed-0/encoders/{name}/encoder.json").read_text())
+        losses = description["losses"]
+        first, last = (2, -1) if name in ("moco-v1", "moco-v2") else (0, -1)  # the queue begins as noise: easy at first
+        assert losses[last] < losses[first], name
+        assert found[name][0] > least, f"{name}: {found}"
+    assert any("saw no real captions" in caveat for caveat in report["caveats"])

@@ -16,6 +16,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.report import schema
 from pipelines import audit, storage
+from pipelines.adopt import try_out
 from pipelines.artifacts import RunFolder
 from pipelines.config import parse
 from pipelines.encoders import describe
@@ -199,3 +200,17 @@ def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path
     assert target.objective == "clip"
     assert target.augmentation["crop_scale"] == (0.9, 1.0)
     assert parse(config, "foreign.yaml").control_of(parse(config, "foreign.yaml").attacks[0]) is None
+
+
+def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(folders)
+    found = dict(try_out(parse(config, "foreign.yaml")))
+    assert found["target"] == ("encoder.* state dict, any size, mean 0.5, std 0.5, outputs backbone, projection")
+    assert found["fresh"].startswith("fresh weights, ")
+    config["encoders"]["target"]["weights"] = str(tmp_path)
+    with pytest.raises(UserError, match="encoders.target.weights = .* is no file"):
+        list(try_out(parse(config, "foreign.yaml")))
+    config["queries"]["outputs"] = ["prediction"]
+    config["encoders"]["target"]["weights"] = str(folders["simclr.pth"])
+    with pytest.raises(UserError, match="asks for 'prediction', but the encoder 'target' has backbone, projection"):
+        list(try_out(parse(config, "foreign.yaml")))
