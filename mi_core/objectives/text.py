@@ -55,10 +55,11 @@ class TextTransformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens (B, L) int64 to embeddings (B, out)."""
-        length = tokens.shape[1]
+        ends = (tokens == END).int().argmax(dim=1)
+        length = int(ends.max()) + 1  # what follows the longest caption of the batch is padding
+        tokens = tokens[:, :length]
         mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.tokens(tokens) + self.positions[:length], mask=mask, is_causal=True)
-        ends = (tokens == END).int().argmax(dim=1)
         embeddings: torch.Tensor = self.projection(self.norm(states[torch.arange(len(tokens)), ends]))
         return embeddings
 
