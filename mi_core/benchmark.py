@@ -1,25 +1,27 @@
 """How fast pre-training is: our whole loop beside a plain PyTorch loop, lightly's, and the bare step of the network.
 
-All ways train the same network with the same optimiser, batch, precision and cores on the same decoded images in one
-process, in turns: every round times each way once, so that a machine that slows down slows all. A ratio
-is that of the medians over rounds.
+All ways train the same network with AdamW, the same batch, precision and cores on the same decoded images in one
+process; the published loops in PyTorch's default memory format, as their tutorials have it. They take turns: every
+round times each way once, so that a machine that slows down slows all. A ratio is that of the medians over rounds.
 """
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice
-from mi_core.objectives.simclr import SimCLRParameters
+from mi_core.memory import keep_freed_memory
+from mi_core.objectives.simclr import SimCLRParameters, nt_xent
 from mi_core.optimizers import OptimizerParameters
 from mi_core.pretraining import Pretrainer, PretrainingParameters
 from mi_core.training_data import ResidentImages
@@ -33,6 +35,7 @@ RECIPE: dict[str, Any] = {
 }
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 TEMPERATURE = 0.5
+WARM_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,16 @@ TRAINING_CASES = {
 
 @dataclass
 class Way:
-    """One way of training: a function that trains ``steps`` batches, and the seconds that its turns took."""
+    """One way of training, and the seconds that its turns took.
+
+    ``begin`` starts a turn: every step of its iterator trains a batch, and closing it ends its loader processes, so
+    that no way works on in the turn of another.
+    """
 
     name: str
     threads: int
     workers: int
-    train: Callable[[int], None]
+    begin: Callable[[], Generator[None, None, None]]
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -104,18 +111,24 @@ def training_benchmark(
     if len(images) < 2 * chosen.batch_size:
         raise ConfigError(f"{len(images)} images, the case {case} needs {2 * chosen.batch_size}")
     before = torch.get_num_threads()
+    keep_freed_memory()  # as training workers do; it serves all ways
     trainer = _trainer(chosen, images, precision, device)
     ways = [_ours(trainer, threads), _model_step(trainer, threads)]
-    ways.append(_faster(_dataloader_layouts(trainer, chosen, images, _pil_views, "PIL DataLoader", threads)))
+    ways.append(
+        _faster(
+            _dataloader_layouts(trainer, chosen, images, _pil_views, "PIL DataLoader", threads), chosen.steps, trainer
+        )
+    )
     lightly = _lightly_views()
     if lightly is not None:
-        ways.append(_faster(_dataloader_layouts(trainer, chosen, images, lambda: lightly, "lightly", threads)))
-    for way in ways[:2]:
-        _time(way, 1)  # the others were warmed up by choosing their layouts
-        way.seconds.clear()
+        ways.append(
+            _faster(
+                _dataloader_layouts(trainer, chosen, images, lambda: lightly, "lightly", threads), chosen.steps, trainer
+            )
+        )
     for _ in range(rounds or chosen.rounds):
         for way in ways:
-            _time(way, chosen.steps)
+            _time(way, chosen.steps, trainer)
     torch.set_num_threads(before)
     return _summary(ways, chosen, precision, threads, device)
 
@@ -144,20 +157,15 @@ def _synchronise(trainer: Pretrainer) -> None:
 def _ours(trainer: Pretrainer, threads: int) -> Way:
     """The product's loop: `Pretrainer.train_epoch` without its end."""
 
-    def endless() -> Iterator[Any]:
+    def begin() -> Generator[None, None, None]:
+        trainer.trained.train()
         while True:
-            yield from trainer.data.epoch(trainer.epoch)
+            for step, batch in enumerate(trainer.data.epoch(trainer.epoch)):
+                trainer.train_batch(batch, step)
+                yield
             trainer.epoch += 1
 
-    batches = endless()
-
-    def train(steps: int) -> None:
-        trainer.trained.train()
-        for step in range(steps):
-            trainer.train_batch(next(batches), step)
-        _synchronise(trainer)
-
-    return Way("ours", threads, 0, train)
+    return Way("ours", threads, 0, begin)
 
 
 def _model_step(trainer: Pretrainer, threads: int) -> Way:
@@ -165,12 +173,12 @@ def _model_step(trainer: Pretrainer, threads: int) -> Way:
     trainer.trained.train()
     ready = trainer.views(next(trainer.data.epoch(0)), 0)
 
-    def train(steps: int) -> None:
-        for _ in range(steps):
+    def begin() -> Generator[None, None, None]:
+        while True:
             trainer.train_views(ready, None, 0)
-        _synchronise(trainer)
+            yield
 
-    return Way("model step", threads, 0, train)
+    return Way("model step", threads, 0, begin)
 
 
 class _ImageList(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
@@ -237,7 +245,7 @@ def _dataloader_layouts(
     threads: int,
 ) -> list[Way]:
     """A plain loop over a DataLoader of PIL images, with views made in the training process or in workers."""
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(nt_xent, temperature=TEMPERATURE)
     if name == "lightly":
         from lightly.loss import NTXentLoss
 
@@ -245,70 +253,66 @@ def _dataloader_layouts(
     ways = []
     layouts = {(0, threads)} | {(count, kept) for count in (1, threads) for kept in {threads, max(1, threads - count)}}
     for workers, kept in sorted(layouts):
+        data = _ImageList(images, views())
+        ways.append(Way(name, kept, workers, _plain_loop(trainer, data, case.batch_size, workers, loss)))
+    return ways
+
+
+def _plain_loop(
+    trainer: Pretrainer,
+    data: _ImageList,
+    batch_size: int,
+    workers: int,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[], Generator[None, None, None]]:
+    """A loop as tutorials write it: the same network and AdamW, in PyTorch's default format and implementation."""
+    module: Any = copy.deepcopy(trainer.module).to(memory_format=torch.contiguous_format).train()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, weight_decay=1e-4)
+    half = trainer.parameters.precision == "bfloat16"
+
+    def begin() -> Generator[None, None, None]:
         loader = torch.utils.data.DataLoader(
-            _ImageList(images, views()),
-            batch_size=case.batch_size,
+            data,
+            batch_size=batch_size,
             shuffle=True,
             drop_last=True,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=trainer.device.type == "cuda",
         )
-        ways.append(Way(name, kept, workers, _plain_loop(trainer, loader, loss)))
-    return ways
+        while True:
+            for pair in loader:
+                views = torch.cat([view.to(trainer.device, non_blocking=True) for view in pair])
+                with torch.autocast(trainer.device.type, torch.bfloat16, enabled=half):
+                    projected = module.projection(module.backbone(views))
+                value = loss(*projected.float().chunk(2))
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+                yield
+
+    return begin
 
 
-def _plain_loop(
-    trainer: Pretrainer,
-    loader: Any,
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
-) -> Callable[[int], None]:
-    batches = _endless(loader)
-
-    def train(steps: int) -> None:
-        trainer.trained.train()
-        for _ in range(steps):
-            first, second = (view.to(trainer.device, non_blocking=True) for view in next(batches))
-            if loss is None:
-                trainer.train_views(torch.stack([first, second], dim=1), None, 0)
-            else:
-                _foreign_step(trainer, torch.cat([first, second]), loss)
-        _synchronise(trainer)
-
-    return train
-
-
-def _foreign_step(
-    trainer: Pretrainer, views: torch.Tensor, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> None:
-    """The same network and optimiser with another library's loss."""
-    backbone, projection = trainer.module.backbone, trainer.module.projection
-    assert isinstance(projection, nn.Module)
-    with torch.autocast(trainer.device.type, torch.bfloat16, enabled=trainer.parameters.precision == "bfloat16"):
-        projected = projection(backbone(views))
-    value = loss(*projected.float().chunk(2))
-    trainer.optimizer.zero_grad(set_to_none=True)
-    value.backward()
-    trainer.optimizer.step()
-
-
-def _endless(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def _time(way: Way, steps: int) -> None:
+def _time(way: Way, steps: int, trainer: Pretrainer) -> None:
+    """One turn: the steps that start loaders and fill their queues are not counted."""
     torch.set_num_threads(way.threads)
+    turn = way.begin()
+    for _ in range(WARM_STEPS):
+        next(turn)
+    _synchronise(trainer)
     started = time.perf_counter()
-    way.train(steps)
+    for _ in range(steps):
+        next(turn)
+    _synchronise(trainer)
     way.seconds.append(time.perf_counter() - started)
+    turn.close()
 
 
-def _faster(ways: list[Way]) -> Way:
-    """The layout whose second turn is the shortest (the first starts the loaders)."""
+def _faster(ways: list[Way], steps: int, trainer: Pretrainer) -> Way:
+    """The layout with the shortest turn."""
     for way in ways:
-        for steps in (1, 3):
-            _time(way, steps)
+        _time(way, steps, trainer)
     best = min(ways, key=lambda way: way.seconds[-1])
     best.seconds.clear()
     return best

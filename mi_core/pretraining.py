@@ -154,7 +154,7 @@ class Pretrainer:
         count, images = self.module.views, batch.images
         index = torch.arange(count, device=images.device).repeat_interleave(len(images))
         drawn = self.augmentation(images.repeat(count, 1, 1, 1), batch.streams.repeat(count), epoch=epoch, view=index)
-        normalised: torch.Tensor = (drawn - self.mean) / self.std
+        normalised: torch.Tensor = (drawn - self.mean).div_(self.std)
         by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
         return by_view
 

@@ -88,18 +88,11 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> list
     keys = torch.stack([key[1], key[0]])
     factors = even.new_tensor(_MULTIPLIERS).reshape(2, *[1] * (even.ndim - 1))
     weyl = even.new_tensor(_WEYL).flip(0).reshape(factors.shape)
+    mask, shift = even.new_tensor(_MASK), even.new_tensor(32)  # tensors, as a number would be turned into one each time
     for _ in range(_ROUNDS):
         # c0, c1, c2, c3 = high(c2) ^ c1 ^ k0, low(c2), high(c0) ^ c3 ^ k1, low(c0)
-        high, low = _multiply(even, factors)
-        even = (high ^ odd ^ keys).flip(0)
-        odd = low
-        keys = (keys + weyl) & _MASK
+        product = even * factors  # of 32 bits each: all 64 bits are there, the sign among them
+        even = (((product >> shift) & mask) ^ odd ^ keys).flip(0)
+        odd = product & mask
+        keys = (keys + weyl) & mask
     return [even[0], odd[1], even[1], odd[0]]
-
-
-def _multiply(words: torch.Tensor, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low 32 bits of 32 x 32-bit products, without leaving signed 64 bits."""
-    low_part = words * (factors & 0xFFFF)
-    high_part = words * (factors >> 16)  # both below 2^48
-    carry = (low_part >> 16) + (high_part & 0xFFFF)
-    return (high_part >> 16) + (carry >> 16), ((carry & 0xFFFF) << 16) | (low_part & 0xFFFF)

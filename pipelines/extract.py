@@ -22,6 +22,7 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import NumericError, ShapeError
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
+from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
@@ -155,6 +156,7 @@ class _EncodeChunks:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
+            keep_freed_memory()
         self.extractors: dict[str, Extractor] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ import torch
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
+from mi_core.memory import keep_freed_memory
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import Pretrainer, audited_encoder, objective_parameters
 from mi_core.training_data import ResidentImages, TrainingImages
@@ -64,6 +65,8 @@ def _train_here(settings: dict[str, Any]) -> None:
     threads = max(1, int(settings["cpus"]))
     torch.set_num_threads(threads)
     device = ray.train.torch.get_device()
+    if device.type == "cpu":
+        keep_freed_memory()
     seed = digest64(job.folder.seed, "encoder", job.name)
     data, templated = _members(job, seed, threads, device)
     trainer = Pretrainer(data, job.config.views(), job.config.pretraining(), seed=seed, device=device)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOUNDATION = {"checks", "hashing", "records", "mlp", "streams"}
+FOUNDATION = {"checks", "hashing", "memory", "records", "mlp", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
     "hashing": set(),
+    "memory": set(),
     "records": set(),
     "mlp": set(),
     "streams": set(),

@@ -56,9 +56,9 @@ def _resampling(start: torch.Tensor, length: torch.Tensor, pixels: int, size: in
     scale = length / size
     centres = torch.arange(pixels, device=start.device, dtype=torch.float32) + 0.5
     sampled = start + (torch.arange(size, device=start.device, dtype=torch.float32)[:, None] + 0.5) * scale
-    weights = (1 - (centres - sampled).abs() / scale.clamp_min(1)).clamp_min(0)
-    weights = weights * ((centres >= start) & (centres < start + length))
-    return weights / weights.sum(dim=2, keepdim=True)
+    weights = (centres - sampled).abs_().div_(scale.clamp_min(1)).neg_().add_(1).clamp_min_(0)
+    weights.mul_((centres >= start) & (centres < start + length))
+    return weights.div_(weights.sum(dim=2, keepdim=True))
 
 
 def rotate(images: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     hue = torch.lerp((red - green).mul_(inverse).add_(4), (blue - red).mul_(inverse).add_(2), _is(green, most))
     hue = torch.lerp(hue, (green - blue).mul_(inverse), _is(red, most))
     hue += 6 * shift[:, None, None]
-    hue -= (hue / 6).floor_().mul_(6)
+    hue.sub_((hue / 6).floor_(), alpha=6)
     # HSV to RGB in closed form: each channel rises from the least by a trapezoid of the hue
     result = torch.empty_like(images)
     torch.addcmul(least, chroma, (hue - 3).abs_().sub_(1).clamp_(0, 1), out=result[:, 0])
@@ -150,7 +150,7 @@ def _blend(images: torch.Tensor, factors: dict[str, torch.Tensor], turn: torch.T
     gray = _gray(images)
     mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == JITTERS.index("contrast"))
     other = torch.addcmul(mean, gray, _per_image((turn == JITTERS.index("saturation")).to(gray.dtype)))
-    images.copy_(torch.lerp(other.expand_as(images), images, _per_image(factor)).clamp_(0, 1))
+    images.lerp_(other.expand_as(images), _per_image(1 - factor)).clamp_(0, 1)
 
 
 def grayscale(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

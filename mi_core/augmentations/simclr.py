@@ -93,7 +93,7 @@ class SimCLRAugmentation:
         """
         drawn = uniforms(stream_keys, epoch=epoch, view=view, count=len(_COLUMNS))
         number = dict(zip(_COLUMNS, drawn.unbind(1), strict=True))
-        pixels = images.float() / 255 if images.dtype == torch.uint8 else images
+        pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
         height, width = images.shape[2:]
         top, left, high, wide = self.boxes(number, height, width)
         result = operations.resized_crop(
