@@ -39,6 +39,9 @@ def trained(config: RunConfig, name: str = "target") -> TrainedConfig:
 def test_it_loads(path: Path) -> None:
     config = loaded(path)
     assert config.name == path.stem
+    if path.stem in ("quickstart", "cifar10", "cifar10-resnet18"):
+        assert trained(config, "shadow").epochs == trained(config).epochs
+        assert trained(config, "shadow").train_on == ("shadow-member",)
     assert all(config.control_of(attack) is not None for attack in config.attacks)  # a verdict is possible
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):

@@ -52,14 +52,12 @@ class Layout:
         name: the layout in words.
         backbone: weights by the names that the wanted backbone has.
         heads: weights of each head by output name, under the indices of its layers.
-        ignored: keys of the file that an audit does not need.
         extras: ``mean`` and ``std`` of the normalisation, where the checkpoint holds them (this package's do).
     """
 
     name: str
     backbone: State
     heads: dict[str, State]
-    ignored: tuple[str, ...] = ()
     extras: State = field(default_factory=dict)
 
 
@@ -130,7 +128,6 @@ def recognise(state: State, backbone: nn.Module) -> Layout:
         layout,
         {name: state[key] for name, key in names.items() if name in wanted},
         heads,
-        tuple(left),
         {name: state[name] for name in ("mean", "std") if name in left},
     )
 
