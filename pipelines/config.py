@@ -143,7 +143,7 @@ class RunConfig(BaseModel):
         _check_roles(place, (*self.audited, *self.reference_roles(attack)), self.data)
         asked = (attack.target, attack.reference, self.control_of(attack))
         for name, encoder in self.encoders.items():
-            if name in asked and isinstance(encoder, TrainedConfig):
+            if name in asked and encoder.outputs is not None:
                 try:
                     self.check_outputs(name, encoder.outputs)
                 except UserError as error:

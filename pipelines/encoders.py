@@ -186,6 +186,12 @@ class LoadedConfig(_EncoderConfig):
         return ()
 
     @property
+    def outputs(self) -> tuple[str, ...] | None:
+        """Embeddings that the encoder exposes, where that is known without its weights."""
+        bare = self.fresh and self.weights is None and self.load.partition(":")[0] in ("checkpoint", "timm")
+        return ("backbone",) if bare else None
+
+    @property
     def saw_nothing(self) -> bool:
         """Whether its weights are fresh, so that it can be a control."""
         return self.fresh
