@@ -77,6 +77,9 @@ class RunConfig(BaseModel):
         for position, attack in enumerate(self.attacks):
             self._check_attack(f"attacks.{position}", attack)
         self._check_controls()
+        for name, encoder in self.encoders.items():
+            if encoder.outputs is not None:
+                self.check_outputs(name, encoder.outputs)
         return self
 
     def _check_training(self, place: str, encoder: TrainedConfig) -> None:
@@ -141,13 +144,6 @@ class RunConfig(BaseModel):
         if attack.reference not in references:
             raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(references)}")
         _check_roles(place, (*self.audited, *self.reference_roles(attack)), self.data)
-        asked = (attack.target, attack.reference, self.control_of(attack))
-        for name, encoder in self.encoders.items():
-            if name in asked and encoder.outputs is not None:
-                try:
-                    self.check_outputs(name, encoder.outputs)
-                except UserError as error:
-                    raise ValueError(str(error)) from error
         if any(consumes(need) == "views" for need in attack.needs()) and self.queries.views < 2:
             raise ValueError(
                 f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "

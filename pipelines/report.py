@@ -283,9 +283,12 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         caveats.append("Attacks fitted on known samples of the target were judged on the other images only.")
     for name in config.encoders:
         found = describe(folder.seed(config.seeds[0]), name).description
-        if found.get("templated_captions"):
+        templated = found.get("templated_captions", 0)
+        if templated is None:
+            caveats.append(f"Where images had no caption, {name} was trained on one made from class names.")
+        elif templated:
             caveats.append(
-                f"{found['templated_captions']} of the {found['images']} captions that {name} was trained on were made "
+                f"{templated} of the {found['images']} captions that {name} was trained on were made "
                 "from class names and attributes: it saw no real captions."
             )
         attacked = any(attack.target == name for attack in config.attacks)

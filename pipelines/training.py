@@ -93,8 +93,8 @@ def _train_here(settings: dict[str, Any]) -> None:
     ray.train.report({"epoch": trainer.epoch})
 
 
-def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int]:
-    """The members, on the device where they fit; and how many of their captions were made from class names."""
+def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int | None]:
+    """The members, on the device where they fit; how many captions were made from class names, None: not counted."""
     splits = Splits.load(job.folder.path)
     roles, size = job.config.train_on, job.config.batch_size
     parameters = job.config.pretraining()
@@ -111,7 +111,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
             threads=threads,
             device=device,
         )
-        return streamed, 0
+        return streamed, None if objective.target == "caption" and job.data.captions else 0
     loaded = load_images(job.data, splits, roles)
     targets = objective.encode_targets(settings, loaded.labels, loaded.captions)
     images = torch.from_numpy(loaded.images)
@@ -153,7 +153,7 @@ class _Keeper:
         self.saved = time.monotonic()
         return True
 
-    def finish(self, templated: int) -> None:
+    def finish(self, templated: int | None) -> None:
         """Describe the encoder: from now on it is done."""
         config, data = self.job.config, self.trainer.data
         prints = {}

@@ -13,6 +13,7 @@ deviation, so that one learning rate suits encoders whose similarities differ in
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,11 +98,11 @@ class _Network(_Pairwise):
     axis: int | None  # over which the reference's mean and deviation are taken
     batch_size: int  # of scoring
 
-    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        raise NotImplementedError
+    @abstractmethod
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]: ...
 
-    def _network(self, width: int) -> nn.Module:
-        raise NotImplementedError
+    @abstractmethod
+    def _network(self, width: int) -> nn.Module: ...
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         inputs = self._inputs(features)

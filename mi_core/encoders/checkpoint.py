@@ -92,12 +92,16 @@ def weights_bytes(module: nn.Module) -> bytes:
 
 
 def load_weights(module: nn.Module, data: bytes) -> None:
-    """Load safetensors bytes written by `weights_bytes` into a module of the same layout.
+    """Load safetensors bytes written by `weights_bytes` into a module of the same layout. Raises as `load_tensors`."""
+    load_tensors(module, safetensors.torch.load(data))
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Load weights by name into a module of the same layout.
 
     Raises:
         ConfigError: keys are missing or unexpected, or a shape differs; the message lists the first of each.
     """
-    tensors = safetensors.torch.load(data)
     expected = module.state_dict()
     missing = [name for name in expected if name not in tensors]
     unexpected = sorted(name for name in tensors if name not in expected)

@@ -22,7 +22,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError, check_choice
 from mi_core.encoders import build_backbone
-from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_weights, seeded
+from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_tensors, seeded
 from mi_core.encoders.clip import split_tower
 from mi_core.encoders.layouts import State, head_module, recognise, unwrap
 
@@ -156,7 +156,7 @@ def rebuild(
     heads = {head: _part(state, head) for head in OUTPUTS[1:]}
     modules = {head: built.heads.get(head) or head_module(own) for head, own in heads.items() if own}
     encoder = _encoder(built.backbone, modules, preprocessing, channels)
-    load_weights(encoder, data)
+    load_tensors(encoder, state)
     if fingerprint(encoder) != mark:
         raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
     return encoder.eval()
@@ -178,7 +178,7 @@ def _fill(encoder: Encoder, tensors: State, layout: str) -> None:
     counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
     complete = {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
     try:
-        load_weights(encoder, safetensors.torch.save({key: value.contiguous() for key, value in complete.items()}))
+        load_tensors(encoder, complete)
     except ConfigError as error:
         raise ConfigError(f"{error}; recognised: {layout}") from error
 

@@ -123,13 +123,9 @@ def recognise(state: State, backbone: nn.Module) -> Layout:
         words = "MoCo v1" if "2.weight" not in heads["projection"] else "MoCo v2"
     layout = f"{words} {kind}" + (f" with {naming} names" if naming else "")
     left = [key for key in state if key not in used]
-    _check_fit(layout, {name: state[key] for name, key in names.items() if name in wanted}, wanted, left, prefix)
-    return Layout(
-        layout,
-        {name: state[key] for name, key in names.items() if name in wanted},
-        heads,
-        {name: state[name] for name in ("mean", "std") if name in left},
-    )
+    own = {name: state[key] for name, key in names.items() if name in wanted}
+    _check_fit(layout, own, wanted, left, prefix)
+    return Layout(layout, own, heads, {name: state[name] for name in ("mean", "std") if name in left})
 
 
 def head_module(state: State) -> nn.Sequential:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """Backbone, heads and loss of one framework. B images per worker, V views of each, D width of the backbone.
 
     A subclass sets the class attributes, builds its heads, and writes `forward`. What it holds besides (momentum
@@ -39,9 +40,9 @@ class Objective(nn.Module):
         """What `forward` takes as targets of N samples, a row each: from their classes or captions; None: nothing."""
         return None
 
+    @abstractmethod
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of a batch of views (B, V, C, H, W), already normalised: the mean over this worker's samples."""
-        raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
         """Called after every optimiser step; ``progress`` is the share of all steps that are done, in (0, 1]."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -88,14 +90,7 @@ def frozen_text_embeddings(architecture: str, weights: str, captions: Sequence[s
     Raises:
         ConfigError: open_clip is not installed, or it cannot load the weights.
     """
-    open_clip = import_open_clip()
-    if not Path(weights).is_file():
-        raise ConfigError(f"text_weights = {weights!r} is no file; give the weights of open_clip's {architecture}")
-    try:
-        model = open_clip.create_model(architecture, pretrained=weights).eval()
-        tokenizer = open_clip.get_tokenizer(architecture)
-    except (RuntimeError, OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"open_clip {architecture} with {weights}: {' '.join(str(error).split())[:300]}") from error
+    model, tokenizer = _frozen_tower(architecture, weights)
     distinct = list(dict.fromkeys(captions))
     found = [
         model.encode_text(tokenizer(distinct[start : start + _BATCH])).float()
@@ -103,3 +98,15 @@ def frozen_text_embeddings(architecture: str, weights: str, captions: Sequence[s
     ]
     row_of = {caption: row for row, caption in enumerate(distinct)}
     return torch.cat(found)[[row_of[caption] for caption in captions]]
+
+
+@lru_cache(maxsize=1)
+def _frozen_tower(architecture: str, weights: str) -> tuple[Any, Any]:
+    """Model and tokenizer, once per process: streamed training encodes captions batch by batch."""
+    open_clip = import_open_clip()
+    if not Path(weights).is_file():
+        raise ConfigError(f"text_weights = {weights!r} is no file; give the weights of open_clip's {architecture}")
+    try:
+        return open_clip.create_model(architecture, pretrained=weights).eval(), open_clip.get_tokenizer(architecture)
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"open_clip {architecture} with {weights}: {' '.join(str(error).split())[:300]}") from error
