@@ -42,6 +42,17 @@ def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> to
     return torch.tensor([value - 2**64 if value >= 2**63 else value for value in prints], dtype=torch.int64)
 
 
+def sample_streams(seed: int, purpose: str, names: Sequence[tuple[str, str]]) -> torch.Tensor:
+    """Stream keys (N,) int64 of samples of several sources, given as (source, key). Raises as `stream_keys`."""
+    by_source: dict[str, list[int]] = {}
+    for row, (source, _) in enumerate(names):
+        by_source.setdefault(source, []).append(row)
+    streams = torch.empty(len(names), dtype=torch.int64)
+    for source, rows in by_source.items():
+        streams[rows] = stream_keys(seed, purpose, source, [names[row][1] for row in rows])
+    return streams
+
+
 def uniforms(streams: torch.Tensor, *, epoch: int, view: int | torch.Tensor, count: int) -> torch.Tensor:
     """``count`` uniform numbers per sample for one epoch and view.
 

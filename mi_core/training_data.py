@@ -11,7 +11,7 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
 from mi_core.objectives.gather import world
-from mi_core.streams import stream_keys
+from mi_core.streams import sample_streams
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ResidentImages:
         self.count, self.channels, self.size = len(images), images.shape[1], images.shape[2]
         check_batch(batch_size, self.count, self.workers)
         self.images = images.to(device)
-        self.streams = training_streams(seed, names).to(device)
+        self.streams = sample_streams(seed, "train", names).to(device)
         self.targets = None if targets is None else targets.to(device)
         self.batch_size, self.seed = batch_size, seed
         self.steps = self.count // batch_size
@@ -89,14 +89,3 @@ def check_batch(batch_size: int, images: int, workers: int) -> None:
         raise ConfigError(f"batch_size = {batch_size} exceeds the {images} images trained on; lower it")
     if batch_size % workers:
         raise ConfigError(f"batch_size = {batch_size} is not divisible by {workers} workers")
-
-
-def training_streams(seed: int, names: Sequence[tuple[str, str]]) -> torch.Tensor:
-    """Stream keys (N,) int64 of the training views of samples given as (source, key)."""
-    by_source: dict[str, list[int]] = {}
-    for row, (source, _) in enumerate(names):
-        by_source.setdefault(source, []).append(row)
-    streams = torch.empty(len(names), dtype=torch.int64)
-    for source, rows in by_source.items():
-        streams[rows] = stream_keys(seed, "train", source, [names[row][1] for row in rows])
-    return streams

@@ -12,7 +12,7 @@ from mi_core.encoders.checkpoint import Encoder, weights_bytes
 from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
 from mi_core.sanity import view_consistency
-from mi_core.streams import stream_keys
+from mi_core.streams import sample_streams
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.console import say
@@ -139,7 +139,7 @@ def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict
     config = job.config
     splits = Splits.load(job.folder.path)
     loaded = load_images(job.data, splits, job.roles, limit=PROBED)
-    streams = torch.cat([stream_keys(job.folder.seed, "probe", source, [key]) for source, key in loaded.names()])
+    streams = sample_streams(job.folder.seed, "probe", loaded.names())
     images, views = torch.from_numpy(loaded.images), config.views()
     own = view_consistency(encoder, images, streams, views, device=device)
     reference, name = None, "raw pixels"

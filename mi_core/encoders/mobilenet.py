@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from mi_core.encoders.input import ImageShape
+from mi_core.encoders.pooled import PooledFeatures
 
 
-class MobileNetV2(nn.Module):
-    """torchvision's layers, then the mean over positions: (B, C, H, W) to (B, 1280)."""
-
-    width = 1280
-
-    def __init__(self, features: nn.Module) -> None:
-        super().__init__()
-        self.features = features
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to embeddings (B, 1280)."""
-        maps: torch.Tensor = self.features(images)
-        return maps.mean(dim=(2, 3))
-
-
-def mobilenetv2(images: ImageShape) -> MobileNetV2:
+def mobilenetv2(images: ImageShape) -> PooledFeatures:
     """MobileNetV2 with the CIFAR stem: stride 1 in the first and the second stage, D = 1280."""
     return _without_classifier(images, cifar_stem=True)
 
 
-def mobilenetv2_imagenet(images: ImageShape) -> MobileNetV2:
+def mobilenetv2_imagenet(images: ImageShape) -> PooledFeatures:
     """MobileNetV2 with the ImageNet stem, D = 1280."""
     return _without_classifier(images, cifar_stem=False)
 
 
-def _without_classifier(images: ImageShape, *, cifar_stem: bool) -> MobileNetV2:
+def _without_classifier(images: ImageShape, *, cifar_stem: bool) -> PooledFeatures:
     from torchvision.models import mobilenet_v2
 
     features = mobilenet_v2(weights=None).features
@@ -44,4 +29,4 @@ def _without_classifier(images: ImageShape, *, cifar_stem: bool) -> MobileNetV2:
     if cifar_stem:
         features[0][0].stride = (1, 1)
         features[2].conv[1][0].stride = (1, 1)
-    return MobileNetV2(features)
+    return PooledFeatures(features, 1280)

@@ -1,0 +1,20 @@
+"""What turns the convolutions of a classification network into a backbone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class PooledFeatures(nn.Module):
+    """Convolutions, then the mean over positions: (B, C, H, W) to (B, D)."""
+
+    def __init__(self, features: nn.Module, width: int) -> None:
+        super().__init__()
+        self.features = features
+        self.width = width
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, D)."""
+        maps: torch.Tensor = self.features(images)
+        return maps.mean(dim=(2, 3))
