@@ -8,16 +8,20 @@ does not depend on batch, worker or order (float32 outputs agree within 1e-5).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from mi_core.augmentations.views import Augmentation, clean, make_views
-from mi_core.checks import NumericError, ShapeError, check_range
+from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features import compute, consumes
+from mi_core.encoders.tokens import fixed_side
+from mi_core.features import asked, compute, consumes, queries_per_image
+from mi_core.features.part_energy import global_and_parts, parse_parts
+from mi_core.features.patch_similarity import parse_grid, patches
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,19 @@ class QueryPlan:
         check_range("batch_views", self.batch_views, 1)
 
     @property
-    def augmented(self) -> bool:
-        """Whether any need consumes augmented views."""
-        return any(consumes(need) == "views" for need in self.needs)
+    def sets(self) -> tuple[str, ...]:
+        """What is asked for every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
+        return tuple(dict.fromkeys(asked(need) for need in self.needs))
 
     @property
-    def plain(self) -> bool:
-        """Whether any need consumes the embedding of the clean image."""
-        return any(consumes(need) == "clean" for need in self.needs)
+    def captioned(self) -> bool:
+        """Whether any need consumes captions."""
+        return any(consumes(need) == "caption" for need in self.needs)
 
     @property
     def queries_per_image(self) -> int:
         """Queries spent on one image."""
-        return self.views * self.augmented + self.plain
+        return queries_per_image(self.needs, self.views)
 
 
 @dataclass
@@ -64,6 +68,14 @@ class Seconds:
     augment: float = 0.0
     forward: float = 0.0
     features: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    images: torch.Tensor
+    streams: torch.Tensor
+    ids: list[str]
+    captions: Sequence[str] | None
 
 
 @dataclass
@@ -87,13 +99,16 @@ class Extractor:
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @torch.inference_mode()
-    def __call__(self, images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> dict[str, dict[str, np.ndarray]]:
+    def __call__(
+        self, images: torch.Tensor, streams: torch.Tensor, ids: list[str], captions: Sequence[str] | None = None
+    ) -> dict[str, dict[str, np.ndarray]]:
         """Features of N images.
 
         Args:
             images: (N, C, H, W) uint8.
             streams: (N,) int64, from `streams.stream_keys` with purpose ``query``.
             ids: N names, used in errors.
+            captions: N texts, for needs that consume them.
 
         Returns:
             Per encoder name, per column ``"output.need"``: float32 of N rows.
@@ -101,13 +116,19 @@ class Extractor:
         Raises:
             NumericError: an embedding is not finite; the message names the samples.
             ShapeError: an encoder returns other than (B, D), or another D than before.
+            ConfigError: an encoder lacks the text tower or the feature map that a need asks for.
         """
         size = max(1, self.plan.batch_views // max(1, self.plan.queries_per_image))
         parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
-            batch = self._batch(images[rows].to(self.device), streams[rows].to(self.device), ids[rows])
-            for name, columns in batch.items():
+            batch = _Batch(
+                images[rows].to(self.device),
+                streams[rows].to(self.device),
+                ids[rows],
+                None if captions is None else captions[rows],
+            )
+            for name, columns in self._batch(batch).items():
                 for column, values in columns.items():
                     parts[name].setdefault(column, []).append(values)
         return {
@@ -115,57 +136,103 @@ class Extractor:
             for name, columns in parts.items()
         }
 
-    def _batch(self, images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> dict[str, dict[str, np.ndarray]]:
-        plan = self.plan
+    def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
         started = time.perf_counter()
-        views = None
-        if plan.augmented:
-            views = make_views(images, streams, self.augmentation, views=plan.views, size=self._size())
-        plain = clean(images) if plan.plain else None
+        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if not kind.startswith("parts:")}
         self.seconds.augment += time.perf_counter() - started
         result: dict[str, dict[str, np.ndarray]] = {}
         for name, encoder in self.encoders.items():
             started = time.perf_counter()
-            of_views = self._embed(name, encoder, views.flatten(0, 1), ids) if views is not None else {}
-            of_plain = self._embed(name, encoder, plain, ids) if plain is not None else {}
+            answers = {kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()}
+            of_parts = {kind: self._parts(name, encoder, kind, batch) for kind in self.plan.sets if kind not in queried}
+            texts = self._texts(name, encoder, batch) if self.plan.captioned else None
             self.seconds.forward += time.perf_counter() - started
             started = time.perf_counter()
             columns: dict[str, np.ndarray] = {}
-            for output in plan.outputs:
-                by_view = of_views[output].unflatten(0, (-1, plan.views)) if of_views else None
-                by_image = of_plain[output] if of_plain else None
-                for embeddings in (by_view, by_image):
-                    if embeddings is not None:
-                        _check_embeddings(f"encoder {name}, {output}", embeddings, ids)
-                for need in plan.needs:
-                    columns[f"{output}.{need}"] = compute(need, views=by_view, clean=by_image).cpu().numpy()
+            for output in self.plan.outputs:
+                for need in self.plan.needs:
+                    kind = asked(need)
+                    answer: Any = of_parts[kind] if kind in of_parts else answers[kind][output]
+                    if consumes(need) == "caption":
+                        answer = (answer, texts)
+                    columns[f"{output}.{need}"] = compute(need, answer).cpu().numpy()
             self.seconds.features += time.perf_counter() - started
             result[name] = columns
         return result
+
+    def _queried(self, kind: str, batch: _Batch) -> torch.Tensor:
+        """The images of one set of queries: (B, C, S, S), or several per image (B, V, C, S, S)."""
+        if kind == "views":
+            return make_views(batch.images, batch.streams, self.augmentation, views=self.plan.views, size=self._size())
+        if kind == "clean":
+            return clean(batch.images)
+        return patches(clean(batch.images), parse_grid(kind.partition(":")[2]), size=self._size())
+
+    def _parts(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> tuple[torch.Tensor, ...]:
+        """Embeddings of parts (B, P, D), the feature map of the global view (B, L, D), and the streams."""
+        side = encoder.size or batch.images.shape[2]
+        fixed = fixed_side(encoder.backbone) is not None or encoder.size is not None
+        whole, cut = global_and_parts(
+            batch.images,
+            batch.streams,
+            parse_parts(kind.partition(":")[2]),
+            size=side,
+            part_size=side if fixed else side // 2,
+        )
+        with self._autocast():
+            tokens = encoder.feature_map(whole.contiguous(memory_format=torch.channels_last)).float()
+        embeddings = self._embed(name, encoder, cut, batch.ids, ("backbone",))["backbone"]
+        _check_embeddings(f"encoder {name}, feature map", tokens, batch.ids)
+        return embeddings, tokens, batch.streams
+
+    def _texts(self, name: str, encoder: Encoder, batch: _Batch) -> torch.Tensor:
+        if encoder.text is None:
+            raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
+        if batch.captions is None or not all(batch.captions):
+            row = 0 if batch.captions is None else [bool(text) for text in batch.captions].index(False)
+            raise ConfigError(f"{batch.ids[row]} has no caption; give data.captions, or shards with .txt")
+        texts: torch.Tensor = encoder.text(batch.captions).float()
+        _check_embeddings(f"encoder {name}, captions", texts, batch.ids)
+        return texts
 
     def _size(self) -> int | None:
         """Side of the views: what the encoders take, where they agree on one; they resize others themselves."""
         sizes = {encoder.size for encoder in self.encoders.values()}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def _embed(self, name: str, encoder: Encoder, images: torch.Tensor, ids: list[str]) -> dict[str, torch.Tensor]:
-        half = self.plan.precision == "bfloat16"
-        inputs = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.plan.precision == "bfloat16")
+
+    def _embed(
+        self,
+        name: str,
+        encoder: Encoder,
+        images: torch.Tensor,
+        ids: list[str],
+        outputs: tuple[str, ...] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings (B, D), or (B, V, D) of several images each, by output."""
+        several = images.shape[1] if images.dim() == 5 else None
+        inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
+        with self._autocast():
             embeddings = encoder(inputs)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that `seconds.forward` holds the forward pass
-        for output in self.plan.outputs:
+        found = {}
+        for output in outputs or self.plan.outputs:
             if output not in embeddings:
                 raise ShapeError(f"encoder {name} has no output {output!r}; it has {', '.join(embeddings)}")
             shape = tuple(embeddings[output].shape)
             width = self._widths.setdefault((name, output), shape[-1])
-            if shape != (len(images), width):
+            if shape != (len(inputs), width):
                 raise ShapeError(
-                    f"encoder {name}, {output}: embeddings of shape {shape} instead of ({len(images)}, {width}) "
+                    f"encoder {name}, {output}: embeddings of shape {shape} instead of ({len(inputs)}, {width}) "
                     f"for the samples from {ids[0]} on"
                 )
-        return {output: embeddings[output].float() for output in self.plan.outputs}
+            rows = embeddings[output].float()
+            found[output] = rows if several is None else rows.unflatten(0, (-1, several))
+            _check_embeddings(f"encoder {name}, {output}", found[output], ids)
+        return found
 
 
 def _check_embeddings(name: str, embeddings: torch.Tensor, ids: list[str]) -> None:

@@ -5,22 +5,64 @@ N samples, F features. Fitting is seeded and touches no global random state; CPU
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range
+from mi_core.checks import NumericError, check_choice, check_range
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+OPTIMIZERS = ("adam", "sgd")
 
 
-def layers(*widths: int) -> nn.Sequential:
-    """Linear layers with ReLU between them: ``layers(45, 256, 256, 1)`` has two hidden layers of 256."""
+@dataclass(frozen=True)
+class Training:
+    """How a network is fitted. Every epoch visits all samples in a new order.
+
+    Args:
+        learning_rate: of the optimizer, above 0.
+        epochs: passes over the samples.
+        batch_size: samples per step; 0: all of them.
+        optimizer: ``adam`` or ``sgd`` (without momentum).
+        weight_decay: as the optimizer's L2 penalty.
+        epsilon: of Adam.
+        clip: longest gradient (2-norm over all weights); None: any.
+        halve_every: epochs after which the learning rate is halved, again and again; None: never.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    learning_rate: float
+    epochs: int
+    batch_size: int
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    epsilon: float = 1e-8
+    clip: float | None = None
+    halve_every: int | None = None
+
+    def __post_init__(self) -> None:
+        check_range("learning_rate", self.learning_rate, 0, open_low=True)
+        check_range("epochs", self.epochs, 1)
+        check_range("batch_size", self.batch_size, 0)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_range("weight_decay", self.weight_decay, 0)
+
+
+def layers(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers with an activation between them: ``layers(45, 256, 256, 1)`` has two hidden layers of 256."""
     modules: list[nn.Module] = []
     for before, after in pairwise(widths):
-        modules += [nn.Linear(before, after), nn.ReLU()]
+        modules += [nn.Linear(before, after), activation()]
     return nn.Sequential(*modules[:-1])
 
 
@@ -28,52 +70,88 @@ def fit(
     build: Callable[[], nn.Module],
     inputs: np.ndarray,
     targets: np.ndarray,
+    training: Training,
     *,
-    learning_rate: float,
-    epochs: int,
-    batch_size: int,
     seed: int,
+    loss: Loss = F.binary_cross_entropy_with_logits,
+    augment: Augment | None = None,
 ) -> nn.Module:
-    """Train a new network by Adam on the cross-entropy of its one logit.
+    """Train a new network on a loss of its one output.
 
     Args:
         build: makes the network, (B, ...) to (B, 1); called with torch's generator seeded.
         inputs: (N, ...) float32.
-        targets: (N,) bool.
-        learning_rate, epochs, batch_size: of Adam; every epoch visits all samples in a new order.
-        seed: of weights and order.
+        targets: (N,) bool, or float for losses that take such.
+        training: optimizer and schedule.
+        seed: of weights, order, dropout and augmentation.
+        loss: outputs (B,) and targets (B,) float32 to a scalar; default: cross-entropy of a logit.
+        augment: changes a batch of inputs before the network sees it.
 
     Raises:
-        ConfigError: epochs, batch size or learning rate is not positive.
         NumericError: the loss became NaN or infinite.
     """
-    check_range("learning_rate", learning_rate, 0, open_low=True)
-    if epochs < 1 or batch_size < 1:
-        raise ConfigError(f"epochs = {epochs} and batch_size = {batch_size}, allowed: at least 1")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = build()
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     labels = torch.from_numpy(np.asarray(targets)).float()
-    network.train()
-    for epoch in range(epochs):
-        total = torch.zeros(())
-        for rows in torch.randperm(len(data), generator=generator).split(batch_size):
-            loss = F.binary_cross_entropy_with_logits(network(data[rows])[:, 0], labels[rows])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            total += loss.detach()
-        if not bool(torch.isfinite(total)):
-            raise NumericError(f"the attack's loss is not finite in epoch {epoch + 1}; lower its learning_rate")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build().train()
+        optimizer = _optimizer(network, training)
+        for epoch in range(training.epochs):
+            total = torch.zeros(())
+            if training.halve_every and epoch and epoch % training.halve_every == 0:
+                for group in optimizer.param_groups:
+                    group["lr"] /= 2
+            for rows in torch.randperm(len(data), generator=generator).split(training.batch_size or len(data)):
+                batch = data[rows] if augment is None else augment(data[rows], generator)
+                value = loss(network(batch)[:, 0], labels[rows])
+                optimizer.zero_grad(set_to_none=True)
+                value.backward()
+                if training.clip is not None:
+                    nn.utils.clip_grad_norm_(network.parameters(), training.clip)
+                optimizer.step()
+                total += value.detach()
+            if not bool(torch.isfinite(total)):
+                raise NumericError(f"the attack's loss is not finite in epoch {epoch + 1}; lower its learning_rate")
     return network.eval()
+
+
+def _optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
+    common: dict[str, Any] = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(network.parameters(), **common)
+    return torch.optim.Adam(network.parameters(), eps=training.epsilon, **common)
 
 
 @torch.inference_mode()
 def predict(network: nn.Module, inputs: np.ndarray, batch_size: int = 8192) -> np.ndarray:
-    """The logits (N,) float64 of N samples."""
+    """The outputs (N,) float64 of N samples."""
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     logits = torch.cat([network(block)[:, 0] for block in data.split(batch_size)])
     return logits.double().numpy()
+
+
+def standardisation(values: npt.NDArray[Any], axis: int | None = 0) -> dict[str, npt.NDArray[Any]]:
+    """Mean and standard deviation of a reference; where nothing varies the deviation is 1."""
+    deviation = np.asarray(values.std(axis=axis, dtype=np.float64))
+    mean = np.asarray(values.mean(axis=axis, dtype=np.float64))
+    return {"mean": mean, "deviation": np.where(deviation > 0, deviation, 1.0)}
+
+
+def standardised(values: npt.NDArray[Any], scale: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+    """Values minus ``scale["mean"]``, divided by ``scale["deviation"]``."""
+    result: npt.NDArray[np.float32] = ((values - scale["mean"]) / scale["deviation"]).astype(np.float32)
+    return result
+
+
+def weights(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
+    """The weights of a network as arrays ``network.<name>``, for the state of an attack."""
+    return {f"network.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
+
+
+def restored(network: nn.Module, state: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
+    """A network of the same layout with what `weights` returned, for scoring."""
+    prefix = "network."
+    found = {key.removeprefix(prefix): torch.from_numpy(state[key]) for key in state if key.startswith(prefix)}
+    network.load_state_dict(found)
+    return network.eval()

@@ -220,7 +220,7 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
 
 def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
-    return Encoder(module.backbone, heads, mean, std)
+    return Encoder(module.backbone, heads, mean, std, text=module.text_tower())
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

@@ -24,14 +24,16 @@ class Features:
     Args:
         ids: (N,) unique sample names, ``"source/key"``.
         values: need (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
+        anchors: (A, D) embeddings of further images by the same encoder, for attacks that compare with them.
 
     Raises:
-        ShapeError: an array's first axis is not N, or an id stands twice.
+        ShapeError: an array's first axis is not N, an id stands twice, or there are no anchors in ``anchors``.
         NumericError: a value is NaN or infinite; the message names the samples.
     """
 
     ids: npt.NDArray[np.str_]
     values: dict[str, FloatArray]
+    anchors: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if len(np.unique(self.ids)) != len(self.ids):
@@ -40,13 +42,15 @@ class Features:
             if len(array) != len(self.ids):
                 raise ShapeError(f"feature {need} has {len(array)} rows for {len(self.ids)} samples")
             check_finite(f"feature {need}", array, self.ids)
+        if self.anchors is not None and not len(self.anchors):
+            raise ShapeError("anchors are empty")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, rows: npt.NDArray[np.intp] | BoolArray) -> Features:
         """The same features of some rows: an index array or a boolean mask."""
-        return Features(self.ids[rows], {need: array[rows] for need, array in self.values.items()})
+        return Features(self.ids[rows], {need: array[rows] for need, array in self.values.items()}, self.anchors)
 
 
 @dataclass(frozen=True)

@@ -10,33 +10,47 @@ import io
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mi_core.attacks import ATTACKS
-from mi_core.attacks.base import Attack
+from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.attacks.lira import shadow_row
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.features import consumes, of_first_views
 from mi_core.metrics.membership import evaluate
-from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores
 from pipelines import storage
-from pipelines.artifacts import RunFolder, SeedFolder
+from pipelines.artifacts import SeedFolder
 from pipelines.console import bars, say
+from pipelines.encoders import TrainedConfig
+from pipelines.errors import UserError
 from pipelines.layers import load_features
 from pipelines.loading import load_images
 from pipelines.methods import build
 from pipelines.splits import Splits
+from pipelines.training import members_of
+from pipelines.utility import measure, utility_path
 
 if TYPE_CHECKING:
-    from pipelines.config import RunConfig
+    from pipelines.config import Run, RunConfig
 
 VERSION = 1
-KNOWN = "known"
-NONMEMBERS = "nonmembers"
+KNOWN, NONMEMBERS, UNLABELLED = "known", "nonmembers", "unlabelled"
+SHADOW, SHADOWS = "shadow", "shadows"
+TARGET_ROLES = ("target-member", "target-nonmember")
+CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
+BANK_ROLE = "downstream-train"
+SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
+KNOWN_ROLES = ("known-member", "known-nonmember")
+ANCHOR_ROLE = "anchor"
+UNLABELLED_ROLE = "unlabelled"
 
 
 class AttackConfig(BaseModel):
@@ -46,7 +60,16 @@ class AttackConfig(BaseModel):
 
     attack: str
     target: str = Field(default="target", description="encoder attacked")
-    reference: str = Field(default="shadow", description="encoder the attack is fitted on, known, or nonmembers")
+    reference: str = Field(
+        default="shadow",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled",
+    )
+    views: int | None = Field(
+        default=None, ge=2, description="views it uses, of those of queries.views the first; default: all"
+    )
+    reference_count: int | None = Field(
+        default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
+    )
 
     def method(self) -> type[Attack]:
         """The attack's class."""
@@ -61,10 +84,18 @@ class AttackConfig(BaseModel):
         """Membership features the attack consumes."""
         return tuple(self.method()(self.parameters()).needs)
 
+    @property
+    def draws_views(self) -> bool:
+        """Whether it is fed by augmented views."""
+        return any(consumes(need) == "views" for need in self.needs())
+
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:
-        kind = self.reference if self.reference in (KNOWN, NONMEMBERS) else "shadow"
-        if kind not in self.method().reference:
+        if self.views is not None and not self.draws_views:
+            raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
+        fixed = self.reference in (KNOWN, NONMEMBERS, UNLABELLED)
+        kinds = {self.reference} if fixed else {SHADOW, SHADOWS}  # which of the two, the encoders tell
+        if not kinds & self.method().reference:
             fits = " or ".join(sorted(self.method().reference))
             raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
         self.parameters()
@@ -81,31 +112,18 @@ def _attack_model(name: str) -> type[AttackConfig]:
     return model
 
 
+def each_attack(entries: Sequence[Any]) -> list[Any]:
+    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
+    spelled = []
+    for entry in entries:
+        lists = ("attack", "target", "reference")
+        named = [name for name in lists if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
+        for values in product(*(entry[name] for name in named)):
+            spelled.append({**entry, **dict(zip(named, values, strict=True))} if named else entry)
+    return spelled
+
+
 ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}
-
-
-class UtilityConfig(BaseModel):
-    """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    k: tuple[int, ...] = Field(default=(20,), min_length=1, description="neighbours; several are tried one by one")
-    bank: tuple[str, ...] = Field(
-        default=(), description="labelled roles; default: downstream-train, else what the encoder was trained on"
-    )
-    test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
-
-    @field_validator("k", mode="before")
-    @classmethod
-    def _one_k(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
-
-    @field_validator("k")
-    @classmethod
-    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 1:
-            raise ValueError(f"k = {min(value)}, allowed: at least 1")
-        return value
 
 
 class ValidityConfig(BaseModel):
@@ -135,16 +153,17 @@ class Task:
         return f"{self.attack.attack}-{self.position}-{self.output}-{self.epoch:04d}"
 
 
-def run(config: RunConfig, folder: RunFolder) -> None:
-    """Run every attack, utility measurement and control that is not on disk yet."""
-    work: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
+def run(runs: Sequence[Run]) -> None:
+    """Run every attack, utility measurement and control of some runs that is not on disk yet."""
+    work: list[tuple[Callable[..., None], int, tuple[Any, ...]]] = []
     done = 0
-    for seed in config.seeds:
-        for path, function, arguments in _work(config, folder.seed(seed)):
-            if storage.exists(path):
-                done += 1
-            else:
-                work.append((path, function, arguments))
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            for path, function, arguments in _work(config, folder.seed(seed)):
+                if storage.exists(path):
+                    done += 1
+                else:
+                    work.append((function, number, arguments))
     if done:
         say("attack", f"{done} of {done + len(work)} results done before")
     if not work:
@@ -152,14 +171,15 @@ def run(config: RunConfig, folder: RunFolder) -> None:
     import ray
 
     started = time.perf_counter()
-    config_reference = ray.put(config)
+    configs = [ray.put(config) for config, _ in runs]
     remote = ray.remote(num_cpus=1)(_call)
-    pending = [remote.remote(function, config_reference, *arguments) for _, function, arguments in work]
+    pending = [remote.remote(function, configs[number], *arguments) for function, number, arguments in work]
     with bars("results") as progress:
         bar = progress.add_task("attacks and controls", total=len(pending), note="")
         while pending:
             ready, pending = ray.wait(pending, num_returns=1)
-            ray.get(ready)
+            for fault in filter(None, ray.get(ready)):
+                raise UserError(fault)
             progress.advance(bar)
     say("attack", f"{len(work)} results, {time.perf_counter() - started:.0f} s")
 
@@ -168,7 +188,7 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     """All attack tasks of one seed."""
     for position, attack in enumerate(config.attacks):
         for epoch in config.encoders[attack.target].kept_epochs:
-            for output in config.queries.outputs:
+            for output in config.outputs_of(attack):
                 yield Task(folder, position, attack, output, epoch, config.control_of(attack))
 
 
@@ -177,13 +197,18 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, Callable
         yield f"{folder.attack(task.name)}/result.json", _attack, (task,)
     for name in config.encoders:
         for epoch in config.encoders[name].kept_epochs:
-            yield utility_path(folder, name, epoch), _utility, (folder, name, epoch)
+            yield utility_path(folder, name, epoch), measure, (folder, name, epoch)
     yield blind_path(folder), _blind, (folder,)
 
 
-def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> None:
+def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
+    """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
     torch.set_num_threads(1)
-    function(config, *arguments)
+    try:
+        function(config, *arguments)
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        return str(error)
+    return ""
 
 
 def _attack(config: RunConfig, task: Task) -> None:
@@ -191,74 +216,114 @@ def _attack(config: RunConfig, task: Task) -> None:
     attack = task.attack
     method = attack.method()(attack.parameters(), seed=task.folder.seed)
     splits = Splits.load(task.folder.path)
-    needs = attack.needs()
-    reference, reference_encoder = _reference(config, task, splits)
-    method.fit(reference)
-    target = load_features(config, task.folder, attack.target, task.epoch, task.output, needs, config.audited)
-    evaluated = _evaluated(config, attack, splits, target)
-    scores = method.score(evaluated)
-    member = _members(splits, evaluated, config.audited[0])
-    columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
-    if task.control is not None:
-        columns["control"] = _control_scores(config, task, method, evaluated)
-    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed)
+    reference = _reference(config, task, splits, attack.target)
+    evaluated = _evaluated(config, task, splits)
     place = task.folder.attack(task.name)
-    storage.write_table(f"{place}/scores.parquet", pa.table(columns))
-    storage.write_atomic(f"{place}/attack.npz", _packed(method.state()))
-    queries = method.queries_per_sample(config.queries.views)
-    result = {
+    queries = method.queries_per_sample(attack.views or config.queries.views)
+    result: dict[str, Any] = {
         "attack": attack.attack,
         "target": attack.target,
         "reference": attack.reference,
-        "reference_encoder": reference_encoder,
         "output": task.output,
         "epoch": task.epoch,
         "seed": task.folder.seed,
         "position": task.position,
         "parameters": asdict(attack.parameters()),
         "queries": {
-            "attack_training": queries * len(reference.features),
-            "evaluation": queries * len(evaluated),
+            "per_sample": queries,
+            "attack_training": queries * len(reference.features) + _anchors(reference.features),
+            "evaluation": queries * len(evaluated) + (_anchors(evaluated) if config.shadows(attack) else 0),
         },
-        "seconds": round(time.perf_counter() - started, 3),
-        "metrics": metrics.as_json(),
     }
+    try:
+        fitting = time.perf_counter()
+        method.fit(reference)
+        scoring = time.perf_counter()
+        scores = method.score(evaluated)
+        control = None if task.control is None else _control_scores(config, task, method, evaluated)
+    except NotApplicable as error:
+        storage.write_json(f"{place}/result.json", result | {"not_applicable": str(error)})
+        return
+    member = _members(splits, evaluated, config.audited[0])
+    columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
+    statistic = method.statistic(evaluated)
+    if statistic is not None:
+        columns["statistic"] = statistic
+    if control is not None:
+        columns["control"] = control
+    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed)
+    storage.write_table(f"{place}/scores.parquet", pa.table(columns))
+    storage.write_atomic(f"{place}/attack.npz", _packed(method.state()))
+    result["seconds"] = round(time.perf_counter() - started, 3)
+    result["seconds_fit"] = round(scoring - fitting, 3)
+    result["metrics"] = metrics.as_json()
     storage.write_json(f"{place}/result.json", result)
 
 
-TARGET_ROLES = ("target-member", "target-nonmember")
-CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
-BANK_ROLE = "downstream-train"
-SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
-KNOWN_ROLES = ("known-member", "known-nonmember")
+def _anchors(features: Features) -> int:
+    return 0 if features.anchors is None else len(features.anchors)
 
 
-def _reference(config: RunConfig, task: Task, splits: Splits) -> tuple[LabelledFeatures, str]:
-    """What the attack is fitted on, and the encoder it was queried from."""
-    attack = task.attack
-    roles = config.reference_roles(attack)
-    encoder = attack.reference if attack.reference in config.encoders else attack.target
+def _features(config: RunConfig, task: Task, encoder: str, roles: Sequence[str]) -> Features:
+    """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
+    attack, recipe = task.attack, config.recipe(task.attack)
     epoch = _epoch_of(config, encoder, task.epoch)
-    features = load_features(config, task.folder, encoder, epoch, task.output, attack.needs(), roles)
-    return LabelledFeatures(features, _reference_members(splits, features, roles)), encoder
+    found = load_features(config, task.folder, encoder, epoch, task.output, attack.needs(), roles, recipe)
+    drawn, used = config.queries.views, attack.views or config.queries.views
+    values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
+    anchors = None
+    if attack.method().anchored:
+        given = load_features(config, task.folder, encoder, epoch, task.output, ["embedding"], [ANCHOR_ROLE])
+        anchors = given.values["embedding"]
+    return Features(found.ids, values, anchors)
 
 
-def _reference_members(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
+def _reference(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
+    """What the attack is fitted on, seen through its shadows or, without any, through ``target``."""
+    attack = task.attack
+    roles, shadows = config.reference_roles(attack), config.shadows(attack)
+    if attack.reference not in config.encoders and shadows:
+        return _halves(config, task, splits, shadows)
+    features = _features(config, task, shadows[0] if shadows else target, roles)
+    member = _is_member(splits, features, roles)
+    if attack.reference_count is not None:
+        chosen = set(splits.first(roles, attack.reference_count, task.folder.seed))
+        rows = np.array([name in chosen for name in features.ids])
+        features, member = features.take(rows), member[rows]
+    return LabelledFeatures(features, member)
+
+
+def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
+    """The audited samples as each of several shadows sees them, with those it was trained on as members."""
+    seen, members = [], []
+    for name in shadows:
+        features = _features(config, task, name, config.audited)
+        encoder = cast(TrainedConfig, config.encoders[name])
+        trained = set(members_of(splits, encoder, task.folder.seed).ids(encoder.train_on))
+        seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
+        members.append(np.array([one in trained for one in features.ids]))
+    ids = np.concatenate([features.ids for features in seen])
+    values = {need: np.concatenate([features.values[need] for features in seen]) for need in seen[0].values}
+    return LabelledFeatures(Features(ids, values), np.concatenate(members))
+
+
+def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
     members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
     return np.array([name in members for name in features.ids])
 
 
 def _epoch_of(config: RunConfig, encoder: str, epoch: int) -> int:
-    """The checkpoint of a reference encoder that stands beside one of the target: the same epoch, else the last."""
+    """The checkpoint of another encoder that stands beside one of the target: the same epoch, else the last."""
     kept = config.encoders[encoder].kept_epochs
     return epoch if epoch in kept else kept[-1]
 
 
-def _evaluated(config: RunConfig, attack: AttackConfig, splits: Splits, target: Features) -> Features:
-    """The samples an attack is judged on: those it was not fitted on."""
-    if attack.reference in config.encoders:
+def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
+    """The samples an attack is judged on: those it was not fitted on, however few of these it used."""
+    target = _features(config, task, task.attack.target, config.audited)
+    if config.shadows(task.attack):
         return target
-    known = set(splits.ids(config.reference_roles(attack)))
+    known = set(splits.ids(config.reference_roles(task.attack)))
     return target.take(np.array([name not in known for name in target.ids]))
 
 
@@ -269,17 +334,13 @@ def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
 
 def _control_scores(config: RunConfig, task: Task, method: Attack, evaluated: Features) -> np.ndarray:
     """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
-    attack, control = task.attack, task.control
-    assert control is not None
-    splits = Splits.load(task.folder.path)
-    epoch = _epoch_of(config, control, task.epoch)
-    features = load_features(config, task.folder, control, epoch, task.output, attack.needs(), config.audited)
+    assert task.control is not None
+    features = _features(config, task, task.control, config.audited)
     row_of = {name: row for row, name in enumerate(features.ids)}
-    if attack.reference not in config.encoders:
-        roles = config.reference_roles(attack)
-        known = load_features(config, task.folder, control, epoch, task.output, attack.needs(), roles)
-        method = attack.method()(attack.parameters(), seed=task.folder.seed)
-        method.fit(LabelledFeatures(known, _reference_members(splits, known, roles)))
+    if not config.shadows(task.attack):
+        splits = Splits.load(task.folder.path)
+        method = task.attack.method()(task.attack.parameters(), seed=task.folder.seed)
+        method.fit(_reference(config, task, splits, task.control))
     return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))
 
 
@@ -289,45 +350,9 @@ def _packed(state: dict[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def utility_path(folder: SeedFolder, encoder: str, epoch: int) -> str:
-    """Where the utility of a checkpoint stands."""
-    return f"{folder.path}/utility/{encoder}-{epoch:04d}.json"
-
-
 def blind_path(folder: SeedFolder) -> str:
     """Where the scores of the blind classifier stand."""
     return f"{folder.path}/validity/blind.parquet"
-
-
-def _utility(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    labels = Splits.load(folder.path).labels()
-
-    def labelled(output: str, roles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        features = load_features(config, folder, encoder, epoch, output, ["embedding"], roles)
-        kept = features.take(np.array([labels.get(name) is not None for name in features.ids], dtype=bool))
-        return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
-
-    result: dict[str, Any] = {"probes": {}}
-    bank_roles, test_roles = config.utility_roles(encoder)
-    if bank_roles and test_roles:
-        bank, test = labelled("backbone", bank_roles), labelled("backbone", test_roles)
-        if len(test[1]):
-            for position, k in enumerate(config.utility.k):
-                if len(bank[1]) > k:
-                    name = f"knn_{k}" if position else "knn"
-                    result["probes"][name] = knn_accuracy(*bank, *test, k=k, device=device).as_json()
-            if len(np.unique(bank[1])) > 1:
-                result["probes"]["linear"] = linear_probe(*bank, *test, device=device).as_json()
-    roles = config.classifier_roles(encoder)
-    if all(roles) and roles:
-        train, unseen = (classifier_accuracy(*labelled("logits", group)) for group in roles)
-        result["classifier"] = {
-            "train_accuracy": train.as_json(),
-            "test_accuracy": unseen.as_json(),
-            "overfitting": overfitting_level(train, unseen).as_json(),
-        }
-    storage.write_json(utility_path(folder, encoder, epoch), result)
 
 
 def _blind(config: RunConfig, folder: SeedFolder) -> None:

@@ -8,16 +8,17 @@ from typing import Any
 
 from pipelines import attack, extract, pretrain, report, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
-from pipelines.config import RunConfig
+from pipelines.config import Run, RunConfig
 from pipelines.console import bars, say
 from pipelines.ray_runtime import ray_cluster
+from pipelines.scan import Scan
 from pipelines.splits import Splits
+from pipelines.sweep import points
 
-STAGE_RUNS: dict[str, Callable[[RunConfig, RunFolder], None]] = {
+STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
     "pretrain": pretrain.run,
     "extract": extract.run,
     "attack": attack.run,
-    "report": report.run,
 }
 
 
@@ -48,8 +49,11 @@ def run(
     folder = RunFolder(storage.absolute(out))
     stages = STAGES[: STAGES.index(last) + 1]
     config.data.check_sizes()
+    swept = points(config, folder)
+    runs = [(config, folder), *((point.config, point.folder) for point in swept if point.folder != folder)]
     with storage.lock(folder.path), ExitStack() as stack:
-        folder.open(config.model_dump(mode="json", by_alias=True), command=command, force=force)
+        for of_run, place in runs:
+            place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         import ray
@@ -58,28 +62,38 @@ def run(
         for stage in stages:
             with folder.timed(stage):
                 if stage == "data":
-                    draw_roles(config, folder)
+                    draw_roles(runs)
+                elif stage == "report":
+                    for of_run, place in runs[1:]:
+                        report.run(of_run, place)
+                    report.run(config, folder, swept)
                 else:
                     if stage == "extract":
-                        register(config, folder)
-                    STAGE_RUNS[stage](config, folder)
+                        for of_run, place in runs:
+                            register(of_run, place)
+                    STAGE_RUNS[stage](runs)
     return folder
 
 
-def draw_roles(config: RunConfig, folder: RunFolder) -> None:
-    """Draw and write the splits of every seed that has none; the sources are scanned once for all seeds."""
-    todo = [seed for seed in config.seeds if not splits.exists(folder.seed(seed).path)]
-    if len(todo) < len(config.seeds):
-        say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
-    if not todo:
-        return
-    found = config.data.scan(_scan_map)
-    lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
-    say("data", f"{len(found.samples)} usable samples{lost}")
-    for seed in todo:
-        drawn = splits.draw(config.data, found, seed)
-        drawn.save(folder.seed(seed).path)
-        say("data", f"seed {seed}: {roles_in_words(drawn)}")
+def draw_roles(runs: Sequence[Run]) -> None:
+    """Draw and write the splits of every seed that has none; sources are scanned once for all seeds and runs."""
+    scans: dict[str, Scan] = {}
+    for config, folder in runs:
+        todo = [seed for seed in config.seeds if not splits.exists(folder.seed(seed).path)]
+        if len(todo) < len(config.seeds):
+            say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
+        if not todo:
+            continue
+        read = digest(config.data.model_dump(mode="json", include={"sources", "image_size", "channels"}))
+        if read not in scans:
+            found = scans[read] = config.data.scan(_scan_map)
+            lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
+            say("data", f"{len(found.samples)} usable samples{lost}")
+        for seed in todo:
+            drawn = splits.draw(config.data, scans[read], seed)
+            drawn.save(folder.seed(seed).path)
+            if (config, folder) == runs[0]:
+                say("data", f"seed {seed}: {roles_in_words(drawn)}")
 
 
 def roles_in_words(drawn: Splits) -> str:

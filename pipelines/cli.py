@@ -55,7 +55,7 @@ def _run(
     verbose: bool,
 ) -> None:
     from pipelines import audit, report, storage
-    from pipelines import config as configs
+    from pipelines import config_file as configs
     from pipelines.artifacts import STAGES
 
     if force is not None and force not in STAGES:
@@ -144,7 +144,7 @@ for _name in STAGE_HELP:
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate config, data, weights and resources; runs nothing."""
     from pipelines import adopt, audit, splits
-    from pipelines import config as configs
+    from pipelines import config_file as configs
 
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})

@@ -1,38 +1,43 @@
-"""One YAML file describes a run: `load` reads, completes and checks it before anything starts.
-
-Every mistake is one line naming the file, the field, the value and what is allowed.
-"""
+"""What a run is: the sections of its config together, checked against each other, and what follows from them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError
 from mi_core.features import consumes
-from pipelines import storage
+from pipelines.artifacts import RunFolder, digest
 from pipelines.attack import (
+    ANCHOR_ROLE,
     ATTACK_CONFIGS,
     BANK_ROLE,
     CANDIDATE_ROLES,
     KNOWN,
     KNOWN_ROLES,
     NONMEMBERS,
+    SHADOW,
     SHADOW_ROLES,
+    SHADOWS,
     TARGET_ROLES,
+    UNLABELLED,
+    UNLABELLED_ROLE,
     AttackConfig,
-    UtilityConfig,
     ValidityConfig,
+    each_attack,
 )
-from pipelines.encoders import TAGS, EncoderConfig, LoadedConfig, TrainedConfig
+from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
-from pipelines.layers import Demand, QueriesConfig
+from pipelines.extract import BudgetConfig
+from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
+from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
 from pipelines.splits import DataConfig
+from pipelines.utility import UtilityConfig
 
 if TYPE_CHECKING:
     AnyAttack = AttackConfig
@@ -53,12 +58,21 @@ class RunConfig(BaseModel):
     attacks: tuple[AnyAttack, ...] = Field(min_length=1)
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
+    budget: BudgetConfig = BudgetConfig()
+    sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
+        default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
+    )
     resources: ResourcesConfig = ResourcesConfig()
 
     @field_validator("encoders", mode="before")
     @classmethod
     def _inherit(cls, value: Any) -> Any:
         return _resolve_likes(value) if isinstance(value, dict) else value
+
+    @field_validator("attacks", mode="before")
+    @classmethod
+    def _spell_out(cls, value: Any) -> Any:
+        return each_attack(value) if isinstance(value, list | tuple) else value
 
     @field_validator("seeds")
     @classmethod
@@ -85,6 +99,8 @@ class RunConfig(BaseModel):
     def _check_training(self, place: str, encoder: TrainedConfig) -> None:
         counts = [self.data.roles[role].count for role in encoder.train_on]
         members = None if None in counts else sum(count or 0 for count in counts)
+        if members is not None and encoder.half is not None:
+            members //= 2
         if members is not None and encoder.batch_size > members:
             raise ValueError(f"{place}.batch_size = {encoder.batch_size} exceeds the {members} members; lower it")
         workers = self.resources.train_workers
@@ -121,11 +137,77 @@ class RunConfig(BaseModel):
         candidates = set(CANDIDATE_ROLES) <= set(self.data.roles)
         return CANDIDATE_ROLES if candidates else TARGET_ROLES
 
+    def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
+        """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""
+        if attack.reference in self.encoders:
+            return (attack.reference,)
+        return tuple(
+            name
+            for name, encoder in self.encoders.items()
+            if isinstance(encoder, TrainedConfig)
+            and encoder.half is not None
+            and name == f"{attack.reference}-{encoder.half}"
+        )
+
     def reference_roles(self, attack: AttackConfig) -> tuple[str, ...]:
-        """Roles that an attack is fitted on."""
-        if attack.reference == KNOWN:
-            return KNOWN_ROLES
-        return KNOWN_ROLES[1:] if attack.reference == NONMEMBERS else SHADOW_ROLES
+        """Roles that an attack is fitted on; those of non-members end so.
+
+        A shadow's non-members have the name of what it was trained on, ``x-nonmember`` beside ``x-member``.
+        """
+        fixed = {KNOWN: KNOWN_ROLES, NONMEMBERS: KNOWN_ROLES[1:], UNLABELLED: (UNLABELLED_ROLE, KNOWN_ROLES[1])}
+        if attack.reference in fixed:
+            return fixed[attack.reference]
+        if attack.reference not in self.encoders:
+            return self.audited
+        trained = self.encoders[attack.reference].train_on
+        unfit = [role for role in trained if not role.endswith("-member")]
+        if unfit:
+            raise ValueError(
+                f"reference = {attack.reference!r} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember"
+            )
+        pairs = [(role, role.removesuffix("-member") + "-nonmember") for role in trained]
+        return tuple(role for pair in pairs for role in pair) or SHADOW_ROLES
+
+    def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
+        """Outputs of an encoder that an attack reads."""
+        return attack.method().outputs or self.queries.outputs
+
+    def recipe(self, attack: AttackConfig) -> Recipe:
+        """The views that an attacker draws, from whichever encoder: those of her shadow's training, as she knows it.
+
+        If the shadow was trained by another algorithm than the target she knows nothing of its views but crops.
+        """
+        target = self.encoders[attack.target]
+        if isinstance(self.queries.augmentation, dict):
+            return Recipe(target.objective, complete(AUGMENTATIONS[target.objective], self.queries.augmentation))
+        shadows = self.shadows(attack)
+        own = self.encoders[shadows[0]] if shadows else target
+        if own.objective != target.objective:
+            return crops_alone(self.queries.crop_only)
+        return Recipe(own.objective, own.augmentation)
+
+    def knowledge(self, attack: AttackConfig) -> dict[str, bool] | None:
+        """What the owner of a shadow knows of the target: distribution, architecture, algorithm; None: no shadow."""
+        shadows, target = self.shadows(attack), self.encoders[attack.target]
+        if not shadows or not isinstance(target, TrainedConfig):
+            return None
+        shadow = self.encoders[shadows[0]]
+        if not isinstance(shadow, TrainedConfig):
+            return None
+        return {
+            "distribution": self._distribution(shadow.train_on) == self._distribution(target.train_on),
+            "architecture": shadow.backbone == target.backbone,
+            "algorithm": shadow.objective == target.objective,
+        }
+
+    def _distribution(self, roles: Sequence[str]) -> set[tuple[str, tuple[int, ...] | None]]:
+        """Sources and classes that some roles are drawn from."""
+        found = set()
+        for name in roles:
+            role = self.data.roles[name]
+            parent = self.data.roles.get(role.source_name, role)
+            found.add((parent.source_name, role.classes or parent.classes))
+        return found
 
     def check_outputs(self, name: str, outputs: Sequence[str]) -> None:
         """Raise UserError if attacks ask an encoder for an output that it does not have."""
@@ -138,17 +220,31 @@ class RunConfig(BaseModel):
             )
 
     def _check_attack(self, place: str, attack: AttackConfig) -> None:
-        references = [*self.encoders, KNOWN, NONMEMBERS]
         if attack.target not in self.encoders:
             raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(self.encoders)}")
-        if attack.reference not in references:
-            raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(references)}")
-        _check_roles(place, (*self.audited, *self.reference_roles(attack)), self.data)
-        if any(consumes(need) == "views" for need in attack.needs()) and self.queries.views < 2:
+        shadows = self.shadows(attack)
+        halves = bool(shadows) and attack.reference not in self.encoders
+        if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
+            families = {name.rpartition("-")[0] for name, encoder in self.encoders.items() if _is_half(encoder)}
+            allowed = [*self.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
+            raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
+        if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
+            what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
+            raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
+        if halves and any(set(self.encoders[name].train_on) != set(self.audited) for name in shadows):
+            raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(self.audited)}")
+        anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
+        try:
+            _check_roles(place, (*self.audited, *self.reference_roles(attack), *anchors), self.data)
+        except ValueError as error:
+            raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
+        if attack.draws_views and (attack.views or self.queries.views) < 2:
             raise ValueError(
                 f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "
                 "at least 2; set 10 (paper)"
             )
+        if attack.views is not None and attack.views > self.queries.views:
+            raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {self.queries.views}; raise it")
 
     def _check_controls(self) -> None:
         if self.validity.attack >= len(self.attacks):
@@ -174,8 +270,13 @@ class RunConfig(BaseModel):
     def control_of(self, attack: AttackConfig) -> str | None:
         """The encoder on which an attack is repeated as a control: it saw none of the target's samples."""
         candidates = [self.validity.control] if self.validity.control else [attack.reference, *self.encoders]
+        outputs = set(self.outputs_of(attack))
         for name in candidates:
-            if name in self.encoders and name != attack.target and (self.validity.control or self._saw_neither(name)):
+            if name not in self.encoders or name == attack.target:
+                continue
+            known = self.encoders[name].outputs
+            fits = self.validity.control or (self._saw_neither(name) and (known is None or outputs <= set(known)))
+            if fits:
                 return name
         return None
 
@@ -211,119 +312,44 @@ class RunConfig(BaseModel):
 
     def demands(self) -> tuple[Demand, ...]:
         """Everything that extraction must compute, one entry per encoder and set of outputs."""
-        wanted: dict[tuple[str, tuple[str, ...]], dict[str, set[str]]] = {}
+        wanted: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, set[str]]]] = {}
+        recipes: dict[str, Recipe] = {}
 
-        def want(encoder: str, outputs: tuple[str, ...], needs: Iterable[str], roles: Sequence[str]) -> None:
-            by_role = wanted.setdefault((encoder, outputs), {})
-            for role in roles:
-                by_role.setdefault(role, set()).update(needs)
+        def want(
+            encoder: str, outputs: tuple[str, ...], needs: Iterable[str], roles: Sequence[str], recipe: str = ""
+        ) -> None:
+            for need in needs:
+                by_role = wanted.setdefault((encoder, outputs), {}).setdefault(
+                    recipe if consumes(need) == "views" else "", {}
+                )
+                for role in roles:
+                    by_role.setdefault(role, set()).add(need)
 
         for attack in self.attacks:
-            needs, outputs = attack.needs(), self.queries.outputs
-            own = [] if attack.reference in self.encoders else self.whole_roles(self.reference_roles(attack))
-            want(attack.target, outputs, needs, [*self.audited, *own])
-            if attack.reference in self.encoders:
-                want(attack.reference, outputs, needs, SHADOW_ROLES)
+            needs, outputs, recipe = attack.needs(), self.outputs_of(attack), self.recipe(attack)
+            key = digest(asdict(recipe))
+            recipes[key] = recipe
+            shadows = self.shadows(attack)
+            own = [] if shadows else self.whole_roles(self.reference_roles(attack))
+            queried: dict[str, Sequence[str]] = {attack.target: [*self.audited, *own]}
+            queried |= dict.fromkeys(shadows, self.reference_roles(attack))
             control = self.control_of(attack)
             if control is not None:
-                want(control, outputs, needs, [*self.audited, *own])
+                queried[control] = [*queried.get(control, []), *self.audited, *own]
+            for name, roles in queried.items():
+                want(name, outputs, needs, roles, key)
+                if attack.method().anchored:
+                    want(name, outputs, ("embedding",), self.whole_roles([ANCHOR_ROLE]))
         for name in self.encoders:
             for roles in self.utility_roles(name):
                 want(name, ("backbone",), ("embedding",), roles)
             for roles in self.classifier_roles(name):
                 want(name, ("logits",), ("embedding",), roles)
-        return tuple(Demand(encoder, outputs, by_role) for (encoder, outputs), by_role in wanted.items())
-
-
-def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a config file, apply ``section.field=value`` overrides (values in YAML), and check everything.
-
-    Raises:
-        UserError: one line naming the file, the field, the value and what is allowed.
-    """
-    raw = _read(path, ())
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw, path)
-
-
-def _read(path: str, trail: tuple[str, ...]) -> dict[str, Any]:
-    """The plain values of a config file, over those of the files it extends, the later ones over the earlier."""
-    if path in trail:
-        raise UserError(f"extends goes in a circle: {' -> '.join((*trail, path))}")
-    if not storage.exists(path) or storage.is_folder(path):
-        raise UserError(f"{path} is no file; give an existing config file, or a run folder with its config.yaml")
-    try:
-        raw = yaml.safe_load(storage.read_bytes(path).decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{path}: holds {type(raw).__name__}, expected sections such as data, encoders, attacks")
-    bases = raw.pop("extends", [])
-    folder = path.rpartition("/")[0]
-    merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        merged = _merged(merged, _read(f"{folder}/{base}" if folder else base, (*trail, path)))
-    result: dict[str, Any] = _merged(merged, raw)
-    return result
-
-
-def _merged(base: Any, over: Any) -> Any:
-    """Sections are merged key by key, null takes a key away; everything else is replaced."""
-    if not isinstance(base, dict) or not isinstance(over, dict):
-        return over
-    gone = [key for key, value in over.items() if value is None and key in base]
-    merged = base | {key: _merged(base.get(key), value) for key, value in over.items()}
-    return {key: value for key, value in merged.items() if key not in gone}
-
-
-def parse(raw: dict[str, Any], origin: str) -> RunConfig:
-    """Check a config given as plain values; ``origin`` names it in errors."""
-    _fill_data_path(raw, origin)
-    try:
-        return RunConfig(**raw)
-    except ValidationError as error:
-        raise UserError(f"{origin}: {_one_line(error)}") from error
-
-
-def _override(raw: dict[str, Any], override: str) -> None:
-    name, equals, text = override.partition("=")
-    if not equals or not name:
-        raise UserError(f"{override!r} is no override; write section.field=value")
-    place: Any = raw
-    *parents, last = name.split(".")
-    for depth, parent in enumerate(parents):
-        place = place.setdefault(parent, {}) if isinstance(place, dict) else _element(place, parent, name)
-        if not isinstance(place, dict | list):
-            raise UserError(f"{override!r}: {'.'.join(parents[: depth + 1])} is a value, not a section")
-    value = yaml.safe_load(text)
-    if isinstance(place, list):
-        _element(place, last, name)
-        place[int(last)] = value
-    else:
-        place[last] = value
-
-
-def _element(place: list[Any], index: str, name: str) -> Any:
-    if not index.isdigit() or int(index) >= len(place):
-        raise UserError(f"{name}: {index!r} is no position in a list of {len(place)}")
-    return place[int(index)]
-
-
-def _fill_data_path(raw: dict[str, Any], origin: str) -> None:
-    """``data.path`` is the path of every source that has none, so that a config need not name one."""
-    data = raw.get("data")
-    if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):
-        return
-    path = data.pop("path", None)
-    for name, source in data["sources"].items():
-        if isinstance(source, dict) and source.get("kind") in ("shards", "imagefolder") and not source.get("path"):
-            if path is None:
-                raise UserError(
-                    f"{origin}: data.sources.{name}.path is missing; give it there or as data.path=... "
-                    "on the command line"
-                )
-            source["path"] = path
+        return tuple(
+            Demand(encoder, outputs, by_role, recipes.get(recipe))
+            for (encoder, outputs), by_recipe in wanted.items()
+            for recipe, by_role in _joined(by_recipe).items()
+        )
 
 
 def _resolve_likes(encoders: dict[str, Any]) -> dict[str, Any]:
@@ -338,7 +364,34 @@ def _resolve_likes(encoders: dict[str, Any]) -> dict[str, Any]:
         model = encoders[name].get("like")
         return own if model is None else {**resolve(model, (*trail, name)), **own}
 
-    return {name: resolve(name, ()) for name in encoders}
+    resolved = {name: resolve(name, ()) for name in encoders}
+    return {name: settings for family, whole in resolved.items() for name, settings in _halves(family, whole)}
+
+
+def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """``halves: N`` stands for N encoders ``family-0`` ..., each trained on a random half of the same samples."""
+    if "halves" not in settings:
+        return [(family, settings)]
+    count = settings["halves"]
+    if not isinstance(count, int) or count < 2 or count % 2:
+        raise ValueError(f"{family}.halves = {count!r}, allowed: an even number")
+    own = {key: value for key, value in settings.items() if key != "halves"}
+    return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]
+
+
+def _joined(by_recipe: dict[str, dict[str, set[str]]]) -> dict[str, dict[str, set[str]]]:
+    """Needs by recipe and role; what consumes no views joins the first recipe, to be queried in one pass."""
+    plain = by_recipe.get("", {})
+    found = {recipe: by_role for recipe, by_role in by_recipe.items() if recipe}
+    if not found:
+        return {"": plain}
+    first = next(iter(found))
+    roles = dict.fromkeys([*found[first], *plain])
+    return found | {first: {role: found[first].get(role, set()) | plain.get(role, set()) for role in roles}}
+
+
+def _is_half(encoder: EncoderConfig) -> bool:
+    return isinstance(encoder, TrainedConfig) and encoder.half is not None
 
 
 def _check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
@@ -347,43 +400,5 @@ def _check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
         raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")
 
 
-def _one_line(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in (*ATTACK_CONFIGS, *TAGS))]
-    name, kind, context = ".".join(place), first["type"], first.get("ctx", {})
-    value = "" if isinstance(first["input"], dict | list | BaseModel) else f" = {first['input']!r}"
-    if kind == "extra_forbidden":
-        allowed = _fields_at(first["loc"][:-1])
-        near = difflib.get_close_matches(place[-1], allowed, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
-    if kind == "missing":
-        return f"{name} is missing"
-    if kind == "value_error":
-        text = str(context["error"])
-        return text if not name or text.startswith(name) else f"{name}: {text}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{name}: unknown attack; allowed: {', '.join(ATTACK_CONFIGS)}"
-    return f"{name}{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _fields_at(location: Sequence[int | str]) -> list[str]:
-    """Names allowed at a place of the config (a pydantic error location)."""
-    annotation: Any = RunConfig
-    for part in location:
-        models = _models_in(annotation)
-        if part in ATTACK_CONFIGS:
-            annotation = ATTACK_CONFIGS[str(part)]
-        elif part in TAGS:
-            annotation = (TrainedConfig, LoadedConfig)[TAGS.index(str(part))]
-        else:
-            known = [model.model_fields[part] for model in models if part in model.model_fields]
-            annotation = known[0].annotation if known else annotation
-    return sorted({name for model in _models_in(annotation) for name in model.model_fields})
-
-
-def _models_in(annotation: Any) -> list[Any]:
-    """Pydantic models that an annotation such as dict[str, Model] or Model | None mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in _models_in(inner)]
+Run = tuple[RunConfig, RunFolder]
+"""A run and where it stands; sweeps make several at once."""

@@ -60,6 +60,9 @@ class TrainedConfig(_EncoderConfig):
 
     backbone: str = Field(description="architecture; transformers with their patch size, as vit-s/16")
     train_on: tuple[str, ...] = Field(description="roles whose samples are the members")
+    half: int | None = Field(
+        default=None, ge=0, description="which random half of these samples; `halves: N` makes N such encoders"
+    )
     start: str | None = Field(default=None, description="encoder whose final weights this one starts from")
     epochs: int = Field(ge=1, description="passes over the members")
     batch_size: int = Field(ge=2, description="images per step over all workers")

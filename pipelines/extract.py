@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import NumericError, ShapeError
+from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
@@ -29,12 +30,22 @@ from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.layers import ATTEMPTS, ShardJob, rejected_samples, remaining, sample_table, shard_jobs
+from pipelines.layers import (
+    ATTEMPTS,
+    ShardJob,
+    count_queries,
+    rejected_samples,
+    remaining,
+    sample_table,
+    shard_jobs,
+    share_features,
+)
 from pipelines.methods import build
 from pipelines.readers import ReadOrder, compact, read_chunks
+from pipelines.splits import Splits
 
 if TYPE_CHECKING:
-    from pipelines.config import RunConfig
+    from pipelines.config import Run, RunConfig
 
 
 READERS_PER_ACTOR = 2
@@ -65,31 +76,72 @@ class Throughput:
             setattr(self, name, getattr(self, name) + receipt[name])
 
 
-def run(config: RunConfig, folder: RunFolder) -> None:
-    """Compute every feature that the config's attacks need and that is not committed yet.
+class BudgetConfig(BaseModel):
+    """What a run may spend."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queries: int | None = Field(
+        default=None, ge=1, description="queries of attacked encoders, over all their checkpoints and all seeds"
+    )
+
+
+def run(runs: Sequence[Run]) -> None:
+    """Compute every feature that the attacks of some runs need and that is not committed yet.
+
+    What two runs have in common is queried once: the first gets it, the others a copy.
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
-            any more, or more samples than allowed were rejected.
+            any more, more samples than allowed were rejected, or the queries exceed the budget.
     """
-    jobs = [
-        job
+    jobs = [job for config, folder in runs for job in _jobs(config, folder)]
+    first: dict[str, ShardJob] = {}
+    for job in jobs:
+        first.setdefault(job.identity, job)
+    todo = [planned for job in first.values() if (planned := remaining(job)) is not None]
+    if len(todo) < len(first):
+        say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
+    config, folder = runs[0]
+    if todo:
+        throughput = _stream(todo, config)
+        folder.append_manifest("extraction", asdict(throughput))
+        _compact(todo, config)
+        rate = throughput.images / throughput.wall
+        say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+    for job in jobs:
+        share_features(first[job.identity], job)
+    for config, folder in runs:
+        _account(config, folder)
+
+
+def _jobs(config: RunConfig, folder: RunFolder) -> list[ShardJob]:
+    """Everything that a run needs, with the attempts that its budget leaves for each chunk.
+
+    Raises:
+        UserError: the queries exceed the budget; nothing has been asked then.
+    """
+    attempts = ATTEMPTS
+    if config.budget.queries is not None:
+        targets = {attack.target for attack in config.attacks}
+        asked = sum(
+            queries
+            for seed in config.seeds
+            for encoder, _, _, queries in count_queries(config, folder.seed(seed), plan=True)
+            if encoder in targets
+        )
+        if asked > config.budget.queries:
+            raise UserError(
+                f"budget.queries = {config.budget.queries}, but the attacks ask {asked} queries of "
+                f"{', '.join(sorted(targets))}; lower queries.views or the roles' counts, or raise the budget"
+            )
+        attempts = min(ATTEMPTS, config.budget.queries // max(1, asked))  # a chunk begun again is paid for again
+    return [
+        replace(job, attempts=attempts)
         for seed in config.seeds
         for demand in config.demands()
         for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
     ]
-    todo = [planned for job in jobs if (planned := remaining(job)) is not None]
-    if len(todo) < len(jobs):
-        say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards done before")
-    if not todo:
-        _account(jobs, config, folder)
-        return
-    throughput = _stream(todo, config)
-    folder.append_manifest("extraction", asdict(throughput))
-    _compact(todo, config)
-    _account(jobs, config, folder)
-    rate = throughput.images / throughput.wall
-    say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
 
 
 def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
@@ -123,7 +175,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     )
     total = Throughput()
     started = time.perf_counter()
-    images = sum(len(job.wanted) for job in jobs) - sum(len(job.skip) * job.chunk for job in jobs)
+    images = sum(len(job.wanted) - len(job.skip) * job.chunk for job in jobs)
     with bars("images") as progress:
         task = progress.add_task("querying encoders", total=images, note="")
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -139,9 +191,9 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
 
 def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
     """Each shard once for several jobs: reading a shard costs the same however few of its samples are wanted."""
-    by_shard: dict[tuple[str, str], list[ShardJob]] = {}
+    by_shard: dict[tuple[str, str, str], list[ShardJob]] = {}
     for job in jobs:
-        by_shard.setdefault((job.source, job.item.name), []).append(job)
+        by_shard.setdefault((job.source, job.reader.model_dump_json(), job.item.name), []).append(job)
     for same in by_shard.values():
         for start in range(0, len(same), SHARES):
             first = same[start]
@@ -166,12 +218,17 @@ class _EncodeChunks:
         receipt["error"] = row["error"]
         if not row["error"]:
             try:
-                receipt |= self._encode(pickle.loads(row["job"]), row["chunk"], row["keys"], row["images"])
-            except (NumericError, ShapeError) as error:  # the encoder is at fault: stop and name the sample
+                receipt |= self._encode(pickle.loads(row["job"]), row)
+            except (
+                ConfigError,
+                NumericError,
+                ShapeError,
+            ) as error:  # stop and name the sample
                 receipt["error"] = str(error)
         return pa.table({name: [value] for name, value in receipt.items()})
 
-    def _encode(self, job: ShardJob, chunk: int, keys: list[str], images: list[bytes]) -> dict[str, Any]:
+    def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
+        chunk, keys, images = row["chunk"], row["keys"], row["images"]
         started = time.perf_counter()
         decoded: list[np.ndarray] = []
         if _begin_attempt(job, chunk):
@@ -188,6 +245,9 @@ class _EncodeChunks:
                 torch.from_numpy(np.stack(decoded)),
                 stream_keys(job.folder.seed, "query", job.source, good),
                 [f"{job.source}/{key}" for key in good],
+                [text for text, state in zip(row["captions"], status, strict=True) if state == "ok"]
+                if row["captions"]
+                else None,
             )
         seconds |= asdict(extractor.seconds)
         started = time.perf_counter()
@@ -209,7 +269,7 @@ class _EncodeChunks:
                     for epoch in layer.epochs
                 },
                 layer.plan(),
-                build(AUGMENTATIONS[layer.recipe], layer.augmentation),
+                build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
             )
         return self.extractors[name]
@@ -221,8 +281,8 @@ def _named(job: ShardJob, epoch: int) -> str:
 
 
 def _begin_attempt(job: ShardJob, chunk: int) -> bool:
-    """Note an attempt at a chunk; False when it has already killed its worker `ATTEMPTS` times."""
-    for number in range(1, ATTEMPTS + 1):
+    """Note an attempt at a chunk; False when it has already killed its worker as often as it may be tried."""
+    for number in range(1, job.attempts + 1):
         marker = job.attempt(chunk, number)
         if not storage.exists(marker):
             storage.write_atomic(marker, b"")
@@ -250,9 +310,10 @@ def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
 
 
-def _account(jobs: list[ShardJob], config: RunConfig, folder: RunFolder) -> None:
+def _account(config: RunConfig, folder: RunFolder) -> None:
     """Raise when too many samples were rejected, now or before."""
-    asked = len({(job.source, key) for job in jobs for key in job.wanted})
+    roles = {role for demand in config.demands() for role in demand.needs}
+    asked = len({name for seed in config.seeds for name in Splits.load(folder.seed(seed).path).ids(roles)})
     found = [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
     rejected = len({(bad["source"], bad["key"]) for bad in found})
     if rejected > config.data.max_rejected * asked:

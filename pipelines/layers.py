@@ -9,22 +9,26 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.extraction import QueryPlan
+from mi_core.features import consumes
 from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
+from pipelines.captions import made_caption
 from pipelines.encoders import describe
 from pipelines.errors import UserError
+from pipelines.methods import complete
 from pipelines.readers import Compaction, Share
 from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits
@@ -45,10 +49,21 @@ class QueriesConfig(BaseModel):
     augmentation: Literal["as-trained"] | dict[str, Any] = Field(
         default="as-trained", description="as-trained, or settings of the recipe"
     )
+    crop_only: tuple[float, float] = Field(
+        default=(0.2, 1.0),
+        description="share of the area of the crops that are the only views where an attack's shadow was trained by "
+        "another algorithm than the target",
+    )
     outputs: tuple[str, ...] = Field(default=("projection", "backbone"), description="embeddings audited")
     chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
     batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
+
+    @field_validator("crop_only")
+    @classmethod
+    def _possible_crop(cls, value: tuple[float, float]) -> tuple[float, float]:
+        crops_alone(value)
+        return value
 
     @field_validator("outputs")
     @classmethod
@@ -57,12 +72,30 @@ class QueriesConfig(BaseModel):
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How query views are drawn: a recipe of `AUGMENTATIONS` and all its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+def crops_alone(scale: tuple[float, float]) -> Recipe:
+    """Random resized crops and nothing else: views for a target whose algorithm is unknown (EncoderMI, section 5.1)."""
+    off = {"flip": 0.0, "jitter_probability": 0.0, "grayscale": 0.0}
+    return Recipe("simclr", complete(AUGMENTATIONS["simclr"], {"crop_scale": scale, **off}))
+
+
+@dataclass(frozen=True)
 class Demand:
-    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role."""
+    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role.
+
+    ``recipe`` None: nothing that is needed consumes views.
+    """
 
     encoder: str
     outputs: tuple[str, ...]
     needs: Mapping[str, AbstractSet[str]]
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +111,7 @@ class Layer:
     needs: tuple[str, ...]
     outputs: tuple[str, ...]
     views: int
-    augmentation: dict[str, Any]
-    recipe: str
+    recipe: Recipe
     batch_views: int
     precision: str
     base: str
@@ -107,11 +139,19 @@ class ShardJob:
     chunk: int
     decoder: Decoder
     skip: frozenset[int] = frozenset()
+    captions: Mapping[str, str] | None = None
+    attempts: int = ATTEMPTS
 
     @property
     def chunks(self) -> int:
         """Number of chunks of the shard."""
         return -(-len(self.wanted) // self.chunk)
+
+    @property
+    def identity(self) -> str:
+        """What two jobs share that compute the same: encoders, images, views and needs, not the folder."""
+        shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
+        return digest(self.tag, shard, sorted((self.captions or {}).items()))
 
     def path(self, epoch: int, chunk: int | None = None) -> str:
         """File of one chunk, or of the compacted shard."""
@@ -126,7 +166,8 @@ class ShardJob:
 
     def share(self) -> Share:
         """What the reader has to find and to skip."""
-        return Share(pickle.dumps(self), frozenset(self.wanted), self.chunk, self.skip)
+        bare = replace(self, captions=None)
+        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
 
     def compaction(self) -> Compaction:
         """The files of the shard, for `readers.compact`."""
@@ -156,8 +197,12 @@ def load_features(
     output: str,
     needs: Sequence[str],
     roles: Sequence[str],
+    recipe: Recipe | None = None,
 ) -> Features:
     """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
+
+    Args:
+        recipe: of the views, for needs that consume views.
 
     Raises:
         UserError: features are missing (extraction has not finished).
@@ -169,7 +214,11 @@ def load_features(
     rejected: set[str] = set()
     demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
     for job in (job for demand in demands for job in shard_jobs(demand, config, folder, plan=False)):
-        present = [need for need in needs if need in job.layer.needs]
+        present = [
+            need
+            for need in needs
+            if need in job.layer.needs and (consumes(need) != "views" or job.layer.recipe == recipe)
+        ]
         if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
         path = job.path(epoch)
@@ -200,7 +249,15 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
         for source, model, item in shards:
             wanted = sorted(splits.keys(source, item.name, layer.roles))
             if wanted:
-                yield ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+                job = ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+                made = _made_captions(config, splits, job) if layer.plan().captioned else None
+                yield replace(job, captions=made)
+
+
+def _made_captions(config: RunConfig, splits: Splits, job: ShardJob) -> dict[str, str]:
+    """Captions from class names, for the samples of a shard that bring none."""
+    labels = splits.labels()
+    return {key: made_caption(config.data, job.source, key, labels[f"{job.source}/{key}"]) for key in job.wanted}
 
 
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
@@ -213,11 +270,11 @@ def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, st
     return list(found.values())
 
 
-def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, str, int, int]]:
+def count_queries(config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[tuple[str, str, int, int]]:
     """(encoder, role, images, queries) of everything asked of the encoders of one seed, over all their checkpoints."""
     counts = Splits.load(folder.path).counts()
     for demand in config.demands():
-        for layer in _layers(demand, config, folder, plan=False):
+        for layer in _layers(demand, config, folder, plan=plan):
             per_image = layer.plan().queries_per_image * len(layer.epochs)
             for role in layer.roles:
                 yield demand.encoder, role, counts[role], counts[role] * per_image
@@ -227,7 +284,7 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
     """The layers of a demand: those recorded before and, when planning, new ones for what is left over."""
     queries = config.queries
     description = describe(folder, demand.encoder).description
-    trained = description["config"]["augmentation"]
+    own = Recipe(description["config"]["objective"], description["config"]["augmentation"])
     template = Layer(
         encoder=demand.encoder,
         epochs=tuple(int(epoch) for epoch in description["fingerprints"]),
@@ -235,15 +292,14 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
         needs=(),
         outputs=demand.outputs,
         views=queries.views,
-        augmentation=trained if queries.augmentation == "as-trained" else queries.augmentation,
-        recipe=description["config"]["objective"],
+        recipe=demand.recipe or own,
         batch_views=queries.batch_views,
         precision=queries.precision,
         base="",
     )
     base = digest(
         VERSION,
-        replace(template, batch_views=0),  # the batch size does not change a result
+        asdict(replace(template, batch_views=0)),  # the batch size does not change a result
         description["fingerprints"],
         config.data.decoder().digest(),
         folder.seed,
@@ -280,6 +336,14 @@ def remaining(job: ShardJob) -> ShardJob | None:
         if all(storage.exists(job.path(epoch, chunk)) for epoch in job.layer.epochs)
     }
     return replace(job, skip=frozenset(done))
+
+
+def share_features(done: ShardJob, job: ShardJob) -> None:
+    """Copy the features of a shard to another run that asks for the same ones."""
+    pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.layer.epochs]
+    for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
+        if source != target and storage.exists(source) and not storage.exists(target):
+            storage.write_atomic(target, storage.read_bytes(source))
 
 
 def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarray]) -> pa.Table:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.captions import templated_caption
 from mi_core.images import ImageError, decode
+from pipelines.captions import caption_of
 from pipelines.errors import UserError
-from pipelines.sources import Sample
 from pipelines.splits import DataConfig, Splits
-
-CAPTION_SUFFIXES = ("txt", "caption")
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, lim
                     name = f"{source}/{sample.key}"
                     row = row_of[name]
                     images[row] = decode(sample.image, decoder)
-                    captions[row], made = caption_of(config, source, sample, known[name])
+                    captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])
                     templated += made
                     found[row] = True
             except (OSError, ImageError) as error:
@@ -75,25 +71,3 @@ def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, lim
     if not found.all():
         raise UserError(f"{ids[int(np.argmin(found))]} is gone; the data changed since the roles were drawn")
     return Loaded(ids, images, [known[name] for name in ids], captions, templated)
-
-
-def caption_of(config: DataConfig, source: str, sample: Sample, label: int | None) -> tuple[str, bool]:
-    """The caption that a sample brings, else one made from its class; and whether it was made."""
-    own = _own_caption(sample.others)
-    if own or label not in config.captions:
-        return own, False
-    return templated_caption(config.captions[label].words(), source, sample.key), True
-
-
-def _own_caption(others: Mapping[str, bytes]) -> str:
-    for suffix in CAPTION_SUFFIXES:
-        if suffix in others:
-            return others[suffix].decode(errors="replace").strip()
-    if "json" not in others:
-        return ""
-    try:
-        content = json.loads(others["json"])
-    except ValueError:
-        return ""
-    found = content.get("caption", "") if isinstance(content, dict) else ""
-    return found.strip() if isinstance(found, str) else ""

@@ -16,32 +16,52 @@ from typing import TYPE_CHECKING, Any
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say
-from pipelines.encoders import TrainedConfig, describe, is_done
+from pipelines.encoders import TrainedConfig, describe, is_done, weights_path
 from pipelines.errors import UserError
 from pipelines.progress import Board
 from pipelines.splits import Splits
-from pipelines.training import TrainingJob, train_worker
+from pipelines.training import TrainingJob, members_of, train_worker
 
 if TYPE_CHECKING:
-    from pipelines.config import RunConfig
+    from pipelines.config import Run, RunConfig
 
 VERSION = 2
 REFRESH_SECONDS = 0.5
 
 
-def run(config: RunConfig, folder: RunFolder) -> None:
-    """Make every encoder of every seed that is not in the folder yet.
+def run(runs: Sequence[Run]) -> None:
+    """Make every encoder of every seed of some runs that is not in its folder yet.
+
+    What two runs have in common is trained once: the first gets it, the others a copy.
 
     Raises:
         UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
     """
-    adopt.run(config, [folder.seed(seed) for seed in config.seeds])
-    every = list(_jobs(config, folder))
-    jobs = [job for job in every if not is_done(job.folder, job.name, job.inputs)]
-    if len(jobs) < len(every):
-        say("pretrain", f"{len(every) - len(jobs)} of {len(every)} encoders done before")
-    if not jobs:
-        return
+    for config, folder in runs:
+        adopt.run(config, [folder.seed(seed) for seed in config.seeds])
+    every = [job for config, folder in runs for job in _jobs(config, folder)]
+    first: dict[str, TrainingJob] = {}
+    for job in every:
+        first.setdefault(job.inputs, job)
+    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
+    if len(jobs) < len(first):
+        say("pretrain", f"{len(first) - len(jobs)} of {len(first)} encoders done before")
+    if jobs:
+        _train_all(jobs, runs[0][0])
+    for job in every:
+        if not is_done(job.folder, job.name, job.inputs):
+            _share(first[job.inputs], job)
+
+
+def _share(done: TrainingJob, job: TrainingJob) -> None:
+    """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
+    source, target = done.folder.encoder(done.name), job.folder.encoder(job.name)
+    for epoch in describe(done.folder, done.name).epochs:
+        storage.write_atomic(weights_path(target, epoch), storage.read_bytes(weights_path(source, epoch)))
+    storage.write_atomic(f"{target}/encoder.json", storage.read_bytes(f"{source}/encoder.json"))
+
+
+def _train_all(jobs: Sequence[TrainingJob], config: RunConfig) -> None:
     resources = config.resources
     at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
     board = Board.remote()  # type: ignore[attr-defined]
@@ -61,11 +81,13 @@ def run(config: RunConfig, folder: RunFolder) -> None:
 
 def _jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
     limit = config.resources.resident_mb * 2**20
+    point = folder.path.partition("/sweep/")[2]
+    where = f", {point}" if point else ""
     for seed in config.seeds:
         place = folder.seed(seed)
         for name, encoder in config.encoders.items():
             if isinstance(encoder, TrainedConfig):
-                yield TrainingJob(name, encoder, config.data, place, _inputs(config, place, name), limit)
+                yield TrainingJob(name, encoder, config.data, place, _inputs(config, place, name), limit, where)
 
 
 def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
@@ -73,7 +95,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     encoder = config.encoders[name]
     if not isinstance(encoder, TrainedConfig):
         return str(describe(place, name).description["inputs"])
-    splits = Splits.load(place.path)
+    splits = members_of(Splits.load(place.path), encoder, place.seed)
     roles = {role: splits.role_digest(role) for role in encoder.train_on}
     captions = config.data.model_dump(mode="json")["captions"]
     parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
@@ -93,8 +115,8 @@ def _run_all(
     waiting = list(jobs)
     running: dict[Future[float], TrainingJob] = {}
     while waiting or running:
-        unfinished = {(job.folder.seed, job.name) for job in (*waiting, *running.values())}
-        able = [job for job in waiting if (job.folder.seed, job.config.start) not in unfinished]
+        unfinished = {(job.folder, job.name) for job in (*waiting, *running.values())}
+        able = [job for job in waiting if (job.folder, job.config.start) not in unfinished]
         for job in able[: at_once - len(running)]:
             waiting.remove(job)
             running[_in_thread(train, job)] = job

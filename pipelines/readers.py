@@ -6,23 +6,28 @@ This module and what it imports leave PyTorch alone: a reader starts in a fracti
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from pipelines import storage
+from pipelines.captions import own_caption
 from pipelines.sources import Item, Sample, SourceConfig
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one job wants of a shard: its keys, in chunks by position in the stream, without the chunks to skip."""
+    """What one job wants of a shard: its keys, in chunks by position in the stream, without the chunks to skip.
+
+    ``captions``: None where none are wanted, else those to take where a sample brings none, by key.
+    """
 
     job: bytes
     wanted: frozenset[str]
     chunk: int
     skip: frozenset[int] = frozenset()
+    captions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class _Filling:
         self.share = share
         self.keys: list[str] = []
         self.images: list[bytes] = []
+        self.captions: list[str] = []
         self.chunk = 0
         self.seen = 0
 
@@ -49,12 +55,14 @@ class _Filling:
         """Take a sample; returns the row of a chunk that is full and not to be skipped."""
         self.keys.append(sample.key)
         self.images.append(sample.image)
+        if self.share.captions is not None:
+            self.captions.append(own_caption(sample.others) or self.share.captions.get(sample.key, ""))
         self.seen += 1
         if len(self.keys) < self.share.chunk and self.seen < len(self.share.wanted):
             return None
         done = self.chunk in self.share.skip
-        row = None if done else _row(self.share.job, self.chunk, self.keys, self.images, "")
-        self.keys, self.images, self.chunk = [], [], self.chunk + 1
+        row = None if done else _row(self.share.job, self.chunk, self.keys, self.images, self.captions, "")
+        self.keys, self.images, self.captions, self.chunk = [], [], [], self.chunk + 1
         return row
 
 
@@ -65,7 +73,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         batch: one row with ``order``, a pickled `ReadOrder`.
 
     Yields:
-        Rows of job, chunk, keys, images, error; an error ends the shard.
+        Rows of job, chunk, keys, images, captions (where wanted), error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
     place = f"{order.source}, shard {order.item.name}"
@@ -81,23 +89,24 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
                 if row is not None:
                     yield row
     except (OSError, ValueError) as error:
-        yield _row(b"", 0, [], [], f"{place}: {error}")
+        yield _row(b"", 0, [], [], [], f"{place}: {error}")
         return
     for filling in fillings:
         asked = len(filling.share.wanted)
         if filling.seen != asked:
             problem = f"{filling.seen} of {asked} samples found; it changed since the roles were drawn"
-            yield _row(b"", 0, [], [], f"{place}: {problem}")
+            yield _row(b"", 0, [], [], [], f"{place}: {problem}")
             return
 
 
-def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], error: str) -> pa.Table:
+def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], captions: list[str], error: str) -> pa.Table:
     return pa.table(
         {
             "job": pa.array([job], pa.large_binary()),
             "chunk": pa.array([chunk], pa.int64()),
             "keys": pa.array([keys], pa.list_(pa.string())),
             "images": pa.array([images], pa.list_(pa.large_binary())),
+            "captions": pa.array([captions], pa.list_(pa.string())),
             "error": pa.array([error], pa.string()),
         }
     )

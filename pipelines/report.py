@@ -17,6 +17,7 @@ from mi_core.report import (
     AttackScores,
     FigureData,
     LossCurve,
+    StatisticCurve,
     draw_figures,
     pool_seeds,
     render_html,
@@ -27,28 +28,35 @@ from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import storage
 from pipelines.adopt import consistency_in_words
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack import TARGET_ROLES, Task, blind_path, tasks, utility_path
+from pipelines.attack import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig, Task, blind_path, tasks
 from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
 from pipelines.layers import count_queries, rejected_samples
+from pipelines.results import results_table, sweeps
 from pipelines.splits import Splits
+from pipelines.utility import utility_path
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
+    from pipelines.sweep import Point
 
 SCHEMA_VERSION = 1
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
 
 
-def run(config: RunConfig, folder: RunFolder) -> None:
-    """Write report.json, report.html and figures/ from what the stages before have left.
+def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> None:
+    """Write report.json, report.html, results.parquet and figures/ from what the stages before have left.
+
+    Args:
+        swept: points of the run's sweeps, reported before.
 
     Raises:
         UserError: a stage before has not finished.
     """
     started = time.perf_counter()
-    report = gather(config, folder)
+    report = gather(config, folder) | sweeps(swept, folder)
+    storage.write_table(f"{folder.path}/results.parquet", results_table(report))
     figures = draw_figures(report, _figure_data(config, folder))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
@@ -78,6 +86,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "data": _data(config, folder),
         "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
         "attacks": attacks,
+        "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
         "pooled": pool_seeds(attacks),
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
         "validity": _validity(config, folder),
@@ -103,22 +112,64 @@ def _result(task: Task) -> dict[str, Any]:
 def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     for task in tasks(config, folder):
         result = _result(task)
+        if "not_applicable" in result:
+            if _is_primary(config, task):
+                raise UserError(
+                    f"{result['not_applicable']}: no verdict can rest on it; choose another validity.attack"
+                )
+            continue
         entry = {
             "attack": result["attack"],
             "target": result["target"],
             "output": result["output"],
-            "reference": "shadow" if result["reference"] in config.encoders else result["reference"],
+            "reference": _kind(config, task.attack),
             "seed": result["seed"],
             "epoch": result["epoch"],
             **result["metrics"],
             "queries": result["queries"],
             "seconds": result["seconds"],
         }
-        if result["reference"] in config.encoders:
+        if config.shadows(task.attack):
             entry["shadow"] = result["reference"]
+        knowledge, settings = config.knowledge(task.attack), settings_of(config, task.attack)
+        entry |= {"knowledge": knowledge} if knowledge else {}
+        entry |= {"settings": settings} if settings else {}
         if _is_primary(config, task):
             entry["primary"] = True
         yield entry
+
+
+def _kind(config: RunConfig, attack: AttackConfig) -> str:
+    """The kind of reference, as report.json calls it."""
+    shadows = config.shadows(attack)
+    return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
+
+
+def settings_of(config: RunConfig, attack: AttackConfig) -> str:
+    """What tells an attack from the others of its name, target and reference; empty if there are none."""
+    same = [one for one in config.attacks if _entry(one) == _entry(attack)]
+    values = [one.model_dump(mode="json") for one in same]
+    return ", ".join(
+        f"{name} = {value}"
+        for name, value in attack.model_dump(mode="json").items()
+        if any(other[name] != value for other in values)
+    )
+
+
+def _entry(attack: AttackConfig) -> tuple[str, str, str]:
+    return attack.attack, attack.target, attack.reference
+
+
+def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    for task in tasks(config, folder):
+        result = _result(task)
+        if "not_applicable" in result:
+            settings = settings_of(config, task.attack)
+            yield {
+                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
+                **({"settings": settings} if settings else {}),
+                "reason": result["not_applicable"],
+            }
 
 
 def _is_primary(config: RunConfig, task: Task) -> bool:
@@ -279,7 +330,7 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     ]
     if len(config.seeds) == 1:
         caveats.append("One seed: the spread over splits and training runs is not known.")
-    if any(attack.reference not in config.encoders for attack in config.attacks):
+    if any(not config.shadows(attack) for attack in config.attacks):
         caveats.append("Attacks fitted on known samples of the target were judged on the other images only.")
     for name in config.encoders:
         found = describe(folder.seed(config.seeds[0]), name).description
@@ -313,7 +364,7 @@ def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
     available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
     outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
-    return [*missing, *outputs, "attacks with several shadow encoders", "defenses"]
+    return [*missing, *outputs, "defenses"]
 
 
 def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
@@ -321,6 +372,8 @@ def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
     for seed in config.seeds:
         place = folder.seed(seed)
         for task in tasks(config, place):
+            if "not_applicable" in _result(task):
+                continue
             if task.epoch != config.encoders[task.attack.target].kept_epochs[-1]:
                 continue
             table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
@@ -329,11 +382,12 @@ def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
                     attack=task.attack.attack,
                     target=task.attack.target,
                     output=task.output,
-                    reference=task.attack.reference,
+                    reference=", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack)))),
                     seed=seed,
                     score=np.asarray(table["score"]),
                     member=np.asarray(table["member"]),
                     threshold=_result(task)["metrics"]["threshold"],
+                    statistic=np.asarray(table["statistic"]) if "statistic" in table.column_names else None,
                 )
             )
         for name in config.encoders:
@@ -341,7 +395,29 @@ def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
             if not len(loss):
                 continue
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
-    return FigureData(tuple(scores), tuple(losses))
+    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)))
+
+
+def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve]:
+    """Means of what attacks read by checkpoint; one curve per statistic, target, output and seed."""
+    found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            path = f"{place.attack(task.name)}/scores.parquet"
+            if len(config.encoders[task.attack.target].kept_epochs) < 2 or not storage.exists(path):
+                continue
+            table = storage.read_table(path)
+            if "statistic" not in table.column_names:
+                continue
+            values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
+            name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
+            points = found.setdefault((name, task.attack.target, task.output, seed), [])
+            if task.epoch not in [epoch for epoch, _, _ in points]:
+                points.append((task.epoch, float(values[member].mean()), float(values[~member].mean())))
+    for (name, target, output, seed), points in found.items():
+        epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
+        yield StatisticCurve(name, target, output, seed, epoch, inside, outside)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,11 +37,14 @@ class Role(BaseModel):
     source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
     count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
     fraction: float | None = Field(default=None, gt=0, le=1, description="share of the source, by threshold")
+    classes: tuple[int, ...] | None = Field(default=None, min_length=1, description="samples of these classes only")
 
     @model_validator(mode="after")
     def _one_size(self) -> Role:
         if self.count is not None and self.fraction is not None:
             raise ValueError("count and fraction are both given; keep one")
+        if self.classes is not None and not self.drawn:
+            raise ValueError("classes are chosen for a drawn role; give its count or fraction")
         return self
 
     @property
@@ -171,6 +174,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     )  # given roles first: they keep their images
     order = order[[source in used for source in sources[order]]]
     distinct, duplicates = _distinct(order, sources, keys, hashes, given)
+    labels = np.array(found.samples["label"].to_pylist(), dtype=object)
     roles = np.full(len(keys), "", dtype=object)
     parts = np.full(len(keys), "", dtype=object)
     for source in config.sources:
@@ -179,7 +183,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
             roles[rows] = given[source]
         else:
             config.check_size(source, len(rows))
-            _assign(roles, rows, rank[rows], _takers(config, source))
+            _assign(roles, rows, rank[rows], labels[rows], _takers(config, source))
     for parent in config.roles:
         rows = np.flatnonzero(roles == parent)
         own = np.array(
@@ -187,7 +191,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
             dtype=np.uint64,
         )
         ranked = np.argsort(own, kind="stable")
-        _assign(parts, rows[ranked], own[ranked], _takers(config, parent))
+        _assign(parts, rows[ranked], own[ranked], labels[rows[ranked]], _takers(config, parent))
     chosen = np.flatnonzero(roles != "")
     chosen = chosen[np.lexsort((keys[chosen].astype(np.str_), sources[chosen].astype(np.str_)))]
     table = found.samples.take(pa.array(chosen)).append_column("role", pa.array(roles[chosen], pa.string()))
@@ -230,18 +234,21 @@ def _assign(
     names: npt.NDArray[np.object_],
     rows: npt.NDArray[np.intp],
     ranks: npt.NDArray[np.uint64],
+    labels: npt.NDArray[np.object_],
     takers: dict[str, Role],
 ) -> None:
-    """Give ranked rows to roles: consecutive ranks for counts, consecutive ranges of the hash for fractions."""
-    start, low = 0, 0.0
+    """Give ranked rows to roles: the first ranks left for counts, consecutive ranges of the hash for fractions."""
+    low = 0.0
     for name, role in takers.items():
+        free = names[rows] == ""
+        if role.classes is not None:
+            free &= np.array([label in role.classes for label in labels], dtype=bool)
         if role.count is not None:
-            names[rows[start : start + role.count]] = name
-            start += role.count
+            names[rows[np.flatnonzero(free)[: role.count]]] = name
         elif role.fraction is not None:
             high = low + role.fraction
             share = ranks / _HASH_RANGE
-            names[rows[(share >= low) & (share < high)]] = name
+            names[rows[free & (share >= low) & (share < high)]] = name
             low = high
 
 
@@ -251,7 +258,8 @@ def _check_filled(config: DataConfig, drawn: Splits) -> None:
         have = counts[name]
         if have == 0 or (role.count is not None and have != role.count):
             raise UserError(
-                f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}, {have} are there; "
+                f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}"
+                f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, {have} are there; "
                 "lower the count or give more data"
             )
 
@@ -339,6 +347,25 @@ class Splits:
     def ids(self, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
         return [self._ids[row] for row in self.rows(roles)]
+
+    def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
+        """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
+        found = []
+        for role in roles:
+            ids = self.ids([role])
+            found += sorted(ids, key=lambda name: digest64(seed, "first", name))[:count]
+        return found
+
+    def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
+        """Half of the samples of some roles, drawn by a seeded hash; halves 2k and 2k + 1 make up the whole.
+
+        With one shadow encoder per half every sample is in the data of exactly half of the encoders.
+        """
+        rows = self.rows(roles)
+        ranks = np.array([digest64(seed, "half", index // 2, self._ids[row]) for row in rows], dtype=np.uint64)
+        order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
+        chosen = order[middle:] if index % 2 else order[:middle]
+        return replace(self, table=self.table.take(pa.array(np.sort(rows[chosen]))))
 
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
         """Keys of the samples of one item in some roles or parts."""

@@ -23,8 +23,8 @@ from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
 from mi_core.streams import stream_keys
 from mi_core.training_data import Batch, check_batch
+from pipelines.captions import caption_of
 from pipelines.errors import UserError
-from pipelines.loading import caption_of
 from pipelines.sources import Item, Sample, SourceConfig
 from pipelines.splits import DataConfig, Splits
 
@@ -172,7 +172,8 @@ class StreamedImages:
                     for sample, pixels in zip(some, pool.map(_decoder_of(shard, decoder), some), strict=True):
                         label = self.labels[f"{shard.source}/{sample.key}"]
                         (stream,) = stream_keys(self.seed, "train", shard.source, [sample.key]).tolist()
-                        yield _Entry(pixels, stream, label, caption_of(self.data, shard.source, sample, label)[0])
+                        caption, _ = caption_of(self.data, shard.source, sample.key, sample.others, label)
+                        yield _Entry(pixels, stream, label, caption)
                         found += 1
                 if found != len(keys):
                     raise UserError(

@@ -40,11 +40,17 @@ class TrainingJob:
     folder: SeedFolder
     inputs: str
     resident_bytes: int
+    point: str = ""
 
     @property
     def label(self) -> str:
         """The encoder as progress and errors call it."""
-        return f"{self.name} (seed {self.folder.seed})"
+        return f"{self.name} (seed {self.folder.seed}{self.point})"
+
+
+def members_of(splits: Splits, config: TrainedConfig, seed: int) -> Splits:
+    """The splits, narrowed to a half where an encoder is trained on a half of its roles."""
+    return splits if config.half is None else splits.half(config.train_on, config.half, seed)
 
 
 def train_worker(settings: dict[str, Any]) -> None:
@@ -95,7 +101,7 @@ def _train_here(settings: dict[str, Any]) -> None:
 
 def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int | None]:
     """The members, on the device where they fit; how many captions were made from class names, None: not counted."""
-    splits = Splits.load(job.folder.path)
+    splits = members_of(Splits.load(job.folder.path), job.config, job.folder.seed)
     roles, size = job.config.train_on, job.config.batch_size
     parameters = job.config.pretraining()
     objective = OBJECTIVES[job.config.objective]

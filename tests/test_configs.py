@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config import RunConfig, load
+from pipelines.config import RunConfig
+from pipelines.config_file import load
 from pipelines.encoders import LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 
@@ -24,7 +25,7 @@ def loaded(path: Path) -> RunConfig:
 
 
 def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.config import _read
+    from pipelines.config_file import _read
 
     return _read(str(path), ())
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from mi_core.attacks.base import Attack
+from mi_core.attacks.clip import CaptionCosine, WeakSupervision
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIThreshold, EncoderMIVector
+from mi_core.attacks.feature_mi import FeatureMI
+from mi_core.attacks.lira import LiRA
 from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.attacks.part_crop import PartCrop
+from mi_core.attacks.patch_similarity import PatchSimilarity
+from mi_core.attacks.quantile_regression import QuantileRegression
+from mi_core.attacks.sd_mi import SDMI
 
 ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
     "encodermi-v": EncoderMIVector,
     "encodermi-s": EncoderMISet,
+    "patch-similarity": PatchSimilarity,
     "lpla": LpLA,
+    "feature-mi": FeatureMI,
+    "sd-mi": SDMI,
+    "part-crop": PartCrop,
+    "lira": LiRA,
     "mean-cosine": MeanCosine,
+    "quantile-regression": QuantileRegression,
+    "clip-cosine": CaptionCosine,
+    "clip-weak-supervision": WeakSupervision,
 }

@@ -8,11 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.checks import ConfigError, ShapeError, check_finite
-from mi_core.features import consumes
+from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite
+from mi_core.features import queries_per_image
 from mi_core.records import Features, LabelledFeatures
 
 Scores = npt.NDArray[np.float64]
+
+
+class NotApplicable(NumericError):
+    """What the encoder returns carries nothing that this attack could read; the message says what to leave out."""
 
 
 class Attack(ABC):
@@ -33,8 +37,13 @@ class Attack(ABC):
     source: ClassVar[str]
     """Paper, section."""
     reference: ClassVar[frozenset[str]]
-    """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``known`` (members and non-members of
-    the target), ``nonmembers`` (some known non-members of the target)."""
+    """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
+    half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
+    non-members of the target)."""
+    outputs: ClassVar[tuple[str, ...] | None] = None
+    """The only outputs of an encoder it reads; None: any."""
+    anchored: ClassVar[bool] = False
+    """Whether it compares embeddings with those of anchors: further images, `Features.anchors`."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -61,8 +70,7 @@ class Attack(ABC):
 
     def queries_per_sample(self, views: int) -> int:
         """Queries spent per sample when V = ``views`` augmented views are drawn."""
-        kinds = {consumes(need) for need in self.needs}
-        return views * ("views" in kinds) + ("clean" in kinds)
+        return queries_per_image(self.needs, views)
 
     def fit(self, reference: LabelledFeatures) -> None:
         """Learn from features of known membership.
@@ -70,7 +78,8 @@ class Attack(ABC):
         Raises:
             ConfigError: a feature that the attack needs is missing.
             ShapeError: there are no members, and the attack needs some.
-            NumericError: the features carry nothing to fit, or the fit diverged.
+            NotApplicable: the features carry nothing to fit.
+        NumericError: the fit diverged.
         """
         self._check_needs(reference.features)
         if "nonmembers" not in self.reference and not reference.member.any():
@@ -88,6 +97,10 @@ class Attack(ABC):
         scores = np.asarray(self._score(features, self.state()), dtype=np.float64)
         check_finite(f"score of {self.name}", scores, features.ids)
         return scores
+
+    def statistic(self, features: Features) -> Scores | None:
+        """(N,) the one number per sample that the attack reads, in its own unit; None where it reads several."""
+        return None
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """What the fit learned, as arrays by name.
@@ -113,3 +126,5 @@ class Attack(ABC):
         missing = [need for need in self.needs if need not in features.values]
         if missing:
             raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")
+        if self.anchored and features.anchors is None:
+            raise ConfigError(f"{self.name} needs anchors; give the embeddings of further images")

@@ -9,13 +9,19 @@ Both networks train with cross-entropy and Adam at 1e-4 for 300 epochs, two hidd
 paper names no batch size and no activation: 100 as in the released script, and ReLU. The set network is DeepSets
 (Zaheer et al., 2017) on the scalar similarities. Features are standardised by the reference's mean and standard
 deviation, so that one learning rate suits encoders whose similarities differ in spread.
+
+``variant: released`` is what the authors' scripts do instead. V: one hidden layer of 256 with tanh and an L2 penalty of
+1e-6. S: each similarity is a point (0, 0, cosine) of a cloud that is standardised by itself, which keeps how the
+similarities spread and drops their level; in training the cloud is turned by up to 0.1 pi about its third axis and
+stretched along each by 0.8 to 1.25; the network is the max-equivariant one of DeepSets with dropout, Adam at 1e-3.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +35,10 @@ from mi_core.checks import check_choice, check_range
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
 
-_THREAT_MODEL = "embeddings of augmented views; a shadow encoder trained on own data"
+_THREAT_MODEL = "embeddings of augmented views; a shadow encoder trained on own data, or known members of the target"
 _SOURCE = "EncoderMI (CCS 2021), sections 4.2-4.3"
+VARIANTS = ("paper", "released")
+_RELEASED_RATE, _RELEASED_EPSILON, _RELEASED_CLIP = 1e-3, 1e-3, 5.0
 
 
 @dataclass(frozen=True)
@@ -45,20 +53,31 @@ class ThresholdParameters:
 
 @dataclass(frozen=True)
 class NetworkParameters:
-    """Settings of EncoderMI-V and -S: similarity metric, width of the hidden layers, and training (section 5.1)."""
+    """Settings of EncoderMI-V and -S: similarity metric, width of the hidden layers, and training (section 5.1).
 
+    ``learning_rate`` None: 1e-4, or what the released script of the variant has.
+    """
+
+    variant: str = "paper"
     metric: str = "cosine"
     hidden: int = 256
-    learning_rate: float = 1e-4
+    learning_rate: float | None = None
     epochs: int = 300
     batch_size: int = 100
 
     def __post_init__(self) -> None:
+        check_choice("variant", self.variant, VARIANTS)
         check_choice("metric", self.metric, METRICS)
         check_range("hidden", self.hidden, 1)
-        check_range("learning_rate", self.learning_rate, 0, open_low=True)
+        if self.learning_rate is not None:
+            check_range("learning_rate", self.learning_rate, 0, open_low=True)
         check_range("epochs", self.epochs, 1)
         check_range("batch_size", self.batch_size, 1)
+
+    @property
+    def released(self) -> bool:
+        """Whether the released scripts are followed instead of the paper."""
+        return self.variant == "released"
 
 
 class _Pairwise(Attack):
@@ -66,11 +85,16 @@ class _Pairwise(Attack):
 
     threat_model = _THREAT_MODEL
     source = _SOURCE
-    reference = frozenset({"shadow"})
+    reference = frozenset({"shadow", "known"})
 
     @property
     def needs(self) -> tuple[str, ...]:
         return (f"pairwise:{self.parameters.metric}",)
+
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) mean similarity of an image's views."""
+        mean: npt.NDArray[np.float64] = self._similarities(features).mean(axis=1, dtype=np.float64)
+        return mean
 
     def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
         """(N, V (V - 1) / 2), in the order of the pairs."""
@@ -87,8 +111,7 @@ class EncoderMIThreshold(_Pairwise):
         return {"threshold": np.array(best_threshold(self._score(features, {}), member))}
 
     def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        mean: npt.NDArray[np.float64] = self._similarities(features).mean(axis=1, dtype=np.float64)
-        return mean
+        return self.statistic(features)
 
 
 class _Network(_Pairwise):
@@ -104,18 +127,30 @@ class _Network(_Pairwise):
     @abstractmethod
     def _network(self, width: int) -> nn.Module: ...
 
+    def _training(self) -> mlp.Training:
+        chosen = self.parameters
+        return mlp.Training(chosen.learning_rate or 1e-4, chosen.epochs, chosen.batch_size)
+
+    def _augment(self) -> mlp.Augment | None:
+        return None
+
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         inputs = self._inputs(features)
-        scale = _scale(inputs, axis=self.axis)
+        scale = mlp.standardisation(inputs, axis=self.axis)
         network = mlp.fit(
-            lambda: self._network(inputs.shape[1]), _standardised(inputs, scale), member, **_training(self)
+            lambda: self._network(inputs.shape[1]),
+            mlp.standardised(inputs, scale),
+            member,
+            self._training(),
+            seed=self.seed,
+            augment=self._augment(),
         )
-        return scale | _weights(network) | {"threshold": np.array(0.0)}
+        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
 
     def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
         inputs = self._inputs(features)
-        network = _restored(self._network(inputs.shape[1]), state)
-        return mlp.predict(network, _standardised(inputs, state), batch_size=self.batch_size)
+        network = mlp.restored(self._network(inputs.shape[1]), state)
+        return mlp.predict(network, mlp.standardised(inputs, state), batch_size=self.batch_size)
 
 
 class EncoderMIVector(_Network):
@@ -129,7 +164,13 @@ class EncoderMIVector(_Network):
         return -np.sort(-self._similarities(features), axis=1)
 
     def _network(self, width: int) -> nn.Module:
-        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
+        hidden = self.parameters.hidden
+        if self.parameters.released:
+            return mlp.layers(width, hidden, 1, activation=nn.Tanh)
+        return mlp.layers(width, hidden, hidden, 1)
+
+    def _training(self) -> mlp.Training:
+        return replace(super()._training(), weight_decay=1e-6 if self.parameters.released else 0.0)
 
 
 class DeepSets(nn.Module):
@@ -146,6 +187,24 @@ class DeepSets(nn.Module):
         return logits
 
 
+class PointCloudSets(nn.Module):
+    """DeepSets' network for point clouds: three max-equivariant layers with tanh, the maximum over the set, dropout."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.phi = nn.ModuleList([nn.Linear(3, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)])
+        self.rho = nn.Sequential(
+            nn.Dropout(0.5), nn.Linear(hidden, hidden), nn.Tanh(), nn.Dropout(0.5), nn.Linear(hidden, 1)
+        )
+
+    def forward(self, clouds: torch.Tensor) -> torch.Tensor:
+        """Points (B, E, 3) to logits (B, 1)."""
+        for layer in self.phi:
+            clouds = layer(clouds - clouds.amax(dim=1, keepdim=True)).tanh()
+        logits: torch.Tensor = self.rho(clouds.amax(dim=1))
+        return logits
+
+
 class EncoderMISet(_Network):
     """EncoderMI-S: a permutation-invariant network on the set of similarities."""
 
@@ -154,10 +213,51 @@ class EncoderMISet(_Network):
     batch_size = 2048
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return self._similarities(features)
+        similarities = self._similarities(features)
+        return clouds(similarities) if self.parameters.released else similarities
 
     def _network(self, width: int) -> nn.Module:
-        return DeepSets(self.parameters.hidden)
+        return (PointCloudSets if self.parameters.released else DeepSets)(self.parameters.hidden)
+
+    def _training(self) -> mlp.Training:
+        usual = super()._training()
+        if not self.parameters.released:
+            return usual
+        rate = self.parameters.learning_rate or _RELEASED_RATE
+        return replace(usual, learning_rate=rate, weight_decay=1e-7, epsilon=_RELEASED_EPSILON, clip=_RELEASED_CLIP)
+
+    def _augment(self) -> mlp.Augment | None:
+        return _turned_and_stretched if self.parameters.released else None
+
+
+def clouds(similarities: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Each set of E similarities as points (0, 0, s), standardised over all 3 E coordinates of the set.
+
+    Args:
+        similarities: (N, E).
+
+    Returns:
+        (N, E, 3) float32; a set without spread stays at 0.
+
+    Example:
+        >>> clouds(np.array([[0.5, 0.5]], dtype=np.float32)).round(4).tolist()
+        [[[-0.7071, -0.7071, 1.4142], [-0.7071, -0.7071, 1.4142]]]
+    """
+    points = np.zeros((*similarities.shape, 3), dtype=np.float64)
+    points[:, :, 2] = similarities
+    points -= points.mean(axis=(1, 2), keepdims=True)
+    deviation = points.std(axis=(1, 2), keepdims=True)
+    return np.asarray(points / np.where(deviation > 0, deviation, 1.0), dtype=np.float32)
+
+
+def _turned_and_stretched(points: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Clouds (B, E, 3), each turned about the third axis by up to 0.1 pi and stretched along each by 0.8 to 1.25."""
+    drawn = torch.rand(len(points), 4, generator=generator)
+    angle = (drawn[:, 0] * 2 - 1) * 0.1 * math.pi
+    cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
+    first, second, third = points.unbind(2)
+    turned = torch.stack([cosine * first - sine * second, sine * first + cosine * second, third], dim=2)
+    return turned * (0.8 + 0.45 * drawn[:, None, 1:])
 
 
 def best_threshold(scores: npt.NDArray[np.float64], member: npt.NDArray[np.bool_]) -> float:
@@ -186,36 +286,3 @@ def best_threshold(scores: npt.NDArray[np.float64], member: npt.NDArray[np.bool_
         return float(np.nextafter(values[-1], np.inf))
     middle = (values[best - 1] + values[best]) / 2
     return float(middle if middle > values[best - 1] else values[best])
-
-
-def _training(attack: Attack) -> dict[str, Any]:
-    parameters = attack.parameters
-    return {
-        "learning_rate": parameters.learning_rate,
-        "epochs": parameters.epochs,
-        "batch_size": parameters.batch_size,
-        "seed": attack.seed,
-    }
-
-
-def _scale(values: npt.NDArray[np.float32], axis: int | None) -> dict[str, npt.NDArray[Any]]:
-    """Mean and standard deviation of the reference; a constant column is left as it is."""
-    deviation = np.asarray(values.std(axis=axis, dtype=np.float64))
-    mean = np.asarray(values.mean(axis=axis, dtype=np.float64))
-    return {"mean": mean, "deviation": np.where(deviation > 0, deviation, 1.0)}
-
-
-def _standardised(values: npt.NDArray[np.float32], scale: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    standardised: npt.NDArray[np.float32] = ((values - scale["mean"]) / scale["deviation"]).astype(np.float32)
-    return standardised
-
-
-def _weights(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
-    return {f"network.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
-def _restored(network: nn.Module, state: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
-    prefix = "network."
-    weights = {key.removeprefix(prefix): torch.from_numpy(state[key]) for key in state if key.startswith(prefix)}
-    network.load_state_dict(weights)
-    return network.eval()

@@ -2,7 +2,8 @@
 
 The attacker sees one un-normalised embedding per image (one query) and knows some members and non-members of the
 target. The norms of each group are taken to be Gaussian; an image is called a member if the members' density is the
-higher one. The same fit on a shadow encoder instead of known samples is offered as well.
+higher one. The same fit on a shadow encoder instead of known samples is offered as well, and the plain threshold that
+figure 9 compares with: halfway between the two means, members on the side of theirs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.base import Attack
-from mi_core.checks import NumericError, check_range
+from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.records import Features
 
 _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size
@@ -22,11 +23,18 @@ _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this si
 
 @dataclass(frozen=True)
 class LpLAParameters:
-    """Settings of LpLA: ``p`` is the order of the norm, 2 in the paper, which tries 0 to 5."""
+    """Settings of LpLA.
+
+    Args:
+        p: order of the norm, 2 in the paper, which tries 0 to 5.
+        decision: ``likelihood``, the ratio of the two Gaussians, or ``threshold``, the midpoint of their means.
+    """
 
     p: float = 2.0
+    decision: str = "likelihood"
 
     def __post_init__(self) -> None:
+        check_choice("decision", self.decision, ("likelihood", "threshold"))
         check_range("p", self.p, 0)
 
 
@@ -45,14 +53,14 @@ class LpLA(Attack):
         return (f"norm:{self.parameters.p:g}",)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        norms = self._norms(features)
+        norms = self.statistic(features)
         state: dict[str, npt.NDArray[Any]] = {"threshold": np.array(0.0)}
         for group, chosen in (("member", member), ("nonmember", ~member)):
             if chosen.sum() < 2:
                 raise NumericError(f"lpla needs 2 known {group}s to estimate a variance, got {chosen.sum()}")
             mean, deviation = norms[chosen].mean(), norms[chosen].std(ddof=1)
             if deviation <= _LEAST_SPREAD * abs(mean):
-                raise NumericError(
+                raise NotApplicable(
                     f"the {self.needs[0]} of {chosen.sum()} {group}s is {mean:.6g} for all of them: the embeddings "
                     "seem to be normalised, and their length tells nothing; leave lpla out"
                 )
@@ -60,10 +68,15 @@ class LpLA(Attack):
         return state
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        norms = self._norms(features)
+        norms = self.statistic(features)
+        if self.parameters.decision == "threshold":
+            middle = (state["member_mean"] + state["nonmember_mean"]) / 2
+            side = 1.0 if state["member_mean"] >= state["nonmember_mean"] else -1.0
+            return np.asarray(side * (norms - middle))
         return _log_density(norms, state, "member") - _log_density(norms, state, "nonmember")
 
-    def _norms(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) norm of an image's embedding."""
         return np.asarray(features.values[self.needs[0]], dtype=np.float64)
 
 

@@ -47,20 +47,38 @@ class MeanCosine(Attack):
         """Similarities of all pairs of views."""
         return (f"pairwise:{self.parameters.metric}",)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        scores = np.sort(self._means(features)[~member])
-        rank = math.ceil((1 - self.parameters.fpr) * (len(scores) + 1))  # from 1; above n no score is high enough
-        if rank > len(scores):
-            least = math.ceil(1 / self.parameters.fpr) - 1
-            raise NumericError(
-                f"mean-cosine at fpr = {self.parameters.fpr:g} needs {least} known non-members, got {len(scores)}"
-            )
-        return {"threshold": np.array(np.nextafter(scores[rank - 1], np.inf))}
-
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        return self._means(features)
-
-    def _means(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) mean similarity of an image's views."""
         similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)
         means: npt.NDArray[np.float64] = similarities.mean(axis=1)
         return means
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        scores = self.statistic(features)[~member]
+        return {"threshold": np.array(conformal_threshold(scores, self.parameters.fpr, self.name))}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        return self.statistic(features)
+
+
+def conformal_threshold(scores: npt.NDArray[np.float64], fpr: float, name: str) -> float:
+    """The least threshold that a new, exchangeable non-member reaches with a probability of at most ``fpr``.
+
+    Args:
+        scores: (N,) of known non-members.
+        fpr: share in (0, 1].
+        name: of the attack, for the error.
+
+    Raises:
+        NumericError: fewer non-members than such a share can be told from.
+
+    Example:
+        >>> bool(2.0 < conformal_threshold(np.array([1.0, 2.0, 0.0]), 0.25, "x") < 2.001)
+        True
+    """
+    ranked = np.sort(scores)
+    rank = math.ceil((1 - fpr) * (len(ranked) + 1))  # from 1; above n no score is high enough
+    if rank > len(ranked):
+        least = math.ceil(1 / fpr) - 1
+        raise NumericError(f"{name} at fpr = {fpr:g} needs {least} known non-members, got {len(ranked)}")
+    return float(np.nextafter(ranked[rank - 1], np.inf))

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
+from mi_core.encoders.tokens import feature_map
 
 OUTPUTS = ("backbone", "projection", "prediction", "logits")
 """Embeddings that encoders expose; which of them, says the framework. ``logits`` are those of a classifier."""
@@ -31,6 +32,7 @@ class Encoder(nn.Module):
         mean, std: per-channel normalisation (1, C, 1, 1) applied to the images first.
         size: side of the images that the backbone takes, to which others are resized; None: any.
         interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
+        text: texts to embeddings beside those of ``projection``, where the encoder has such a tower.
     """
 
     mean: torch.Tensor
@@ -45,12 +47,14 @@ class Encoder(nn.Module):
         *,
         size: int | None = None,
         interpolation: str = "bilinear",
+        text: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = dict(heads)
         for name, head in heads.items():
             setattr(self, name, head)
+        self.text = text
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.size = size
@@ -63,14 +67,21 @@ class Encoder(nn.Module):
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeddings before any normalisation of their length, by output name."""
-        if self.size is not None and images.shape[2:] != (self.size, self.size):
-            size, mode = (self.size, self.size), self.interpolation
-            images = F.interpolate(images, size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
-        embeddings: dict[str, torch.Tensor] = {"backbone": self.backbone((images - self.mean) / self.std)}
+        embeddings: dict[str, torch.Tensor] = {"backbone": self.backbone(self._normalised(images))}
         last = embeddings["backbone"]
         for name, head in self.heads.items():
             last = embeddings[name] = head(last)
         return embeddings
+
+    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) in [0, 1] to the backbone's vectors at all positions (B, L, D); see `tokens`."""
+        return feature_map(self.backbone, self._normalised(images))
+
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        if self.size is not None and images.shape[2:] != (self.size, self.size):
+            size, mode = (self.size, self.size), self.interpolation
+            images = F.interpolate(images, size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
+        return (images - self.mean) / self.std
 
 
 def channelwise(values: Sequence[float], channels: int) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,11 +32,36 @@ def clip_vit_b(images: ImageShape) -> CLIPBackbone:
     """CLIP's ViT-B with patches of 32 or 16 pixels, D = 768; needs the clip extra."""
     if images.patch not in (16, 32) or images.channels != 3:
         raise ConfigError("clip-vit-b has patches of 16 or 32 pixels and 3 channels; write clip-vit-b/32")
-    return split_tower(f"ViT-B-{images.patch}", image_size=images.size)[0]
+    return split_tower(f"ViT-B-{images.patch}", image_size=images.size).backbone
 
 
-def split_tower(architecture: str, *, image_size: int | None = None) -> tuple[CLIPBackbone, nn.Linear, dict[str, Any]]:
-    """The image tower of an open_clip model with fresh weights, its projection as a layer, and its preprocessing.
+class OpenCLIPText(nn.Module):
+    """The text side of an open_clip model with its tokenizer: texts to embeddings."""
+
+    def __init__(self, model: nn.Module, tokenizer: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+
+    def forward(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to embeddings (B, E)."""
+        place = next(self.model.parameters()).device
+        embeddings: torch.Tensor = self.model.encode_text(self.tokenizer(list(captions)).to(place))  # type: ignore[operator]
+        return embeddings
+
+
+@dataclass(frozen=True)
+class SplitTower:
+    """An open_clip model in parts: image tower, its projection as a layer, text side, preprocessing."""
+
+    backbone: CLIPBackbone
+    projection: nn.Linear
+    text: OpenCLIPText
+    preprocessing: dict[str, Any]
+
+
+def split_tower(architecture: str, *, image_size: int | None = None) -> SplitTower:
+    """The parts of an open_clip model with fresh weights.
 
     Raises:
         ConfigError: open_clip is not installed, has no such model, or its image tower is not a ViT with a projection.
@@ -54,10 +81,13 @@ def split_tower(architecture: str, *, image_size: int | None = None) -> tuple[CL
             f"open_clip {architecture}: only vision transformers with a projection can be split; load it "
             "through python:module:function"
         )
+    preprocessing = dict(open_clip.get_model_preprocess_cfg(model))
     tower.proj = None
     layer = nn.Linear(projection.shape[0], projection.shape[1], bias=False)
     layer.weight = nn.Parameter(projection.detach().T.contiguous())
-    return CLIPBackbone(tower, projection.shape[0]), layer, dict(open_clip.get_model_preprocess_cfg(model))
+    model.visual = nn.Identity()
+    text = OpenCLIPText(model, open_clip.get_tokenizer(architecture))
+    return SplitTower(CLIPBackbone(tower, projection.shape[0]), layer, text, preprocessing)
 
 
 def import_open_clip() -> Any:

@@ -29,10 +29,14 @@ class Conv4(nn.Module):
             before = width
         self.layers = nn.Sequential(layers)
 
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, 128, H / 4, W / 4)."""
+        found: torch.Tensor = self.layers(images)
+        return found
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) to embeddings (B, 128)."""
-        features: torch.Tensor = self.layers(images)
-        return features.mean(dim=(2, 3))
+        return self.maps(images).mean(dim=(2, 3))
 
 
 def conv4(images: ImageShape) -> Conv4:

@@ -54,6 +54,8 @@ class Built:
     preprocessing: Preprocessing
     convert: Callable[[State], State] | None = None
     """Own names of weights for `Encoder`, where the kind defines them; None: `layouts.recognise` sorts them."""
+    text: nn.Module | None = None
+    """What turns texts into embeddings, where the kind has it; left out if the file has no weights for it."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def adopt(
         tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
         tensors |= {f"{head}.{key}": value for head, own in found.heads.items() for key, value in own.items()}
     final = Preprocessing(**(settings | dict(preprocessing or {})))
-    encoder = _encoder(built.backbone, heads, final, channels).eval()
+    text = built.text if (fresh is not None and data is None) or _part(tensors, "text") else None
+    encoder = _encoder(built.backbone, heads, final, channels, text).eval()
     if fresh is None:
         _fill(encoder, tensors, layout)
     return Adopted(encoder, "fresh weights" if fresh is not None else layout, final, fingerprint(encoder))
@@ -155,7 +158,7 @@ def rebuild(
     state = safetensors.torch.load(data)
     heads = {head: _part(state, head) for head in OUTPUTS[1:]}
     modules = {head: built.heads.get(head) or head_module(own) for head, own in heads.items() if own}
-    encoder = _encoder(built.backbone, modules, preprocessing, channels)
+    encoder = _encoder(built.backbone, modules, preprocessing, channels, built.text if _part(state, "text") else None)
     load_tensors(encoder, state)
     if fingerprint(encoder) != mark:
         raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
@@ -167,10 +170,15 @@ def _part(state: State, name: str) -> State:
 
 
 def _encoder(
-    backbone: nn.Module, heads: Mapping[str, nn.Module], preprocessing: Preprocessing, channels: int
+    backbone: nn.Module,
+    heads: Mapping[str, nn.Module],
+    preprocessing: Preprocessing,
+    channels: int,
+    text: nn.Module | None,
 ) -> Encoder:
     mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
-    return Encoder(backbone, heads, mean, std, size=preprocessing.size, interpolation=preprocessing.interpolation)
+    how = {"size": preprocessing.size, "interpolation": preprocessing.interpolation}
+    return Encoder(backbone, heads, mean, std, text=text, **how)  # type: ignore[arg-type]
 
 
 def _fill(encoder: Encoder, tensors: State, layout: str) -> None:
@@ -237,17 +245,19 @@ def _timm(name: str, channels: int, image_size: int) -> Built:
 
 
 def _open_clip(name: str, channels: int, image_size: int) -> Built:
-    """The image tower of an open_clip model (the clip extra): backbone before, projection after its projection."""
-    backbone, projection, known = split_tower(name)
+    """An open_clip model (the clip extra): backbone before, projection after its projection, and its text side."""
+    parts = split_tower(name)
+    known = parts.preprocessing
     size = known["size"] if isinstance(known["size"], int) else known["size"][0]
     preprocessing = Preprocessing(size, known["interpolation"], tuple(known["mean"]), tuple(known["std"]))
 
     def convert(state: State) -> State:
         tower = {key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")}
         weights = {f"backbone.tower.{key}": value for key, value in tower.items() if key != "proj"}
+        weights |= {f"text.model.{key}": value for key, value in state.items() if not key.startswith("visual.")}
         return weights | ({"projection.weight": tower["proj"].T} if "proj" in tower else {})
 
-    return Built(backbone, {"projection": projection}, preprocessing, convert)
+    return Built(parts.backbone, {"projection": parts.projection}, preprocessing, convert, parts.text)
 
 
 def _code(name: str, channels: int, image_size: int) -> Built:

@@ -14,7 +14,11 @@ class PooledFeatures(nn.Module):
         self.features = features
         self.width = width
 
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, D, H', W')."""
+        found: torch.Tensor = self.features(images)
+        return found
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) to embeddings (B, D)."""
-        maps: torch.Tensor = self.features(images)
-        return maps.mean(dim=(2, 3))
+        return self.maps(images).mean(dim=(2, 3))

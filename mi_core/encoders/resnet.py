@@ -30,10 +30,14 @@ class ResNet8(nn.Module):
         )
         self.blocks = nn.Sequential(BasicBlock(32, 32), _downsampling_block(32, 64), _downsampling_block(64, 128))
 
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, 128, H / 8, W / 8)."""
+        found: torch.Tensor = self.blocks(self.stem(images))
+        return found
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) to embeddings (B, 128)."""
-        features: torch.Tensor = self.blocks(self.stem(images))
-        return features.mean(dim=(2, 3))
+        return self.maps(images).mean(dim=(2, 3))
 
 
 def _downsampling_block(before: int, after: int) -> nn.Module:

@@ -1,19 +1,26 @@
 """Membership features: pure functions from embeddings to one row per sample.
 
 A *need* names a feature with its setting, ``"pairwise:cosine"`` or ``"norm:2"``; attacks state their needs, extraction
-computes them. `FEATURES` is the table; N samples, V views, D width.
+computes them. `FEATURES` is the table; N samples, V views, D width. Each feature says what it asks an encoder for:
+``views`` (V augmented views), ``clean`` (the image itself), ``patches`` (a grid of patches), ``parts`` (a global view
+with its feature map, and crops of it) or ``caption`` (the image and the text that goes with it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from mi_core.checks import ConfigError
+from mi_core.features.caption_similarity import caption_similarity
 from mi_core.features.lp_norm import lp_norm, parse_order
-from mi_core.features.pairwise_similarity import METRICS, pairwise_similarity
+from mi_core.features.pairwise_similarity import METRICS, pairs_within, pairwise_similarity
+from mi_core.features.part_energy import parse_parts, part_energies
+from mi_core.features.patch_similarity import center_similarity, parse_grid
 
 
 @dataclass(frozen=True)
@@ -21,14 +28,16 @@ class Feature:
     """One kind of membership feature.
 
     Args:
-        consumes: ``views`` (N, V, D) embeddings of augmented views, or ``clean`` (N, D) of the image itself.
-        compute: embeddings and the setting to one row per sample.
+        consumes: what an encoder is asked for: ``views``, ``clean``, ``patches``, ``parts`` or ``caption``.
+        compute: what was asked for (tensors in the order of `Answers`) and the setting to one row per sample.
         check: raises ConfigError for an impossible setting.
+        queries: setting and number of views to the queries per image.
     """
 
     consumes: str
-    compute: Callable[[torch.Tensor, str], torch.Tensor]
+    compute: Callable[..., torch.Tensor]
     check: Callable[[str], object]
+    queries: Callable[[str, int], int]
 
 
 def _is_metric(setting: str) -> None:
@@ -38,13 +47,34 @@ def _is_metric(setting: str) -> None:
 
 def _is_empty(setting: str) -> None:
     if setting:
-        raise ConfigError(f"the embedding itself has no setting, got {setting!r}")
+        raise ConfigError(f"this feature has no setting, got {setting!r}")
+
+
+def _is_caption(setting: str) -> None:
+    if setting not in ("cosine", "embedding"):
+        raise ConfigError(f"caption:{setting}, allowed: caption:cosine, caption:embedding")
+
+
+def _caption(answer: tuple[torch.Tensor, torch.Tensor], setting: str) -> torch.Tensor:
+    return caption_similarity(*answer) if setting == "cosine" else answer[1]
+
+
+def _one(setting: str, views: int) -> int:
+    return 1
+
+
+def _patches(setting: str, views: int) -> int:
+    rows, columns = parse_grid(setting)
+    return rows * columns
 
 
 FEATURES: dict[str, Feature] = {
-    "pairwise": Feature("views", pairwise_similarity, _is_metric),
-    "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order),
-    "embedding": Feature("clean", lambda embeddings, _: embeddings, _is_empty),
+    "pairwise": Feature("views", pairwise_similarity, _is_metric, lambda _, views: views),
+    "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
+    "embedding": Feature("clean", lambda embeddings, _: embeddings, _is_empty, _one),
+    "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),
+    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, lambda n, _: 1 + parse_parts(n)),
+    "caption": Feature("caption", _caption, _is_caption, _one),
 }
 
 
@@ -66,7 +96,7 @@ def parse_need(need: str) -> tuple[Feature, str]:
 
 
 def consumes(need: str) -> str:
-    """``views`` or ``clean``: which embeddings a need is computed from. Raises as `parse_need`.
+    """What a need asks an encoder for. Raises as `parse_need`.
 
     Example:
         >>> consumes("pairwise:cosine"), consumes("norm:2")
@@ -75,22 +105,67 @@ def consumes(need: str) -> str:
     return parse_need(need)[0].consumes
 
 
-def compute(need: str, *, views: torch.Tensor | None = None, clean: torch.Tensor | None = None) -> torch.Tensor:
+def asked(need: str) -> str:
+    """The set of queries that a need is computed from; needs of one set share its queries. Raises as `parse_need`.
+
+    Example:
+        >>> asked("norm:2"), asked("embedding"), asked("patches:3x3")
+        ('clean', 'clean', 'patches:3x3')
+    """
+    feature, _ = parse_need(need)
+    if feature.consumes == "caption":  # the image's embedding is the clean one
+        return "clean"
+    return feature.consumes if feature.consumes in ("views", "clean") else need
+
+
+def queries_per_image(needs: Iterable[str], views: int) -> int:
+    """Queries per image for some needs, when ``views`` augmented views are drawn: each set of queries is asked once.
+
+    Raises:
+        ConfigError: as `parse_need`.
+
+    Example:
+        >>> queries_per_image(["pairwise:cosine", "pairwise:euclidean", "norm:2", "embedding"], 10)
+        11
+    """
+    sets = {asked(need): parse_need(need) for need in needs}
+    return sum(feature.queries(setting, views) for feature, setting in sets.values())
+
+
+def compute(need: str, answer: Any) -> torch.Tensor:
     """The feature of N samples.
 
     Args:
         need: name and setting.
-        views: (N, V, D) un-normalised embeddings of the views, for needs that consume them.
-        clean: (N, D) un-normalised embeddings of the images themselves.
+        answer: what the encoder answered: (N, V, D) embeddings of views or patches, (N, D) of the images themselves,
+            un-normalised; for ``parts`` and ``caption`` the arguments of `part_energies` and `caption_similarity`.
 
     Returns:
         (N,) or (N, F) of the embeddings' dtype.
 
     Raises:
-        ConfigError: as `parse_need`, or the embeddings that the need consumes are not given.
+        ConfigError: as `parse_need`.
     """
     feature, setting = parse_need(need)
-    embeddings = {"views": views, "clean": clean}[feature.consumes]
-    if embeddings is None:
-        raise ConfigError(f"need {need!r} consumes the embeddings of {feature.consumes}, which are not given")
-    return feature.compute(embeddings, setting)
+    return feature.compute(answer, setting)
+
+
+def of_first_views(need: str, values: np.ndarray, drawn: int, used: int) -> np.ndarray:
+    """What a feature would be if only the first ``used`` of the ``drawn`` views had been queried.
+
+    Args:
+        need: name and setting; one that does not consume views is returned as it is.
+        values: (N, F) of ``drawn`` views.
+
+    Raises:
+        ConfigError: fewer views were drawn than are asked for.
+
+    Example:
+        >>> of_first_views("pairwise:cosine", np.array([[12, 13, 23]]), drawn=3, used=2).tolist()
+        [[12]]
+    """
+    if consumes(need) != "views" or drawn == used:
+        return values
+    if used > drawn:
+        raise ConfigError(f"views = {used}, but only {drawn} were drawn; raise queries.views")
+    return values[:, pairs_within(drawn, used)]

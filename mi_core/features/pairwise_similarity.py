@@ -6,6 +6,7 @@ The feature is the similarity of every pair of V views: V (V - 1) / 2 numbers, 4
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -45,3 +46,13 @@ def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Te
         views = views - views.mean(dim=2, keepdim=True)
     unit = F.normalize(views, dim=2)
     return (unit @ unit.transpose(1, 2))[:, first, second].clamp(-1, 1)
+
+
+def pairs_within(views: int, first: int) -> np.ndarray:
+    """Columns of `pairwise_similarity` of ``views`` views that hold the pairs among the first few.
+
+    Example:
+        >>> pairs_within(4, 3).tolist()
+        [0, 1, 3]
+    """
+    return np.flatnonzero(np.triu_indices(views, k=1)[1] < first)

@@ -160,6 +160,25 @@ def roc_curve(
     return fpr, tpr, thresholds
 
 
+def published_tpr(precision: float) -> float | None:
+    """What LpLA's tables print as TPR at 0.1 % FPR: a true-positive rate in percent that only restates the precision.
+
+    Every cell of its table 2 equals 0.1 p / (1 - p) within rounding: the rate is read off the ROC curve of hard
+    decisions by linear interpolation, so a guess gives 0.1. `tpr_at_fpr` is the rate of the scores themselves.
+
+    Args:
+        precision: of the decisions, in [0, 1].
+
+    Returns:
+        Percent, or None for a precision of 1, where the interpolation has no end.
+
+    Example:
+        >>> round(published_tpr(0.77), 3)
+        0.335
+    """
+    return None if precision >= 1 else 0.1 * precision / (1 - precision)
+
+
 def evaluate(scores: FloatArray, member: BoolArray, threshold: float, *, seed: int) -> MembershipMetrics:
     """All metrics of one run: ``threshold`` comes from elsewhere, ``seed`` feeds the bootstrap of `tpr_at_fpr`.
 

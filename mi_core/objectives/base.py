@@ -44,6 +44,10 @@ class Objective(nn.Module, ABC):
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of a batch of views (B, V, C, H, W), already normalised: the mean over this worker's samples."""
 
+    def text_tower(self) -> nn.Module | None:
+        """What turns texts into embeddings beside the projection's, for audits; None: there is no such thing."""
+        return None
+
     def after_step(self, progress: float) -> None:
         """Called after every optimiser step; ``progress`` is the share of all steps that are done, in (0, 1]."""
 

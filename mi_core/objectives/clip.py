@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,13 @@ from torch import nn
 from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.objectives.base import Objective, similarities, width_of
 from mi_core.objectives.gather import gather, world
-from mi_core.objectives.text import TextTransformer, byte_tokens, frozen_text_embeddings, frozen_text_width
+from mi_core.objectives.text import (
+    CaptionEncoder,
+    TextTransformer,
+    byte_tokens,
+    frozen_text_embeddings,
+    frozen_text_width,
+)
 
 _MOST_SCALE = math.log(100.0)  # section 2.5: the logits are never scaled by more than 100
 
@@ -85,6 +92,7 @@ class CLIP(Objective):
 
     def __init__(self, backbone: nn.Module, parameters: CLIPParameters) -> None:
         super().__init__()
+        self.settings = parameters
         self.backbone = backbone
         self.projection = nn.Linear(width_of(backbone), parameters.projection_width, bias=False)
         self.text: nn.Module
@@ -102,9 +110,7 @@ class CLIP(Objective):
         self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
 
     @classmethod
-    def encode_targets(
-        cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
-    ) -> torch.Tensor | None:
+    def encode_targets(cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]) -> torch.Tensor:
         """Tokens (N, L) int64, or with a frozen tower the text embeddings (N, E) float32.
 
         Raises:
@@ -116,6 +122,10 @@ class CLIP(Objective):
         if parameters.text_tower == "bytes":
             return byte_tokens(captions, parameters.text_length)
         return frozen_text_embeddings(parameters.text_tower.partition(":")[2], parameters.text_weights, captions)
+
+    def text_tower(self) -> nn.Module:
+        """Captions to the embeddings that images are drawn to."""
+        return CaptionEncoder(self.text, partial(self.encode_targets, self.settings, ()))
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of views (B, 1, C, H, W) and encoded captions (B, ...)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,26 @@ class TextTransformer(nn.Module):
         mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.tokens(tokens) + self.positions[:length], mask=mask, is_causal=True)
         embeddings: torch.Tensor = self.projection(self.norm(states[torch.arange(len(tokens)), ends]))
+        return embeddings
+
+
+class CaptionEncoder(nn.Module):
+    """Texts to embeddings: what encodes a text for ``tower``, and the tower that training fits.
+
+    Args:
+        tower: encoded texts to (B, E).
+        encode: texts to what the tower takes.
+    """
+
+    def __init__(self, tower: nn.Module, encode: Callable[[Sequence[str]], torch.Tensor]) -> None:
+        super().__init__()
+        self.tower = tower
+        self.encode = encode
+
+    def forward(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to embeddings (B, E)."""
+        place = next(self.tower.parameters()).device
+        embeddings: torch.Tensor = self.tower(self.encode(captions).to(place))
         return embeddings
 
 

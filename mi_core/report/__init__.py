@@ -4,7 +4,17 @@
 `figures`, `html` and `terminal` the three ways to show it. ``report.schema.json`` is the contract of report.json.
 """
 
-from mi_core.report.contents import AttackScores, FigureData, LossCurve, pool_seeds, schema, to_json
+from mi_core.report.contents import (
+    AttackScores,
+    FigureData,
+    LossCurve,
+    StatisticCurve,
+    final_rows,
+    pool_seeds,
+    pooled_rows,
+    schema,
+    to_json,
+)
 from mi_core.report.figures import Drawing, draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.terminal import terminal_table
@@ -14,8 +24,11 @@ __all__ = [
     "Drawing",
     "FigureData",
     "LossCurve",
+    "StatisticCurve",
     "draw_figures",
+    "final_rows",
     "pool_seeds",
+    "pooled_rows",
     "render_html",
     "schema",
     "terminal_table",

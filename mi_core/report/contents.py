@@ -15,7 +15,7 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 Row = dict[str, Any]
-_IDENTITY = ("attack", "target", "shadow", "output", "reference", "epoch")
+_IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
 _ESTIMATES = ("accuracy", "precision", "recall", "auc")
 
 
@@ -25,11 +25,13 @@ class AttackScores:
 
     Args:
         attack, target, output: as in the attack's entry of report.json.
-        reference: what the attack was fitted on: the name of the shadow encoder, or the entry's reference.
+        reference: what the attack was fitted on: the name of the shadow encoder, or the entry's reference; and the
+            entry's settings, where several entries differ by them only.
         seed: the seed of the run.
         score: (N,) float, higher = more likely a member.
         member: (N,) bool, the truth.
         threshold: the score from which on the attack says "member".
+        statistic: (N,) the number that the attack reads, in its own unit, where it is one.
 
     Raises:
         ShapeError: scores and truth differ in length, or one class is empty.
@@ -44,6 +46,7 @@ class AttackScores:
     score: FloatArray
     member: BoolArray
     threshold: float | None = None
+    statistic: FloatArray | None = None
 
     def __post_init__(self) -> None:
         name = f"scores of {self.attack} on {self.target}, {self.output}, seed {self.seed}"
@@ -76,11 +79,35 @@ class LossCurve:
 
 
 @dataclass(frozen=True)
+class StatisticCurve:
+    """The mean of what an attack reads by epoch (E,), over members and over non-members, of one seed.
+
+    Raises:
+        ShapeError: the arrays differ in length.
+    """
+
+    attack: str
+    target: str
+    output: str
+    seed: int
+    epoch: FloatArray
+    members: FloatArray
+    nonmembers: FloatArray
+
+    def __post_init__(self) -> None:
+        name = f"statistic of {self.attack} on {self.target}, {self.output}, seed {self.seed}"
+        (points,) = check_shape(f"epochs of the {name}", self.epoch, "E")
+        check_shape(f"members' {name}", self.members, "E", E=points)
+        check_shape(f"non-members' {name}", self.nonmembers, "E", E=points)
+
+
+@dataclass(frozen=True)
 class FigureData:
     """The arrays that figures need and report.json does not hold."""
 
     scores: tuple[AttackScores, ...] = ()
     losses: tuple[LossCurve, ...] = ()
+    statistics: tuple[StatisticCurve, ...] = ()
 
 
 def schema() -> dict[str, Any]:
@@ -149,6 +176,8 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
 def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
     first = entries[0]
     row: Row = {name: first[name] for name in _IDENTITY if name in first}
+    if "knowledge" in first:
+        row["knowledge"] = first["knowledge"]
     if any(entry.get("primary") for entry in entries):
         row["primary"] = True
     row["seeds"] = [entry["seed"] for entry in entries]
@@ -164,6 +193,8 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
     if all("queries" in entry for entry in entries):
         names = ("attack_training", "evaluation")
         row["queries"] = {name: sum(entry["queries"][name] for entry in entries) for name in names}
+        if "per_sample" in first["queries"]:
+            row["queries"]["per_sample"] = first["queries"]["per_sample"]
     if all("seconds" in entry for entry in entries):
         row["seconds"] = sum(entry["seconds"] for entry in entries)
     return row

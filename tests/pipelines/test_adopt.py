@@ -18,7 +18,7 @@ from mi_core.report import schema
 from pipelines import audit, storage
 from pipelines.adopt import try_out
 from pipelines.artifacts import RunFolder
-from pipelines.config import parse
+from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.sources import SourceConfig

@@ -20,7 +20,7 @@ from mi_core.metrics.delong import auc
 from mi_core.report import schema
 from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
-from pipelines.config import parse
+from pipelines.config_file import parse
 from pipelines.errors import UserError
 from pipelines.splits import Splits
 from tests.conftest import small_config

@@ -154,7 +154,7 @@ def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Pat
     shutil.rmtree(folder / "seed-0" / "attacks")
     from pipelines import attack
     from pipelines.artifacts import RunFolder
-    from pipelines.config import load
+    from pipelines.config_file import load
     from pipelines.errors import fault_of_user
 
     with pytest.raises(Exception, match="is missing") as caught:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config import ResourcesConfig, load, parse
+from pipelines.config_file import load, parse
 from pipelines.errors import UserError
+from pipelines.resources import ResourcesConfig
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"

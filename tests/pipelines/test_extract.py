@@ -22,7 +22,8 @@ from mi_core.extraction import Extractor, QueryPlan
 from mi_core.streams import stream_keys
 from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
-from pipelines.config import RunConfig, parse
+from pipelines.config import RunConfig
+from pipelines.config_file import parse
 from pipelines.errors import UserError
 from pipelines.layers import load_features, rejected_samples, shard_jobs
 from pipelines.loading import load_images

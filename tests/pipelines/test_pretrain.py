@@ -22,7 +22,8 @@ from mi_core.encoders.checkpoint import fingerprint
 from mi_core.report import schema
 from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
-from pipelines.config import RunConfig, parse
+from pipelines.config import RunConfig
+from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.pretrain import _inputs

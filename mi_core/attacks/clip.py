@@ -1,0 +1,131 @@
+"""Attacks on the image-text pairs of CLIP (Ko et al., "Practical membership inference attacks against large-scale
+multi-modal models", ICCV 2023, section 4).
+
+CSA, the cosine-similarity attack: a pair was trained on if image and text lie close. WSA, the weak-supervision attack:
+pairs of unknown membership that lie closer than mean + lambda standard deviations of known non-members are taken for
+members, and a network learns to tell them from the non-members by the embeddings of image and text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core import mlp
+from mi_core.attacks.base import Attack
+from mi_core.attacks.mean_cosine import conformal_threshold
+from mi_core.checks import NumericError, check_range
+from mi_core.records import Features
+
+_WIDTHS = (512, 256, 128)
+
+
+@dataclass(frozen=True)
+class CaptionCosineParameters:
+    """Settings: the share ``fpr`` of non-members that may be called members, in (0, 1)."""
+
+    fpr: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_range("fpr", self.fpr, 0, 1, open_low=True)
+
+
+class CaptionCosine(Attack):
+    """CSA: cosine of image and caption, with a conformal threshold from known non-members."""
+
+    name = "clip-cosine"
+    threat_model = "embeddings of an image and of its caption; some known non-members"
+    source = "Ko et al. (ICCV 2023), section 4, cosine-similarity attack; conformal threshold"
+    reference = frozenset({"nonmembers"})
+    outputs = ("projection",)
+    Parameters = CaptionCosineParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Cosine of image and caption."""
+        return ("caption:cosine",)
+
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) cosine of an image and its caption."""
+        return np.asarray(features.values["caption:cosine"], dtype=np.float64)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        scores = self.statistic(features)[~member]
+        return {"threshold": np.array(conformal_threshold(scores, self.parameters.fpr, self.name))}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        return self.statistic(features)
+
+
+@dataclass(frozen=True)
+class WeakSupervisionParameters:
+    """Settings: ``deviations`` (lambda; the paper tries -2.5 to 2.5), and the training of the network.
+
+    Adam at 1e-3, batches of 32, 15 epochs; all are run, where the released script stops after 3 without improvement.
+    """
+
+    deviations: float = 0.0
+    learning_rate: float = 1e-3
+    epochs: int = 15
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
+
+
+class WeakSupervision(Attack):
+    """WSA: a network that learned from pairs close enough to be taken for members."""
+
+    name = "clip-weak-supervision"
+    threat_model = "embeddings of images and captions; some known non-members, and pairs of unknown membership"
+    source = "Ko et al. (ICCV 2023), section 4, weak-supervision attack"
+    reference = frozenset({"unlabelled"})
+    outputs = ("projection",)
+    Parameters = WeakSupervisionParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Cosine of image and caption, and both embeddings."""
+        return ("caption:cosine", "caption:embedding", "embedding")
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        cosines = np.asarray(features.values["caption:cosine"], dtype=np.float64)
+        outside = cosines[~member]
+        least = outside.mean() + self.parameters.deviations * outside.std()
+        pseudo = member & (cosines >= least)
+        if not pseudo.any():
+            raise NumericError(
+                f"{self.name}: none of {member.sum()} unlabelled pairs reaches {least:.4g}; lower deviations"
+            )
+        inputs = _pairs(features)[pseudo | ~member]
+        scale = mlp.standardisation(inputs)
+        network = mlp.fit(
+            lambda: mlp.layers(inputs.shape[1], *_WIDTHS, 1),
+            mlp.standardised(inputs, scale),
+            pseudo[pseudo | ~member],
+            self.parameters.training(),
+            seed=self.seed,
+        )
+        return scale | mlp.weights(network) | {"threshold": np.array(0.0), "pseudo_members": np.array(pseudo.sum())}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        inputs = _pairs(features)
+        network = mlp.restored(mlp.layers(inputs.shape[1], *_WIDTHS, 1), state)
+        return mlp.predict(network, mlp.standardised(inputs, state))
+
+
+def _pairs(features: Features) -> npt.NDArray[np.float32]:
+    """(N, 2 D) embeddings of images and of captions, each scaled to length 1."""
+    parts = []
+    for need in ("embedding", "caption:embedding"):
+        embeddings = np.asarray(features.values[need], dtype=np.float32)
+        lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        parts.append(embeddings / np.where(lengths > 0, lengths, 1.0))
+    return np.concatenate(parts, axis=1)

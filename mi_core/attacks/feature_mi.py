@@ -1,0 +1,69 @@
+"""Feature-MI (Fe-MI in LpLA, AsiaCCS 2025, section 3.2): a network on the embedding itself.
+
+One query per image. Fitted on known members and non-members of the target, as LpLA is; fitted on a shadow encoder it
+is EncoderMI's Baseline-D (CCS 2021, section 5.1), though coordinates of two encoders mean different things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core import mlp
+from mi_core.attacks.base import Attack
+from mi_core.checks import check_range
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class FeatureMIParameters:
+    """Settings: two hidden layers with ReLU; 500 epochs and batches of 128 (LpLA, table 1), Adam.
+
+    The paper gives neither width nor learning rate.
+    """
+
+    hidden: int = 256
+    learning_rate: float = 1e-3
+    epochs: int = 500
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        check_range("hidden", self.hidden, 1)
+        mlp.Training(self.learning_rate, self.epochs, self.batch_size)
+
+
+class FeatureMI(Attack):
+    """A network on standardised embeddings."""
+
+    name = "feature-mi"
+    threat_model = "one embedding; some known members and non-members, or a shadow encoder"
+    source = "LpLA (AsiaCCS 2025), section 3.2, Fe-MI; EncoderMI (CCS 2021), section 5.1, Baseline-D"
+    reference = frozenset({"known", "shadow"})
+    Parameters = FeatureMIParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The embedding of the image itself."""
+        return ("embedding",)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        chosen = self.parameters
+        inputs = features.values["embedding"]
+        scale = mlp.standardisation(inputs)
+        network = mlp.fit(
+            lambda: mlp.layers(inputs.shape[1], chosen.hidden, chosen.hidden, 1),
+            mlp.standardised(inputs, scale),
+            member,
+            mlp.Training(chosen.learning_rate, chosen.epochs, chosen.batch_size),
+            seed=self.seed,
+        )
+        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        inputs = features.values["embedding"]
+        hidden = self.parameters.hidden
+        network = mlp.restored(mlp.layers(inputs.shape[1], hidden, hidden, 1), state)
+        return mlp.predict(network, mlp.standardised(inputs, state))

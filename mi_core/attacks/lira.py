@@ -1,0 +1,147 @@
+"""A likelihood-ratio attack on encoders, calibrated per sample (after Carlini et al., "Membership inference attacks
+from first principles", IEEE S&P 2022, sections IV-V; no paper applies it to encoders).
+
+The attacker trains several shadow encoders, each on a random half of the audited samples, so that for every sample some
+saw it and some did not. What LiRA does with a classifier's confidence is done with a number that is about Gaussian for
+encoders: Fisher's z, atanh of the mean cosine of a sample's views, or the logarithm of its embedding's norm. Online,
+the score is the ratio of the two Gaussians that the sample's own shadows give; offline, only shadows that did not see
+the sample are used, and the score says how far above them the target lies (one-sided, section V-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from mi_core.attacks.base import Attack
+from mi_core.checks import ConfigError, NumericError, check_choice, check_range
+from mi_core.records import Features
+
+_LEAST = 1e-12  # below this a deviation is rounding
+_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
+
+
+def shadow_row(sample: str, shadow: str) -> str:
+    """The id of a sample as one shadow encoder sees it."""
+    return f"{sample}#{shadow}"
+
+
+@dataclass(frozen=True)
+class LiRAParameters:
+    """Settings of the attack.
+
+    Args:
+        statistic: ``cosine``, atanh of the mean pairwise cosine; ``norm``, log of the 2-norm.
+        mode: ``online`` uses shadows that saw the sample and shadows that did not; ``offline`` the latter only.
+        variance: ``pooled`` over samples, better with few shadows (section VI-C), or ``per-sample`` (from 2 shadows).
+        location: ``mean`` (the paper) or ``median`` (its code).
+        fpr: offline, the share of non-members that may be called members.
+    """
+
+    statistic: str = "cosine"
+    mode: str = "online"
+    variance: str = "pooled"
+    location: str = "mean"
+    fpr: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_choice("statistic", self.statistic, ("cosine", "norm"))
+        check_choice("mode", self.mode, ("online", "offline"))
+        check_choice("variance", self.variance, ("pooled", "per-sample"))
+        check_choice("location", self.location, ("mean", "median"))
+        check_range("fpr", self.fpr, 0, 1, open_low=True)
+
+
+class LiRA(Attack):
+    """Each sample against what shadow encoders with and without it give."""
+
+    name = "lira"
+    threat_model = (
+        "embeddings of views, or one un-normalised embedding; shadow encoders trained on halves of the samples"
+    )
+    source = "LiRA (IEEE S&P 2022), sections IV-V, on statistics of encoders"
+    reference = frozenset({"shadows"})
+    Parameters = LiRAParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Cosines of all pairs of views, or a norm."""
+        return ("pairwise:cosine",) if self.parameters.statistic == "cosine" else ("norm:2",)
+
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) Fisher's z of the mean cosine, or the log of the norm.
+
+        Raises:
+            NumericError: an embedding of length 0 has no log norm.
+        """
+        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        if self.parameters.statistic == "cosine":
+            return np.asarray(np.arctanh(values.mean(axis=1).clip(-_BELOW_ONE, _BELOW_ONE)))
+        if (values <= 0).any():
+            raise NumericError(f"lira: the embedding of {features.ids[int(np.argmin(values))]} has length 0")
+        return np.asarray(np.log(values))
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        samples = np.array([name.rpartition("#")[0] for name in features.ids], dtype=np.str_)
+        names, sample_of = np.unique(samples, return_inverse=True)
+        values = self.statistic(features)
+        online = self.parameters.mode == "online"
+        state: dict[str, npt.NDArray[Any]] = {
+            "names": names,
+            "threshold": np.array(0.0 if online else norm.isf(self.parameters.fpr)),
+        }
+        for side, chosen in (("in", member), ("out", ~member)):
+            if side == "in" and not online:
+                continue
+            state |= {
+                f"{side}_{part}": array
+                for part, array in self._gaussians(side, values[chosen], sample_of[chosen], names).items()
+            }
+        return state
+
+    def _gaussians(
+        self, side: str, values: npt.NDArray[np.float64], sample_of: npt.NDArray[np.intp], names: npt.NDArray[np.str_]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Location and deviation per sample (n,) of what the shadows on one side give."""
+        counts = np.bincount(sample_of, minlength=len(names))
+        least = 2 if self.parameters.variance == "per-sample" else 1
+        if counts.min() < least:
+            raise NumericError(
+                f"lira needs {least} shadows {side} of whose training data each sample is; "
+                f"{names[int(np.argmin(counts))]} has {counts.min()}"
+            )
+        means = np.bincount(sample_of, values, len(names)) / counts
+        if self.parameters.location == "median":
+            order = np.argsort(sample_of, kind="stable")
+            groups = np.split(values[order], np.cumsum(counts)[:-1])
+            locations = np.array([np.median(group) for group in groups])
+        else:
+            locations = means
+        squares = np.bincount(sample_of, (values - means[sample_of]) ** 2, len(names))
+        if self.parameters.variance == "per-sample":
+            deviations = np.sqrt(squares / (counts - 1))
+        elif len(values) > len(names):
+            deviations = np.full(len(names), np.sqrt(squares.sum() / (len(values) - len(names))))
+        else:
+            raise NumericError(f"lira needs 2 shadows {side} of whose training data some sample is")
+        return {"location": locations, "deviation": np.maximum(deviations, _LEAST)}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        names = state["names"]
+        place = np.searchsorted(names, features.ids).clip(max=len(names) - 1)
+        unknown = features.ids[names[place] != features.ids]
+        if len(unknown):
+            raise ConfigError(
+                f"lira: {unknown[0]} is in no shadow's data; shadows must be drawn from the audited samples"
+            )
+        value = self.statistic(features)
+        outside = (value - state["out_location"][place]) / state["out_deviation"][place]
+        if self.parameters.mode == "offline":
+            return np.asarray(outside)
+        inside = (value - state["in_location"][place]) / state["in_deviation"][place]
+        ratio = np.log(state["out_deviation"][place] / state["in_deviation"][place])
+        return np.asarray(0.5 * (outside**2 - inside**2) + ratio)

@@ -1,0 +1,83 @@
+"""PartCrop (Zhu et al., CCS 2024): whether an encoder recognises where a part of an image belongs.
+
+129 queries per image: a global view, whose feature map must be visible, and 128 small parts of it, see
+`mi_core.features.part_energy`. The network has hidden layers of 512, 256 and 128 with weights from N(0, 0.01), trained
+by Adam at 1e-3 with a weight decay of 5e-4 for 100 epochs in batches of 100. The last epoch is used; the released
+script picks the best one on the test samples. Members and non-members get the same global view; there they do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from mi_core import mlp
+from mi_core.attacks.base import Attack
+from mi_core.features.part_energy import parse_parts
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class PartCropParameters:
+    """Settings: parts per image, and the training of the network."""
+
+    parts: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 5e-4
+    epochs: int = 100
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        parse_parts(str(self.parts))
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, weight_decay=self.weight_decay)
+
+
+class PartCrop(Attack):
+    """A network on how concentrated the responses of parts to the feature map are."""
+
+    name = "part-crop"
+    threat_model = (
+        "embeddings of parts and the feature map of a view; known members and non-members, or a shadow encoder"
+    )
+    source = "PartCrop (CCS 2024)"
+    reference = frozenset({"known", "shadow"})
+    outputs = ("backbone",)
+    Parameters = PartCropParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Divergences of the parts' responses."""
+        return (f"parts:{self.parameters.parts}",)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        inputs = features.values[self.needs[0]]
+        scale = mlp.standardisation(inputs)
+        network = mlp.fit(
+            lambda: _network(inputs.shape[1]),
+            mlp.standardised(inputs, scale),
+            member,
+            self.parameters.training(),
+            seed=self.seed,
+        )
+        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        inputs = features.values[self.needs[0]]
+        return mlp.predict(mlp.restored(_network(inputs.shape[1]), state), mlp.standardised(inputs, state))
+
+
+def _network(width: int) -> nn.Module:
+    network = mlp.layers(width, 512, 256, 128, 1)
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return network

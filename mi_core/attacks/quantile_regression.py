@@ -1,0 +1,128 @@
+"""Quantile regression (Bertran et al., "Scalable membership inference attacks via quantile regression", NeurIPS 2023),
+on the mean cosine of an image's views.
+
+The attacker trains no shadow encoder. She knows some images that the target was not trained on, and learns from them
+how large the mean cosine of an image like this one is without training: the 1 - alpha quantile, as a function of the
+image's embedding, by the pinball loss (section 3). An image is called a member if it exceeds its own quantile.
+
+Quantiles fitted on few images are too low for new ones. So half of the known non-members are kept from the fit, and the
+threshold is the conformal one of their residuals (Romano et al., "Conformalized quantile regression", NeurIPS 2019):
+a new non-member is called a member with a probability of at most alpha, however bad the regression is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mi_core import mlp
+from mi_core.attacks.base import Attack
+from mi_core.attacks.mean_cosine import conformal_threshold
+from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.features.pairwise_similarity import METRICS
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class QuantileRegressionParameters:
+    """Settings: similarity, ``fpr`` (alpha), width of the two hidden layers, and the training of the network."""
+
+    metric: str = "cosine"
+    fpr: float = 0.05
+    hidden: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    epochs: int = 100
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, METRICS)
+        check_range("fpr", self.fpr, 0, 1, open_low=True)
+        check_range("hidden", self.hidden, 1)
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, weight_decay=self.weight_decay)
+
+
+class QuantileRegression(Attack):
+    """Mean similarity of views above what it would be for a non-member with such an embedding."""
+
+    name = "quantile-regression"
+    threat_model = "embeddings of an image and of its views; some known non-members, no shadow encoder"
+    source = "Quantile regression attack (NeurIPS 2023), section 3; conformalized (NeurIPS 2019)"
+    reference = frozenset({"nonmembers"})
+    Parameters = QuantileRegressionParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Similarities of all pairs of views, and the embedding of the image itself."""
+        return (f"pairwise:{self.parameters.metric}", "embedding")
+
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) mean similarity of an image's views."""
+        similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        means: npt.NDArray[np.float64] = similarities.mean(axis=1)
+        return means
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        known = features.take(~member)
+        order = np.random.default_rng(self.seed).permutation(len(known))
+        learned, kept = (known.take(part) for part in np.array_split(order, 2))
+        least = math.ceil(1 / self.parameters.fpr) - 1
+        if len(kept) < max(1, least):
+            raise NumericError(
+                f"{self.name} at fpr = {self.parameters.fpr:g} needs {2 * max(1, least)} known non-members, half of "
+                f"them for the threshold; got {len(known)}"
+            )
+        directions, scores = _directions(learned), self.statistic(learned)
+        scale = mlp.standardisation(directions)
+        of_scores = mlp.standardisation(scores, axis=None)
+        state: dict[str, npt.NDArray[Any]] = {
+            **scale,
+            **{f"score_{name}": value for name, value in of_scores.items()},
+        }
+        network = mlp.fit(
+            lambda: self._network(directions.shape[1]),
+            mlp.standardised(directions, scale),
+            mlp.standardised(scores, of_scores),
+            self.parameters.training(),
+            seed=self.seed,
+            loss=lambda outputs, targets: pinball(outputs, targets, 1 - self.parameters.fpr),
+        )
+        state |= mlp.weights(network)
+        residuals = self._score(kept, state)
+        return state | {"threshold": np.array(conformal_threshold(residuals, self.parameters.fpr, self.name))}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        directions = _directions(features)
+        network = mlp.restored(self._network(directions.shape[1]), state)
+        quantiles = mlp.predict(network, mlp.standardised(directions, state))
+        return np.asarray(self.statistic(features) - (quantiles * state["score_deviation"] + state["score_mean"]))
+
+    def _network(self, width: int) -> torch.nn.Module:
+        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
+
+
+def pinball(predictions: torch.Tensor, targets: torch.Tensor, quantile: float) -> torch.Tensor:
+    """The loss that the conditional ``quantile`` minimises (Koenker and Bassett, 1978), mean over the batch.
+
+    Example:
+        >>> pinball(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -1.0]), 0.75).item()
+        0.5
+    """
+    above = targets - predictions
+    return torch.maximum(quantile * above, (quantile - 1) * above).mean()
+
+
+def _directions(features: Features) -> npt.NDArray[np.float32]:
+    """(N, D) embeddings scaled to length 1; one of length 0 stays so."""
+    embeddings = np.asarray(features.values["embedding"], dtype=np.float32)
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return np.asarray(embeddings / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

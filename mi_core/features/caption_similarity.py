@@ -1,0 +1,32 @@
+"""The membership feature of the attacks on CLIP (Ko et al., ICCV 2023, section 3): how well an image fits its caption.
+
+CLIP is trained to raise the cosine of an image and its text, so pairs it was trained on lie closer than others.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from mi_core.checks import check_shape
+
+
+def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+    """Cosine of each image's embedding with that of its own caption.
+
+    Args:
+        images, texts: (N, D) of any length; row i of both is one pair.
+
+    Returns:
+        (N,) in [-1, 1]; with an embedding of length 0 it is 0.
+
+    Raises:
+        ShapeError: the shapes differ.
+
+    Example:
+        >>> caption_similarity(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 1.0]]))
+        tensor([0.7071])
+    """
+    count, width = check_shape("images", images, "N D")
+    check_shape("texts", texts, "N D", N=count, D=width)
+    return (F.normalize(images, dim=1) * F.normalize(texts, dim=1)).sum(dim=1).clamp(-1, 1)

@@ -1,0 +1,96 @@
+"""The membership feature of PartCrop (Zhu et al., CCS 2024): how parts of an image answer to its feature map.
+
+Many small crops (parts) of one global view are queried; the embedding of each is compared with every position of the
+global view's feature map. For a member the responses concentrate where the part lies. Each part's response
+distribution, the softmax of raw dot products over the positions, is compared with two others by the Kullback-Leibler
+divergence: the uniform one, and one shaped like a random Gaussian bump. Both sets of divergences are sorted.
+
+The bump of a part is drawn from the image's own stream, so asking again gives the same feature (the released script
+draws anew at each call). Members and non-members go through the same global view; in the released script they do not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.streams import uniforms
+
+GLOBAL_VIEW = SimCLRAugmentation(crop_scale=(0.2, 1.0), jitter_probability=0.0, grayscale=0.0)
+PART = SimCLRAugmentation(crop_scale=(0.08, 0.2), flip=0.0, jitter_probability=0.0, grayscale=0.0)
+_BUMPS = 2**16  # the index of a view in whose stream bumps are drawn; views of parts stay below it
+
+
+def parse_parts(text: str) -> int:
+    """The number of parts written in a need; the paper takes 128.
+
+    Raises:
+        ConfigError: no number from 1 to 65,535.
+    """
+    if not text.isdigit():
+        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper")
+    return int(check_range("parts", int(text), 1, _BUMPS - 1))
+
+
+def global_and_parts(
+    images: torch.Tensor, streams: torch.Tensor, parts: int, *, size: int, part_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One random global view of each image, and random parts of that view.
+
+    Args:
+        images: (N, C, H, W) uint8, or float32 in [0, 1].
+        streams: (N,) int64, from `streams.stream_keys`.
+        parts: P parts per image.
+        size, part_size: sides S and S' of the views and of the parts.
+
+    Returns:
+        (N, C, S, S) and (N, P, C, S', S'), float32 in [0, 1].
+    """
+    count = len(images)
+    whole = GLOBAL_VIEW(images, streams, epoch=0, view=0, size=size)
+    index = torch.arange(1, parts + 1, device=streams.device).repeat(count)
+    cut = PART(
+        whole.repeat_interleave(parts, dim=0), streams.repeat_interleave(parts), epoch=0, view=index, size=part_size
+    )
+    return whole, cut.unflatten(0, (count, parts))
+
+
+def part_energies(parts: torch.Tensor, tokens: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
+    """The divergences of each part's response from the uniform distribution and from a random bump, sorted.
+
+    Args:
+        parts: (N, P, D) embeddings of the parts.
+        tokens: (N, L, D) feature map of the global view.
+        streams: (N,) int64, for the bumps.
+
+    Returns:
+        (N, 2 P) >= 0: P divergences from uniform in descending order, then P from bumps.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+
+    Example:
+        >>> part_energies(torch.zeros(1, 1, 2), torch.zeros(1, 4, 2), torch.zeros(1, dtype=torch.int64))[0, 0].item()
+        0.0
+    """
+    count, number, width = check_shape("parts", parts, "N P D")
+    _, length, _ = check_shape("tokens", tokens, "N L D", N=count, D=width)
+    response = (parts @ tokens.transpose(1, 2)).float().log_softmax(dim=2)  # (N, P, L)
+    flat = torch.full_like(response, -math.log(length))
+    bumps = _bumps(streams, number, length).log_softmax(dim=2)
+    energies = [(response.exp() * (response - other)).sum(dim=2) for other in (flat, bumps)]
+    ordered: torch.Tensor = torch.cat(
+        [energy.clamp_min(0).sort(dim=1, descending=True).values for energy in energies], dim=1
+    )
+    return ordered
+
+
+def _bumps(streams: torch.Tensor, parts: int, length: int) -> torch.Tensor:
+    """(N, P, L) log-densities of Gaussian bumps with random centres and widths, over L positions on [0, 1]."""
+    drawn = uniforms(streams, epoch=0, view=_BUMPS, count=2 * parts).unflatten(1, (parts, 2))
+    position = (torch.arange(length, device=streams.device) + 0.5) / length
+    centre, spread = drawn[:, :, :1], 0.05 + 0.45 * drawn[:, :, 1:]
+    return torch.square((position - centre) / spread) * -0.5

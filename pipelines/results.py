@@ -1,0 +1,70 @@
+"""The results of a run and of its sweeps as rows: a Parquet table, and the curves' part of report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mi_core.metrics.membership import published_tpr
+from mi_core.report import final_rows, pooled_rows
+from pipelines import storage
+from pipelines.artifacts import RunFolder
+
+if TYPE_CHECKING:
+    from pipelines.sweep import Point
+
+_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+_WORDS = ("attack", "target", "output", "reference", "shadow", "settings", "epoch")
+_KNOWLEDGE = ("distribution", "architecture", "algorithm")
+
+
+def sweeps(points: Sequence[Point], folder: RunFolder) -> dict[str, Any]:
+    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        report = storage.read_json(f"{point.folder.path}/report.json")
+        entry: dict[str, Any] = {"label": point.label, "rows": final_rows(pooled_rows(report))}
+        if point.value is not None:
+            entry["value"] = point.value
+        utility = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
+        found.setdefault(point.sweep, []).append(entry | ({"utility": utility} if utility else {}))
+    return {"sweeps": [{"name": name, "points": entries} for name, entries in found.items()]} if found else {}
+
+
+def results_table(report: Mapping[str, Any]) -> pa.Table:
+    """One row per attack, output and checkpoint, of the run (sweep empty) and of the points of its sweeps.
+
+    Of every rate: the mean over seeds, the 95 % interval within runs (which images were audited), and apart from it
+    the standard deviation over seeds (null for one seed).
+    """
+    rows = [_row(row, "", "") for row in pooled_rows(report)]
+    for sweep in report.get("sweeps", []):
+        rows += [_row(row, sweep["name"], point["label"]) for point in sweep["points"] for row in point["rows"]]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _row(row: Mapping[str, Any], sweep: str, point: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {"sweep": sweep, "point": point, **{name: row.get(name) for name in _WORDS}}
+    knowledge = row.get("knowledge", {})
+    flat |= {f"knows_{part}": knowledge.get(part) for part in _KNOWLEDGE}
+    flat |= {"seeds": len(row["seeds"]), "n_member": row["n_member"], "n_nonmember": row["n_nonmember"]}
+    for name, entry in _estimates(row):
+        low, high = entry["ci95"]
+        flat |= {name: entry["value"], f"{name}_low": low, f"{name}_high": high, f"{name}_sd": entry.get("sd")}
+        if name.startswith("tpr"):
+            flat[f"{name}_supported"] = entry.get("supported", True)
+    precision = row.get("precision")
+    flat["tpr_0.001_percent_as_published"] = published_tpr(precision["value"]) if precision else None
+    flat |= {f"queries_{name}": count for name, count in row.get("queries", {}).items()}
+    return flat | {"seconds": row.get("seconds")}
+
+
+def _estimates(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name in _ESTIMATES:
+        if name in row:
+            yield name, row[name]
+    for alpha, entry in row["tpr_at_fpr"].items():
+        yield f"tpr_{alpha}", entry

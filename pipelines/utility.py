@@ -1,0 +1,80 @@
+"""How useful an encoder is: kNN and a linear probe on its embeddings; of classifiers trained here, the overfitting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
+from pipelines import storage
+from pipelines.artifacts import SeedFolder
+from pipelines.layers import load_features
+from pipelines.splits import Splits
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+
+class UtilityConfig(BaseModel):
+    """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    k: tuple[int, ...] = Field(default=(20,), min_length=1, description="neighbours; several are tried one by one")
+    bank: tuple[str, ...] = Field(
+        default=(), description="labelled roles; default: downstream-train, else what the encoder was trained on"
+    )
+    test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def _one_k(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1:
+            raise ValueError(f"k = {min(value)}, allowed: at least 1")
+        return value
+
+
+def utility_path(folder: SeedFolder, encoder: str, epoch: int) -> str:
+    """Where the utility of a checkpoint stands."""
+    return f"{folder.path}/utility/{encoder}-{epoch:04d}.json"
+
+
+def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> None:
+    """Measure the utility of one checkpoint and write it down."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    labels = Splits.load(folder.path).labels()
+
+    def labelled(output: str, roles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        features = load_features(config, folder, encoder, epoch, output, ["embedding"], roles)
+        kept = features.take(np.array([labels.get(name) is not None for name in features.ids], dtype=bool))
+        return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
+
+    result: dict[str, Any] = {"probes": {}}
+    bank_roles, test_roles = config.utility_roles(encoder)
+    if bank_roles and test_roles:
+        bank, test = labelled("backbone", bank_roles), labelled("backbone", test_roles)
+        if len(test[1]):
+            for position, k in enumerate(config.utility.k):
+                if len(bank[1]) > k:
+                    name = f"knn_{k}" if position else "knn"
+                    result["probes"][name] = knn_accuracy(*bank, *test, k=k, device=device).as_json()
+            if len(np.unique(bank[1])) > 1:
+                result["probes"]["linear"] = linear_probe(*bank, *test, device=device).as_json()
+    roles = config.classifier_roles(encoder)
+    if all(roles) and roles:
+        train, unseen = (classifier_accuracy(*labelled("logits", group)) for group in roles)
+        result["classifier"] = {
+            "train_accuracy": train.as_json(),
+            "test_accuracy": unseen.as_json(),
+            "overfitting": overfitting_level(train, unseen).as_json(),
+        }
+    storage.write_json(utility_path(folder, encoder, epoch), result)
