@@ -21,13 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.attacks.lira import shadow_row
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import ConfigError, NumericError, ShapeError, check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes, of_first_views
 from mi_core.metrics.membership import evaluate
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores
 from pipelines import storage
-from pipelines.artifacts import SeedFolder
+from pipelines.artifacts import SeedFolder, digest
 from pipelines.console import bars, say
 from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
@@ -67,6 +68,9 @@ class AttackConfig(BaseModel):
     views: int | None = Field(
         default=None, ge=2, description="views it uses, of those of queries.views the first; default: all"
     )
+    outputs: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
+    )
     reference_count: int | None = Field(
         default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
     )
@@ -91,6 +95,8 @@ class AttackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:
+        for output in self.outputs or ():
+            check_choice("outputs", output, self.method().outputs or OUTPUTS)
         if self.views is not None and not self.draws_views:
             raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
         fixed = self.reference in (KNOWN, NONMEMBERS, UNLABELLED)
@@ -154,20 +160,37 @@ class Task:
 
 
 def run(runs: Sequence[Run]) -> None:
-    """Run every attack, utility measurement and control of some runs that is not on disk yet."""
+    """Run every attack, utility measurement and control of some runs that is not on disk yet.
+
+    What two runs have in common is computed once: the first gets it, the others a copy.
+    """
     work: list[tuple[Callable[..., None], int, tuple[Any, ...]]] = []
-    done = 0
+    copies: list[tuple[_Work, _Work]] = []
+    first: dict[str, _Work] = {}
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
-            for path, function, arguments in _work(config, folder.seed(seed)):
-                if storage.exists(path):
-                    done += 1
-                else:
-                    work.append((function, number, arguments))
-    if done:
-        say("attack", f"{done} of {done + len(work)} results done before")
-    if not work:
-        return
+            for piece in _work(config, folder.seed(seed)):
+                origin = first.setdefault(piece.identity, piece)
+                if origin is not piece:
+                    copies.append((origin, piece))
+                elif not storage.exists(piece.path):
+                    work.append((piece.function, number, piece.arguments))
+    if len(work) < len(first):
+        say("attack", f"{len(first) - len(work)} of {len(first)} results done before")
+    if work:
+        _compute(work, runs)
+    for origin, piece in copies:
+        if not storage.exists(piece.path):
+            for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{origin.place}/{name}")]:
+                storage.write_atomic(f"{piece.place}/{name}", storage.read_bytes(f"{origin.place}/{name}"))
+
+
+def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], runs: Sequence[Run]) -> None:
+    """Do pieces of work of some runs as Ray tasks.
+
+    Raises:
+        UserError: what the user gave cannot be attacked so.
+    """
     import ray
 
     started = time.perf_counter()
@@ -184,6 +207,25 @@ def run(runs: Sequence[Run]) -> None:
     say("attack", f"{len(work)} results, {time.perf_counter() - started:.0f} s")
 
 
+@dataclass(frozen=True)
+class _Work:
+    """One file to make, with those that are written before it; equal identities mean equal contents."""
+
+    path: str
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    identity: str
+    beside: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
 def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     """All attack tasks of one seed."""
     for position, attack in enumerate(config.attacks):
@@ -192,13 +234,17 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
                 yield Task(folder, position, attack, output, epoch, config.control_of(attack))
 
 
-def _work(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[str, Callable[..., None], tuple[Any, ...]]]:
+def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
+    common = config.model_dump(mode="json", include={"data", "encoders", "queries"}), folder.seed
     for task in tasks(config, folder):
-        yield f"{folder.attack(task.name)}/result.json", _attack, (task,)
+        same = digest(common, task.name, task.attack.model_dump(mode="json"), task.control)
+        files = ("scores.parquet", "attack.npz")
+        yield _Work(f"{folder.attack(task.name)}/result.json", _attack, (task,), same, files)
     for name in config.encoders:
         for epoch in config.encoders[name].kept_epochs:
-            yield utility_path(folder, name, epoch), measure, (folder, name, epoch)
-    yield blind_path(folder), _blind, (folder,)
+            same = digest(common, name, epoch, config.utility.model_dump(mode="json"))
+            yield _Work(utility_path(folder, name, epoch), measure, (folder, name, epoch), same)
+    yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
 
 
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:

@@ -170,7 +170,7 @@ class RunConfig(BaseModel):
 
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
         """Outputs of an encoder that an attack reads."""
-        return attack.method().outputs or self.queries.outputs
+        return attack.outputs or attack.method().outputs or self.queries.outputs
 
     def recipe(self, attack: AttackConfig) -> Recipe:
         """The views that an attacker draws, from whichever encoder: those of her shadow's training, as she knows it.
@@ -269,7 +269,10 @@ class RunConfig(BaseModel):
 
     def control_of(self, attack: AttackConfig) -> str | None:
         """The encoder on which an attack is repeated as a control: it saw none of the target's samples."""
-        candidates = [self.validity.control] if self.validity.control else [attack.reference, *self.encoders]
+        kin = sorted(
+            self.encoders, key=lambda name: self.encoders[name].objective != self.encoders[attack.target].objective
+        )
+        candidates = [self.validity.control] if self.validity.control else [attack.reference, *kin]
         outputs = set(self.outputs_of(attack))
         for name in candidates:
             if name not in self.encoders or name == attack.target:
