@@ -15,7 +15,8 @@ from mi_core.report.contents import (
     schema,
     to_json,
 )
-from mi_core.report.figures import Drawing, draw_figures
+from mi_core.report.drawing import Drawing
+from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.terminal import terminal_table
 

@@ -233,6 +233,45 @@ def primary_row(rows: Sequence[Row]) -> Row | None:
     return primary[0] if primary else None
 
 
+def series_of(row: Row) -> tuple[str, str]:
+    """Attack and reference of a row as `series_names` takes them; settings belong to the reference."""
+    reference = row["shadow"] if "shadow" in row else row["reference"]
+    return row["attack"], ", ".join(filter(None, (reference, row.get("settings"))))
+
+
+def known_in_words(row: Row) -> str:
+    """What the attack of a row was fitted on; of a shadow encoder's owner, what she does not know of the target.
+
+    Example:
+        >>> known_in_words({"attack": "lpla", "reference": "known"})
+        'known samples'
+        >>> kinds = {"distribution": True, "architecture": False, "algorithm": True}
+        >>> known_in_words({"attack": "lpla", "reference": "shadow", "shadow": "s", "knowledge": kinds})
+        's: all but architecture'
+    """
+    if "knowledge" not in row:
+        words = {"known": "known samples", "nonmembers": "known non-members", "unlabelled": "unlabelled samples"}
+        return str(row.get("shadow", words.get(row["reference"], row["reference"])))
+    unknown = [kind for kind, known in row["knowledge"].items() if not known]
+    if len(unknown) == len(row["knowledge"]):
+        return f"{row['shadow']}: none"
+    return f"{row['shadow']}: all" + (f" but {', '.join(unknown)}" if unknown else "")
+
+
+def side_by_side(rows: Sequence[Row], output: str) -> tuple[list[str], list[tuple[str, str, dict[str, Row]]]]:
+    """The attacks as columns against targets and what was known: attack names, then (target, known, row by attack).
+
+    Rows of one attack that differ by settings only keep their settings in the column's name.
+    """
+    here = [row for row in final_rows(rows) if row["output"] == output]
+    table: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in here:
+        name = ", ".join(filter(None, (row["attack"], row.get("settings"))))
+        table.setdefault((row["target"], known_in_words(row)), {})[name] = row
+    columns = list(dict.fromkeys(name for found in table.values() for name in found))
+    return columns, [(target, known, found) for (target, known), found in table.items()]
+
+
 def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """How a figure calls each (attack, reference): by the attack alone, where it has only one reference.
 

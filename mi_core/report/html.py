@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mi_core.report import numbers, wording
-from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row
-from mi_core.report.figures import Drawing
+from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
+from mi_core.report.drawing import Drawing
 
 _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
 _REFERENCES = {
@@ -23,6 +23,7 @@ _REFERENCES = {
     "shadows": "fitted on the encoders",
     "known": "fitted on known members and non-members",
     "nonmembers": "fitted on known non-members",
+    "unlabelled": "fitted on unlabelled samples and known non-members",
 }
 
 
@@ -59,8 +60,11 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         answer=wording.answer(report),
         rule=wording.RULE,
         stages=wording.STAGES,
+        lead=lead,
         whiskers=_whiskers(report, lead),
         groups=_groups(report, rows),
+        matrices=_matrices(rows, lead),
+        sweep_rows=_sweep_rows,
         references=_REFERENCES,
         seeds=sorted({entry["seed"] for entry in report["attacks"]}),
         epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
@@ -124,6 +128,36 @@ def _groups(report: Mapping[str, Any], rows: Sequence[Row]) -> list[dict[str, An
     return groups
 
 
+def _matrices(rows: Sequence[Row], lead: Row | None) -> list[dict[str, Any]]:
+    """Attacks against targets and what was known, per output, where there is more than one row to compare."""
+    outputs = dict.fromkeys([*([lead["output"]] if lead else []), *(row["output"] for row in rows)])
+    tables = [
+        {"output": output, **dict(zip(("columns", "rows"), side_by_side(rows, output), strict=True))}
+        for output in outputs
+    ]
+    return [table for table in tables if len(table["rows"]) > 1]
+
+
+def _sweep_rows(sweep: Row, lead: Row | None) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
+    """The attacks as columns against the points of a sweep, on the primary output: names, and (label, row by name)."""
+    found = []
+    for point in sweep["points"]:
+        output = lead["output"] if lead else point["rows"][0]["output"]
+        _, table = side_by_side(point["rows"], output)
+        several = len(table) > 1
+        found.append(
+            (
+                point["label"],
+                {
+                    " / ".join([name, *([target, known] if several else [])]): row
+                    for target, known, rows in table
+                    for name, row in rows.items()
+                },
+            )
+        )
+    return list(dict.fromkeys(name for _, rows in found for name in rows)), found
+
+
 def _place(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["target"], row["output"]
 
@@ -174,9 +208,13 @@ def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
 
 def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
-    sections: dict[str, list[dict[str, Any]]] = {"roc": [], "scores": [], "training": []}
+    sections: dict[str, list[dict[str, Any]]] = {
+        section: [] for section in ("roc", "scores", "compare", "sweep", "training")
+    }
+    joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
     for name, drawing in figures.items():
         section = name.split("-")[0]
+        section = joined.get(section, section)
         shown = {
             "first": lead is not None and f"-{lead['output']}" in name,
             "primary": lead is not None and lead["attack"] in name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report import wording
-from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row
+from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
 
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
@@ -44,6 +45,8 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
     parts += _attacks(pooled_rows(report))
+    lead = primary_row(pooled_rows(report))
+    parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
     if report.get("timings"):
         parts.append(_timings(report["timings"]))
     return Group(*parts)
@@ -76,16 +79,37 @@ def _attacks(rows: Sequence[Row]) -> list[RenderableType]:
     for target, output in dict.fromkeys((row["target"], row["output"]) for row in final):
         columns = ["attack", "accuracy", "AUC", *(f"TPR at {percent(alpha)} FPR" for alpha in alphas), "n"]
         table = _table(f"Attacks on {target}, {output} output", columns)
-        for row in (row for row in final if (row["target"], row["output"]) == (target, output)):
+        here = [row for row in final if (row["target"], row["output"]) == (target, output)]
+        several = Counter(row["attack"] for row in here)
+        for row in here:
             rates = [row["tpr_at_fpr"].get(alpha) for alpha in alphas]
             marked = marked or any(entry is not None and not supported(entry) for entry in rates)
             name = Text(row["attack"], style="bold" if row is lead else "")
+            if several[row["attack"]] > 1:
+                name.append(f"\n  {row.get('settings') or known_in_words(row)}", style="dim")
             numbers = ["" if entry is None else estimate(entry) for entry in (row["accuracy"], row["auc"], *rates)]
             table.add_row(name, *numbers, count(row["auc"]["n"]))
         tables.append(table)
     if marked:
         tables.append(Text(f"{DAGGER} {UNSUPPORTED}", style="dim"))
     return tables
+
+
+def _sweep(sweep: Row, lead: Row | None) -> Table | None:
+    """Accuracy of the primary attack at every point, if it changes; the other attacks stand in the HTML report."""
+    attack = lead["attack"] if lead else sweep["points"][0]["rows"][0]["attack"]
+    rows = [
+        (point["label"], row)
+        for point in sweep["points"]
+        for row in point["rows"]
+        if row.get("primary") or lead is None
+    ]
+    if len({row["accuracy"]["value"] for _, row in rows}) < 2:
+        return None
+    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", "accuracy", "AUC", "n"])
+    for label, row in rows:
+        table.add_row(label, estimate(row["accuracy"]), estimate(row["auc"]), count(row["auc"]["n"]))
+    return table
 
 
 def _timings(timings: Mapping[str, float]) -> Table:

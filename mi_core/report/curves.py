@@ -1,0 +1,210 @@
+"""Figures that compare: targets with each other, and the points of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, series_names, series_of
+from mi_core.report.drawing import COLOURS, GREY, STYLES, Drawing, band, blank, file_name, label_axes, png
+from mi_core.report.numbers import count, rate
+from mi_core.report.wording import probe
+
+_MARKERS = "osD^vP*"
+_LEAST_CHANGE = 1e-9
+
+
+def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+    """Where an attack was tried on several targets: attack against target, and attack against utility.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``compare-targets`` and, where targets have a utility, ``compare-utility``; nothing for one target.
+    """
+    rows = final_rows(pooled_rows(report))
+    lead = primary_row(rows) or (rows[0] if rows else None)
+    rows = [row for row in rows if lead is not None and row["output"] == lead["output"]]
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    if len(targets) < 2:
+        return {}
+    drawings = {"compare-targets": _targets(rows, targets)}
+    encoders = report.get("encoders", {})
+    utility = {name: encoders[name]["utility"] for name in targets if "utility" in encoders.get(name, {})}
+    names = [name for name in next(iter(utility.values()), {}) if name not in ("n", "ci95")]
+    if len(utility) > 1 and names:
+        shown = [row for row in rows if row["target"] in utility]
+        drawings["compare-utility"] = _against_utility(shown, {name: utility[name] for name in utility}, names[0])
+    return drawings
+
+
+def _names(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """Names of series over several targets, where the shadow of each target counts as the same."""
+    return series_names((row["attack"], _reference(row)) for row in rows)
+
+
+def _reference(row: Row) -> str:
+    return ", ".join(filter(None, (row["reference"], row.get("settings"))))
+
+
+def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
+    figure, (panel,) = blank()
+    names = _names(rows)
+    step = 0.8 / max(1, len(names))
+    told = []
+    for index, ((attack, reference), name) in enumerate(names.items()):
+        mine = [row for row in rows if (row["attack"], _reference(row)) == (attack, reference)]
+        places = [targets.index(row["target"]) + (index - (len(names) - 1) / 2) * step for row in mine]
+        values = [row["accuracy"]["value"] for row in mine]
+        spans = [
+            [value - row["accuracy"]["ci95"][0] for value, row in zip(values, mine, strict=True)],
+            [row["accuracy"]["ci95"][1] - value for value, row in zip(values, mine, strict=True)],
+        ]
+        colour = COLOURS[index % len(COLOURS)]
+        style = {"fmt": _MARKERS[index % len(_MARKERS)], "color": colour, "capsize": 2.5, "markersize": 4.5}
+        panel.errorbar(places, values, yerr=spans, linewidth=1.2, label=name, **style)
+        told.append(f"{name} {', '.join(rate(value) for value in values)}")
+    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    panel.set_xticks(range(len(targets)), targets)
+    label_axes(panel, "target", "attack accuracy")
+    title = f"Attacks by target, {rows[0]['output']} output"
+    return Drawing(png(figure), title, f"Attack accuracy on {', '.join(targets)}: {'; '.join(told)}.")
+
+
+def _against_utility(rows: Sequence[Row], utility: Mapping[str, Row], name: str) -> Drawing:
+    figure, (panel,) = blank()
+    told = []
+    for index, ((attack, reference), series) in enumerate(_names(rows).items()):
+        mine = sorted(
+            (row for row in rows if (row["attack"], _reference(row)) == (attack, reference)),
+            key=lambda row: utility[row["target"]][name],
+        )
+        places = [utility[row["target"]][name] for row in mine]
+        values = [row["accuracy"]["value"] for row in mine]
+        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+        panel.plot(places, values, marker=_MARKERS[index % len(_MARKERS)], markersize=4.5, label=series, **style)
+        told.append(f"{series} {', '.join(rate(value) for value in values)}")
+    low, high = panel.get_ylim()
+    for target, found in utility.items():
+        panel.annotate(target, (found[name], low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
+    panel.set_ylim(low, high)
+    label_axes(panel, f"downstream accuracy, {probe(name)}", "attack accuracy")
+    alt = f"Attack accuracy against utility, targets in the order of utility: {'; '.join(told)}."
+    return Drawing(png(figure), "What a better encoder gives away", alt)
+
+
+def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+    """One figure per sweep, with utility where that changes too; and one against queries where those differ.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``sweep-<name>`` and ``queries-<name>``; a sweep in which nothing changed has none.
+    """
+    drawings: dict[str, Drawing] = {}
+    lead = primary_row(pooled_rows(report))
+    for sweep in report.get("sweeps", []):
+        series = _series(sweep["points"], lead["output"] if lead else None)
+        if not series:
+            continue
+        drawings[file_name(f"sweep-{sweep['name']}")] = _sweep(sweep, series, lead)
+        spent = [{row.get("queries", {}).get("attack_training") for _, row in points} for points in series.values()]
+        if any(len(counts) > 1 for counts in spent):
+            drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(sweep, series)
+    return drawings
+
+
+_Series = Mapping[tuple[str, str, str], Sequence[tuple[int, Row]]]
+
+
+def _series(points: Sequence[Row], output: str | None) -> _Series:
+    """(attack, reference, target) to (point, row), for what the sweep changes on one output."""
+    found: dict[tuple[str, str, str], list[tuple[int, Row]]] = {}
+    for number, point in enumerate(points):
+        for row in point["rows"]:
+            if output is None or row["output"] == output:
+                found.setdefault((*series_of(row), row["target"]), []).append((number, row))
+    return {
+        key: rows
+        for key, rows in found.items()
+        if max(row["auc"]["value"] for _, row in rows) - min(row["auc"]["value"] for _, row in rows) > _LEAST_CHANGE
+        or max(row["accuracy"]["value"] for _, row in rows) - min(row["accuracy"]["value"] for _, row in rows)
+        > _LEAST_CHANGE
+    }
+
+
+def _called(series: _Series) -> dict[tuple[str, str, str], str]:
+    pairs = series_names((attack, reference) for attack, reference, _ in series)
+    targets = {target for _, _, target in series}
+    return {key: pairs[key[0], key[1]] + (f" on {key[2]}" if len(targets) > 1 else "") for key in series}
+
+
+def _places(points: Sequence[Row]) -> tuple[list[float], bool]:
+    """Where points stand on the axis, and whether that is a number."""
+    numeric = all("value" in point for point in points)
+    return [point["value"] if numeric else float(number) for number, point in enumerate(points)], numeric
+
+
+def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
+    points = sweep["points"]
+    places, numeric = _places(points)
+    utility = _utility_series(points, lead)
+    figure, panels = blank(height=4.9 if utility else 3.4, rows=2 if utility else 1)
+    told = []
+    for index, (key, name) in enumerate(_called(series).items()):
+        rows = sorted(series[key], key=lambda entry: places[entry[0]])
+        band(panels[0], [(places[number], row["accuracy"]) for number, row in rows], name, index)
+        first, last = rows[0][1]["accuracy"]["value"], rows[-1][1]["accuracy"]["value"]
+        told.append(f"{name} from {rate(first)} to {rate(last)}")
+    panels[0].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    x = sweep["name"].replace("attacks.*.", "")
+    label_axes(panels[0], "" if utility else x, "attack accuracy")
+    for index, (name, entries) in enumerate(utility.items()):
+        band(panels[1], [(places[number], entry) for number, entry in entries], name, index + 4)
+    if utility:
+        label_axes(panels[1], x, "downstream accuracy")
+    if not numeric:
+        panels[-1].set_xticks(places, [point["label"] for point in points], rotation=20, ha="right")
+    elif max(places) > 20 * max(1e-12, min(places)) > 0:
+        panels[-1].set_xscale("log")
+        panels[-1].set_xticks(places, [point["label"] for point in points])
+        panels[-1].minorticks_off()
+    alt = f"Attack accuracy over {x}, first to last: {'; '.join(told)}."
+    return Drawing(png(figure), f"Sweep of {x}", alt)
+
+
+def _utility_series(points: Sequence[Row], lead: Row | None) -> dict[str, list[tuple[int, Row]]]:
+    """Utility of the primary target by probe, where the sweep changes it."""
+    target = lead["target"] if lead else None
+    found: dict[str, list[tuple[int, Row]]] = {}
+    for number, point in enumerate(points):
+        utility = point.get("utility", {}).get(target)
+        for name in [name for name in utility or () if name not in ("n", "ci95")]:
+            entry = {"value": utility[name], "ci95": utility["ci95"][name]}
+            found.setdefault(f"{probe(name)} (n {count(utility['n'])})", []).append((number, entry))
+    return {name: rows for name, rows in found.items() if len({entry["value"] for _, entry in rows}) > 1}
+
+
+def _against_queries(sweep: Row, series: _Series) -> Drawing:
+    figure, (panel,) = blank(height=3.4)
+    told = []
+    for index, (key, name) in enumerate(_called(series).items()):
+        spent = sorted(
+            [
+                (row["queries"]["attack_training"] / len(row["seeds"]), row)
+                for _, row in series[key]
+                if "queries" in row
+            ],
+            key=lambda entry: entry[0],
+        )
+        band(panel, [(queries, row["accuracy"]) for queries, row in spent], name, index)
+        told.append(
+            f"{name} from {rate(spent[0][1]['accuracy']['value'])} to {rate(spent[-1][1]['accuracy']['value'])}"
+        )
+    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    panel.set_xscale("log")
+    label_axes(panel, "queries spent to fit the attack", "attack accuracy")
+    alt = f"Attack accuracy against queries, fewest to most: {'; '.join(told)}."
+    return Drawing(png(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)

@@ -1,0 +1,74 @@
+"""What all figures of a report share: size, colours, axes, and how they become PNG.
+
+Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
+say.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+DPI = 220
+WIDTH, HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
+BLACK = COLOURS.index("#000000")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: the PNG, a title, and a text that says to those who cannot see it what it shows."""
+
+    png: bytes
+    title: str
+    alt: str
+
+
+def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
+    """An empty figure of one column of panels."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
+    axes = figure.subplots(rows, 1, sharex=rows > 1, squeeze=False)[:, 0].tolist()
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.tick_params(labelsize=8.5, colors="#222222")
+    return figure, axes
+
+
+def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> None:
+    """Name the axes; the legend stands above the panel, or in its lower right where nothing can be drawn."""
+    panel.set_xlabel(x, fontsize=9.5)
+    panel.set_ylabel(y, fontsize=9.5)
+    above = {"loc": "lower left", "bbox_to_anchor": (-0.1, 1.0), "ncols": 2, "frameon": False, "borderaxespad": 0.1}
+    place = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"} if legend_inside else above
+    panel.legend(**place, fontsize=7.8, handlelength=2.6, columnspacing=1.2)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: str, index: int) -> None:
+    """A line through estimates with their intervals as a band; ``index`` picks colour and style."""
+    places = [place for place, _ in points]
+    colour = COLOURS[index % len(COLOURS)]
+    low, high = zip(*(entry["ci95"] for _, entry in points), strict=True)
+    panel.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+    style = {"color": colour, "linestyle": STYLES[index % len(STYLES)], "marker": "o", "markersize": 3.5}
+    panel.plot(places, [entry["value"] for _, entry in points], linewidth=1.6, label=name, **style)
+
+
+def file_name(name: str) -> str:
+    """A name fit for a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)
