@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features import asked, compute, consumes, queries_per_image
-from mi_core.features.part_energy import global_and_parts, parse_parts
+from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
 
 

@@ -12,7 +12,7 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder, digest
-from pipelines.attack import (
+from pipelines.attack_config import (
     ANCHOR_ROLE,
     ATTACK_CONFIGS,
     BANK_ROLE,
@@ -30,7 +30,7 @@ from pipelines.attack import (
     ValidityConfig,
     each_attack,
 )
-from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig
+from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig, spell_out
 from pipelines.errors import UserError
 from pipelines.extract import BudgetConfig
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
@@ -67,7 +67,7 @@ class RunConfig(BaseModel):
     @field_validator("encoders", mode="before")
     @classmethod
     def _inherit(cls, value: Any) -> Any:
-        return _resolve_likes(value) if isinstance(value, dict) else value
+        return spell_out(value) if isinstance(value, dict) else value
 
     @field_validator("attacks", mode="before")
     @classmethod
@@ -353,33 +353,6 @@ class RunConfig(BaseModel):
             for (encoder, outputs), by_recipe in wanted.items()
             for recipe, by_role in _joined(by_recipe).items()
         )
-
-
-def _resolve_likes(encoders: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``like: other`` by the settings of the other encoder, overridden by the own ones."""
-
-    def resolve(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
-        if name not in encoders or not isinstance(encoders[name], dict):
-            raise ValueError(f"like = {name!r}, allowed: {', '.join(encoders)}")
-        if name in trail:
-            raise ValueError(f"like goes in a circle: {' -> '.join((*trail, name))}")
-        own = {key: value for key, value in encoders[name].items() if key != "like"}
-        model = encoders[name].get("like")
-        return own if model is None else {**resolve(model, (*trail, name)), **own}
-
-    resolved = {name: resolve(name, ()) for name in encoders}
-    return {name: settings for family, whole in resolved.items() for name, settings in _halves(family, whole)}
-
-
-def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """``halves: N`` stands for N encoders ``family-0`` ..., each trained on a random half of the same samples."""
-    if "halves" not in settings:
-        return [(family, settings)]
-    count = settings["halves"]
-    if not isinstance(count, int) or count < 2 or count % 2:
-        raise ValueError(f"{family}.halves = {count!r}, allowed: an even number")
-    own = {key: value for key, value in settings.items() if key != "halves"}
-    return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]
 
 
 def _joined(by_recipe: dict[str, dict[str, set[str]]]) -> dict[str, dict[str, set[str]]]:

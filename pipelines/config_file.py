@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pipelines import storage
-from pipelines.attack import ATTACK_CONFIGS
+from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
 from pipelines.encoders import TAGS, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError

@@ -14,10 +14,6 @@ from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report import (
-    AttackScores,
-    FigureData,
-    LossCurve,
-    StatisticCurve,
     draw_figures,
     pool_seeds,
     render_html,
@@ -28,10 +24,12 @@ from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import storage
 from pipelines.adopt import consistency_in_words
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig, Task, blind_path, tasks
+from pipelines.attack import Task, blind_path, tasks
+from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
+from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.layers import count_queries, rejected_samples
 from pipelines.results import results_table, sweeps
 from pipelines.splits import Splits
@@ -57,7 +55,7 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     started = time.perf_counter()
     report = gather(config, folder) | sweeps(swept, folder)
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
-    figures = draw_figures(report, _figure_data(config, folder))
+    figures = draw_figures(report, figure_data(config, folder))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
     report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
@@ -101,17 +99,9 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
 
 
-def _result(task: Task) -> dict[str, Any]:
-    path = f"{task.folder.attack(task.name)}/result.json"
-    if not storage.exists(path):
-        raise UserError(f"{path} is missing; run the attack stage first")
-    result: dict[str, Any] = storage.read_json(path)
-    return result
-
-
 def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     for task in tasks(config, folder):
-        result = _result(task)
+        result = result_of(task)
         if "not_applicable" in result:
             if _is_primary(config, task):
                 raise UserError(
@@ -145,24 +135,9 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
     return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
 
 
-def settings_of(config: RunConfig, attack: AttackConfig) -> str:
-    """What tells an attack from the others of its name, target and reference; empty if there are none."""
-    same = [one for one in config.attacks if _entry(one) == _entry(attack)]
-    values = [one.model_dump(mode="json") for one in same]
-    return ", ".join(
-        f"{name} = {value}"
-        for name, value in attack.model_dump(mode="json").items()
-        if any(other[name] != value for other in values)
-    )
-
-
-def _entry(attack: AttackConfig) -> tuple[str, str, str]:
-    return attack.attack, attack.target, attack.reference
-
-
 def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     for task in tasks(config, folder):
-        result = _result(task)
+        result = result_of(task)
         if "not_applicable" in result:
             settings = settings_of(config, task.attack)
             yield {
@@ -365,59 +340,6 @@ def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
     outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
     return [*missing, *outputs, "defenses"]
-
-
-def _figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
-    scores, losses = [], []
-    for seed in config.seeds:
-        place = folder.seed(seed)
-        for task in tasks(config, place):
-            if "not_applicable" in _result(task):
-                continue
-            if task.epoch != config.encoders[task.attack.target].kept_epochs[-1]:
-                continue
-            table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
-            scores.append(
-                AttackScores(
-                    attack=task.attack.attack,
-                    target=task.attack.target,
-                    output=task.output,
-                    reference=", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack)))),
-                    seed=seed,
-                    score=np.asarray(table["score"]),
-                    member=np.asarray(table["member"]),
-                    threshold=_result(task)["metrics"]["threshold"],
-                    statistic=np.asarray(table["statistic"]) if "statistic" in table.column_names else None,
-                )
-            )
-        for name in config.encoders:
-            loss = np.array(describe(place, name).description["losses"])
-            if not len(loss):
-                continue
-            losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
-    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)))
-
-
-def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve]:
-    """Means of what attacks read by checkpoint; one curve per statistic, target, output and seed."""
-    found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
-    for seed in config.seeds:
-        place = folder.seed(seed)
-        for task in tasks(config, place):
-            path = f"{place.attack(task.name)}/scores.parquet"
-            if len(config.encoders[task.attack.target].kept_epochs) < 2 or not storage.exists(path):
-                continue
-            table = storage.read_table(path)
-            if "statistic" not in table.column_names:
-                continue
-            values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
-            name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
-            points = found.setdefault((name, task.attack.target, task.output, seed), [])
-            if task.epoch not in [epoch for epoch, _, _ in points]:
-                points.append((task.epoch, float(values[member].mean()), float(values[~member].mean())))
-    for (name, target, output, seed), points in found.items():
-        epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
-        yield StatisticCurve(name, target, output, seed, epoch, inside, outside)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
-from pipelines.attack import ATTACK_CONFIGS, each_attack
+from pipelines.attack_config import ATTACK_CONFIGS, each_attack
 from pipelines.config import RunConfig
 from pipelines.errors import UserError
 

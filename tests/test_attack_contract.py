@@ -11,20 +11,26 @@ import torch
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
-from mi_core.checks import ConfigError, NumericError
+from mi_core.attacks.lira import shadow_row
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes, parse_need
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
 VIEWS = 10
 PAIRS = VIEWS * (VIEWS - 1) // 2
+WIDTH = 8
+SHADOWS = 4
+ANCHORS = np.random.default_rng(99).normal(0, 1, (20, WIDTH))
 
 
 def make(name: str, seed: int = 0) -> Attack:
     """The attack, with shorter training where it trains."""
     method = ATTACKS[name]
     names = {field.name for field in fields(method.Parameters)}
-    short = {key: value for key, value in {"epochs": 15, "learning_rate": 1e-3}.items() if key in names}
+    wanted = {"epochs": 60 if name == "sd-mi" else 15, "learning_rate": 1e-3}
+    short = {key: value for key, value in wanted.items() if key in names}
     return method(method.Parameters(**short), seed=seed)
 
 
@@ -33,14 +39,52 @@ def plant(needs: tuple[str, ...], count: int, leak: float, seed: int) -> tuple[F
     generator = np.random.default_rng(seed)
     member = generator.permutation(count) < count // 2
     level = generator.normal(0, 1, count) + leak * member
-    values = {}
+    ids = np.array([f"pool/{row}" for row in range(count)])
+    return Features(ids, values_at(level, needs, generator), ANCHORS), member
+
+
+def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """What an encoder could return of samples that stand at these levels."""
+    count, values = len(level), {}
     for need in needs:
-        if consumes(need) == "views":
-            noise = generator.normal(0, 0.5, (count, PAIRS))
-            values[need] = np.tanh(0.5 + 0.05 * (level[:, None] + noise)).astype(np.float32)
+        width = {"views": PAIRS, "patches": 8, "parts": 256}.get(consumes(need))
+        if width is not None:
+            noise = generator.normal(0, 0.5, (count, width))
+            values[need] = np.tanh(0.5 + 0.05 * (level[:, None] + noise))
+        elif need == "caption:cosine":
+            values[need] = np.tanh(0.3 + 0.05 * level)
+        elif "embedding" in need:
+            values[need] = generator.normal(0, 1, (count, WIDTH))
+            if len(needs) == 1 or "caption:cosine" in needs:  # elsewhere it says how hard a sample is, not whose it is
+                values[need][:, 0] = level
         else:
-            values[need] = (10 + 0.3 * level).astype(np.float32)
-    return Features(np.array([f"pool/{row}" for row in range(count)]), values), member
+            values[need] = 10 + 0.3 * level
+    return {need: array.astype(np.float32) for need, array in values.items()}
+
+
+def reference_and_target(
+    name: str, counts: tuple[int, int], leak: float, seed: int
+) -> tuple[LabelledFeatures, Features, np.ndarray]:
+    """What an attack is fitted on, and the samples it is judged on with the truth."""
+    needs = make(name).needs
+    if "shadows" not in ATTACKS[name].reference:
+        features, member = plant(needs, counts[1], leak, seed + 1)
+        return LabelledFeatures(*plant(needs, counts[0], leak, seed)), features, member
+    generator = np.random.default_rng(seed)
+    hardness = generator.normal(0, 3, counts[1])  # told only by shadows that saw the same sample
+
+    def seen(member: np.ndarray, ids: list[str]) -> Features:
+        level = hardness + leak * member + generator.normal(0, 1, counts[1])
+        return Features(np.array(ids), values_at(level, needs, generator))
+
+    samples = [f"pool/{row}" for row in range(counts[1])]
+    halves = [generator.permutation(counts[1]) % 2 == 0 for _ in range(SHADOWS // 2)]
+    inside = [side for half in halves for side in (half, ~half)]
+    parts = [seen(side, [shadow_row(one, f"s-{k}") for one in samples]) for k, side in enumerate(inside)]
+    joined = {need: np.concatenate([part.values[need] for part in parts]) for need in needs}
+    reference = LabelledFeatures(Features(np.concatenate([part.ids for part in parts]), joined), np.concatenate(inside))
+    member = generator.permutation(counts[1]) % 2 == 0
+    return reference, seen(member, samples), member
 
 
 @pytest.fixture(params=sorted(ATTACKS))
@@ -54,7 +98,8 @@ def test_it_says_what_it_is(name: str) -> None:
     assert method.threat_model
     assert method.source
     assert method.reference
-    assert method.reference <= {"shadow", "shadows", "known", "nonmembers"}
+    assert method.reference <= {"shadow", "shadows", "known", "nonmembers", "unlabelled"}
+    assert set(method.outputs or ()) <= set(OUTPUTS)
     assert is_dataclass(method.Parameters)
     made = method()
     for need in made.needs:
@@ -64,8 +109,8 @@ def test_it_says_what_it_is(name: str) -> None:
 
 def test_a_planted_leak_is_found_with_the_right_sign(name: str) -> None:
     attack = make(name)
-    attack.fit(LabelledFeatures(*plant(attack.needs, 400, 3.0, 1)))
-    features, member = plant(attack.needs, 600, 3.0, 2)
+    reference, features, member = reference_and_target(name, (400, 600), 3.0, 1)
+    attack.fit(reference)
     scores = attack.score(features)
     assert auc(scores, member).value > 0.95
     assert auc(-scores, member).value < 0.05
@@ -74,15 +119,14 @@ def test_a_planted_leak_is_found_with_the_right_sign(name: str) -> None:
 
 def test_no_leak_gives_no_signal(name: str) -> None:
     attack = make(name)
-    attack.fit(LabelledFeatures(*plant(attack.needs, 400, 0.0, 3)))
-    features, member = plant(attack.needs, 2000, 0.0, 4)
+    reference, features, member = reference_and_target(name, (400, 2000), 0.0, 3)
+    attack.fit(reference)
     estimate = auc(attack.score(features), member)
     assert estimate.low <= 0.5 <= estimate.high
 
 
 def test_same_seed_same_scores_and_state_restores(name: str) -> None:
-    reference = LabelledFeatures(*plant(make(name).needs, 200, 1.0, 5))
-    features, _ = plant(make(name).needs, 100, 1.0, 6)
+    reference, features, _ = reference_and_target(name, (200, 100), 1.0, 5)
     first, second = make(name, seed=7), make(name, seed=7)
     torch.manual_seed(1)
     first.fit(reference)
@@ -97,8 +141,7 @@ def test_same_seed_same_scores_and_state_restores(name: str) -> None:
 
 def test_scores_follow_the_samples_and_leave_them_alone(name: str) -> None:
     attack = make(name)
-    reference = LabelledFeatures(*plant(attack.needs, 200, 1.0, 8))
-    features, _ = plant(attack.needs, 100, 1.0, 9)
+    reference, features, _ = reference_and_target(name, (200, 100), 1.0, 8)
     before = copy.deepcopy((reference.features.values, features.values))
     attack.fit(reference)
     scores = attack.score(features)
@@ -122,6 +165,55 @@ def test_mistakes_are_named(name: str) -> None:
         attack.fit(LabelledFeatures(Features(features.ids, {"other": np.zeros(40)}), member))
     with pytest.raises(ConfigError, match="takes .*Parameters"):
         ATTACKS[name](object())
+    if ATTACKS[name].anchored:
+        with pytest.raises(ConfigError, match=f"{name} needs anchors"):
+            attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
     broken = {need: np.full_like(values, np.nan) for need, values in features.values.items()}
     with pytest.raises(NumericError, match="pool/0"):
         Features(features.ids, broken)
+
+
+def test_constant_features_are_refused_or_give_equal_scores(name: str) -> None:
+    """No division by zero: an encoder that returns the same for everything tells nothing, and no score pretends it."""
+    attack = make(name)
+    reference, features, _ = reference_and_target(name, (200, 100), 1.0, 11)
+
+    def flat(given: Features) -> Features:
+        values = {need: np.broadcast_to(array[:1] * 0 + 0.5, array.shape) for need, array in given.values.items()}
+        return Features(given.ids, values, given.anchors)
+
+    try:
+        attack.fit(LabelledFeatures(flat(reference.features), reference.member))
+    except NumericError as refused:
+        assert "lpla" in str(refused)  # normalised embeddings: their length tells nothing
+        return
+    scores = attack.score(flat(features))
+    assert np.isfinite(scores).all()
+    assert np.ptp(scores) < 1e-5
+
+
+def test_a_missing_side_is_named(name: str) -> None:
+    attack = make(name)
+    reference, _, _ = reference_and_target(name, (80, 20), 1.0, 12)
+    outside = ~reference.member
+    if "nonmembers" in ATTACKS[name].reference:
+        attack.fit(LabelledFeatures(reference.features.take(outside), reference.member[outside]))  # it needs no members
+    else:
+        with pytest.raises(
+            ShapeError, match=f"{name} needs members too, the reference has {outside.sum()} non-members"
+        ):
+            attack.fit(LabelledFeatures(reference.features.take(outside), reference.member[outside]))
+    with pytest.raises(ShapeError, match="a reference needs non-members"):
+        LabelledFeatures(reference.features.take(~outside), reference.member[~outside])
+
+
+def test_two_of_each_side_suffice_or_the_number_needed_is_named(name: str) -> None:
+    attack = make(name)
+    reference, features, _ = reference_and_target(name, (4, 4), 1.0, 13)
+    try:
+        attack.fit(reference)
+    except NumericError as refused:
+        assert "needs" in str(refused)
+        assert "got 2" in str(refused)
+        return
+    assert np.isfinite(attack.score(features)).all()

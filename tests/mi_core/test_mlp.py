@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,12 +17,12 @@ def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return inputs, inputs[:, 0] * inputs[:, 1] > 0  # no linear rule
 
 
-def settings(**changes: float) -> dict[str, float]:
-    return {"learning_rate": 1e-2, "epochs": 60, "batch_size": 32, "seed": 0} | changes
+def training(**changes: Any) -> mlp.Training:
+    return mlp.Training(**{"learning_rate": 1e-2, "epochs": 60, "batch_size": 32} | changes)
 
 
 def test_it_learns_what_a_line_cannot() -> None:
-    network = mlp.fit(lambda: mlp.layers(2, 32, 1), *data(), **settings())  # type: ignore[arg-type]
+    network = mlp.fit(lambda: mlp.layers(2, 32, 1), *data(), training(), seed=0)
     inputs, targets = data(1)
     assert ((mlp.predict(network, inputs) > 0) == targets).mean() > 0.9
     np.testing.assert_allclose(mlp.predict(network, inputs, batch_size=7), mlp.predict(network, inputs), atol=1e-5)
@@ -30,7 +32,8 @@ def test_the_seed_decides_and_the_global_state_is_left_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    nets = [mlp.fit(lambda: mlp.layers(2, 8, 1), *data(), **settings(epochs=1, seed=s)) for s in (0, 0, 1)]  # type: ignore[arg-type]
+    dropping = lambda: torch.nn.Sequential(torch.nn.Dropout(0.5), mlp.layers(2, 8, 1))  # noqa: E731
+    nets = [mlp.fit(dropping, *data(), training(epochs=1), seed=s) for s in (0, 0, 1)]
     assert torch.equal(torch.rand(1), expected)
     scores = [mlp.predict(net, data()[0]) for net in nets]
     assert np.array_equal(scores[0], scores[1])
@@ -43,9 +46,68 @@ def test_layers_end_without_relu() -> None:
 
 def test_bad_settings() -> None:
     with pytest.raises(ConfigError, match="learning_rate = 0"):
-        mlp.fit(lambda: mlp.layers(2, 1), *data(), **settings(learning_rate=0))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="epochs = 0 and batch_size"):
-        mlp.fit(lambda: mlp.layers(2, 1), *data(), **settings(epochs=0))  # type: ignore[arg-type]
+        training(learning_rate=0)
+    with pytest.raises(ConfigError, match="epochs = 0"):
+        training(epochs=0)
+    with pytest.raises(ConfigError, match="optimizer = 'lion', allowed: adam, sgd"):
+        training(optimizer="lion")
     inputs, targets = data()
     with pytest.raises(NumericError, match="lower its learning_rate"):
-        mlp.fit(lambda: mlp.layers(2, 1), np.full_like(inputs, np.inf), targets, **settings())  # type: ignore[arg-type]
+        mlp.fit(lambda: mlp.layers(2, 1), np.full_like(inputs, np.inf), targets, training(), seed=0)
+
+
+def test_full_batch_gradient_descent_by_hand() -> None:
+    inputs, targets = data()
+    chosen = training(optimizer="sgd", batch_size=0, epochs=3, learning_rate=0.5, halve_every=2, weight_decay=0.1)
+    network = mlp.fit(lambda: mlp.layers(2, 1), inputs, targets, chosen, seed=3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        layer = torch.nn.Linear(2, 1)
+    weight, bias = (part.detach().double() for part in (layer.weight[0], layer.bias))
+    x, y = torch.from_numpy(inputs).double(), torch.from_numpy(targets).double()
+    for rate in (0.5, 0.5, 0.25):
+        error = torch.sigmoid(x @ weight + bias) - y
+        weight, bias = (
+            weight - rate * ((error[:, None] * x).mean(0) + 0.1 * weight),
+            bias - rate * (error.mean() + 0.1 * bias),
+        )
+    torch.testing.assert_close(network[0].weight[0].double(), weight, atol=1e-5, rtol=0)  # type: ignore[index]
+    torch.testing.assert_close(network[0].bias.double(), bias, atol=1e-5, rtol=0)  # type: ignore[index]
+
+
+def test_clipping_bounds_the_step() -> None:
+    inputs, targets = data()
+    free, bound = (
+        mlp.fit(
+            lambda: mlp.layers(2, 1),
+            inputs * 100,
+            targets,
+            training(optimizer="sgd", batch_size=0, epochs=1, learning_rate=1.0, clip=clip),
+            seed=0,
+        )
+        for clip in (None, 1e-3)
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        start = torch.nn.Linear(2, 1)
+    moved = [float((net[0].weight - start.weight).detach().norm()) for net in (free, bound)]  # type: ignore[index]
+    assert moved[0] > 0.1 > 1e-3 >= moved[1] > 0
+
+
+def test_a_loss_of_ones_own() -> None:
+    inputs, _ = data()
+    wanted = inputs[:, 0] * 3 + 1
+    squared = lambda outputs, targets: (outputs - targets).square().mean()  # noqa: E731
+    network = mlp.fit(lambda: mlp.layers(2, 1), inputs, wanted, training(learning_rate=0.05), seed=0, loss=squared)
+    np.testing.assert_allclose(mlp.predict(network, inputs), wanted, atol=1e-2)
+
+
+def test_standardisation_survives_constants_and_weights_come_back() -> None:
+    values = np.array([[1.0, 5.0], [3.0, 5.0]])
+    scale = mlp.standardisation(values)
+    assert mlp.standardised(values, scale).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    whole = mlp.standardisation(values, axis=None)
+    assert whole["mean"] == 3.5
+    network = mlp.layers(2, 3, 1)
+    again = mlp.restored(mlp.layers(2, 3, 1), mlp.weights(network))
+    assert torch.equal(again[0].weight, network[0].weight)  # type: ignore[index]

@@ -104,11 +104,8 @@ def test_two_views_and_constant_similarities_are_enough() -> None:
 def test_metrics_and_settings() -> None:
     assert EncoderMIThreshold(ThresholdParameters("euclidean")).needs == ("pairwise:euclidean",)
     assert EncoderMIVector().queries_per_sample(10) == 10
-    assert (NetworkParameters().hidden, NetworkParameters().learning_rate, NetworkParameters().epochs) == (
-        256,
-        1e-4,
-        300,
-    )
+    training = EncoderMIVector()._training()
+    assert (NetworkParameters().hidden, training.learning_rate, training.epochs) == (256, 1e-4, 300)
     with pytest.raises(ConfigError, match="metric = 'dot'"):
         ThresholdParameters("dot")
     with pytest.raises(ConfigError, match="learning_rate = 0"):

@@ -15,7 +15,9 @@ from mi_core.report.figures import _rate_at
 
 def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing]) -> None:
     attacks = ("encodermi-t", "encodermi-v", "encodermi-s", "lpla")
-    expected = {f"roc-{output}" for output in ("projection", "backbone")} | {"loss", "early-stopping"}
+    outputs = ("projection", "backbone")
+    expected = {f"{kind}-{output}" for kind in ("roc", "precision-recall") for output in outputs}
+    expected |= {"loss", "early-stopping"}
     expected |= {f"scores-{output}-{attack}" for output in ("projection", "backbone") for attack in attacks}
     assert set(drawings) == expected
     for drawing in drawings.values():

@@ -1,0 +1,115 @@
+"""The attacks section of a config: which attack, on which encoder, fitted on what; and the roles that attacks name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from itertools import product
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from mi_core.attacks import ATTACKS
+from mi_core.attacks.base import Attack
+from mi_core.checks import check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.features import consumes
+from pipelines.methods import build
+
+KNOWN, NONMEMBERS, UNLABELLED = "known", "nonmembers", "unlabelled"
+SHADOW, SHADOWS = "shadow", "shadows"
+TARGET_ROLES = ("target-member", "target-nonmember")
+CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
+BANK_ROLE = "downstream-train"
+SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
+KNOWN_ROLES = ("known-member", "known-nonmember")
+ANCHOR_ROLE = "anchor"
+UNLABELLED_ROLE = "unlabelled"
+
+
+class AttackConfig(BaseModel):
+    """One attack on one encoder; the fields of the method's own parameters stand beside these."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attack: str
+    target: str = Field(default="target", description="encoder attacked")
+    reference: str = Field(
+        default="shadow",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled",
+    )
+    views: int | None = Field(
+        default=None, ge=2, description="views it uses, of those of queries.views the first; default: all"
+    )
+    outputs: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
+    )
+    reference_count: int | None = Field(
+        default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
+    )
+
+    def method(self) -> type[Attack]:
+        """The attack's class."""
+        return ATTACKS[self.attack]
+
+    def parameters(self) -> Any:
+        """The attack's own parameters."""
+        own = {name: value for name, value in self.model_dump().items() if name not in AttackConfig.model_fields}
+        return build(self.method().Parameters, own)
+
+    def needs(self) -> tuple[str, ...]:
+        """Membership features the attack consumes."""
+        return tuple(self.method()(self.parameters()).needs)
+
+    @property
+    def draws_views(self) -> bool:
+        """Whether it is fed by augmented views."""
+        return any(consumes(need) == "views" for need in self.needs())
+
+    @model_validator(mode="after")
+    def _check(self) -> AttackConfig:
+        for output in self.outputs or ():
+            check_choice("outputs", output, self.method().outputs or OUTPUTS)
+        if self.views is not None and not self.draws_views:
+            raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
+        fixed = self.reference in (KNOWN, NONMEMBERS, UNLABELLED)
+        kinds = {self.reference} if fixed else {SHADOW, SHADOWS}  # which of the two, the encoders tell
+        if not kinds & self.method().reference:
+            fits = " or ".join(sorted(self.method().reference))
+            raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
+        self.parameters()
+        return self
+
+
+def _attack_model(name: str) -> type[AttackConfig]:
+    own: dict[str, Any] = {"attack": (Literal[name], name)}
+    own |= {
+        field.name: (field.type, field.default if field.default is not MISSING else ...)
+        for field in fields(ATTACKS[name].Parameters)
+    }
+    model: type[AttackConfig] = create_model(f"{name}-config", __base__=AttackConfig, __module__=__name__, **own)
+    return model
+
+
+def each_attack(entries: Sequence[Any]) -> list[Any]:
+    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
+    spelled = []
+    for entry in entries:
+        lists = ("attack", "target", "reference")
+        named = [name for name in lists if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
+        for values in product(*(entry[name] for name in named)):
+            spelled.append({**entry, **dict(zip(named, values, strict=True))} if named else entry)
+    return spelled
+
+
+ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}
+
+
+class ValidityConfig(BaseModel):
+    """Which result the verdict rests on and what it is compared with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
+    output: str | None = Field(default=None, description="primary output; default: the first of queries.outputs")
+    control: str | None = Field(default=None, description="encoder that saw neither group; default: the reference")

@@ -1,0 +1,101 @@
+"""The arrays behind a report's figures, read from the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mi_core.report import AttackScores, FigureData, LossCurve, StatisticCurve
+from pipelines import storage
+from pipelines.artifacts import RunFolder
+from pipelines.attack import Task, tasks
+from pipelines.attack_config import AttackConfig
+from pipelines.encoders import describe
+from pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+
+def result_of(task: Task) -> dict[str, Any]:
+    """What an attack found.
+
+    Raises:
+        UserError: it has not run.
+    """
+    path = f"{task.folder.attack(task.name)}/result.json"
+    if not storage.exists(path):
+        raise UserError(f"{path} is missing; run the attack stage first")
+    result: dict[str, Any] = storage.read_json(path)
+    return result
+
+
+def settings_of(config: RunConfig, attack: AttackConfig) -> str:
+    """What tells an attack from the others of its name, target and reference; empty if there are none."""
+    same = [one for one in config.attacks if _entry(one) == _entry(attack)]
+    values = [one.model_dump(mode="json") for one in same]
+    return ", ".join(
+        f"{name} = {value}"
+        for name, value in attack.model_dump(mode="json").items()
+        if any(other[name] != value for other in values)
+    )
+
+
+def _entry(attack: AttackConfig) -> tuple[str, str, str]:
+    return attack.attack, attack.target, attack.reference
+
+
+def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
+    """Scores at the last checkpoint, means by checkpoint, and training losses."""
+    scores, losses = [], []
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            if "not_applicable" in result_of(task):
+                continue
+            if task.epoch != config.encoders[task.attack.target].kept_epochs[-1]:
+                continue
+            table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
+            scores.append(
+                AttackScores(
+                    attack=task.attack.attack,
+                    target=task.attack.target,
+                    output=task.output,
+                    reference=", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack)))),
+                    seed=seed,
+                    score=np.asarray(table["score"]),
+                    member=np.asarray(table["member"]),
+                    threshold=result_of(task)["metrics"]["threshold"],
+                    statistic=np.asarray(table["statistic"]) if "statistic" in table.column_names else None,
+                )
+            )
+        for name in config.encoders:
+            loss = np.array(describe(place, name).description["losses"])
+            if not len(loss):
+                continue
+            losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
+    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)))
+
+
+def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve]:
+    """Means of what attacks read by checkpoint; one curve per statistic, target, output and seed."""
+    found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            path = f"{place.attack(task.name)}/scores.parquet"
+            if len(config.encoders[task.attack.target].kept_epochs) < 2 or not storage.exists(path):
+                continue
+            table = storage.read_table(path)
+            if "statistic" not in table.column_names:
+                continue
+            values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
+            name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
+            points = found.setdefault((name, task.attack.target, task.output, seed), [])
+            if task.epoch not in [epoch for epoch, _, _ in points]:
+                points.append((task.epoch, float(values[member].mean()), float(values[~member].mean())))
+    for (name, target, output, seed), points in found.items():
+        epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
+        yield StatisticCurve(name, target, output, seed, epoch, inside, outside)
