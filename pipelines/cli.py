@@ -93,12 +93,28 @@ def bench_train(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
 ) -> None:
     """The whole training loop against a PIL DataLoader, lightly and the bare step of the network."""
-    from pipelines.bench import train
+    from pipelines.bench import save, train
 
     result = train.run(case or (), data=data, threads=threads)
     output.print(train.table(result))
     if json is not None:
-        train.save(result, json)
+        save(result, json)
+
+
+@bench_app.command("attacks")
+def bench_attacks(
+    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
+    attack: Annotated[list[str] | None, typer.Option("--attack", help="encodermi-t, lpla, ...; repeat.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=200, help="Samples to fit on, and to score.")] = 20_000,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
+) -> None:
+    """What fitting and scoring each attack costs; the epochs of networks are measured one by one and multiplied."""
+    from pipelines.bench import attacks, save
+
+    result = attacks.run(attack or (), samples=samples, threads=threads)
+    output.print(attacks.table(result))
+    if json is not None:
+        save(result, json)
 
 
 @app.command()

@@ -71,7 +71,7 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
     plain = {section: value for section, value in raw.items() if section != "sweep"}
     try:
         base = RunConfig(**plain)
-        return expand(base, plain, raw.get("sweep", {}))
+        return expand(base, plain, raw.get("sweep", {}), _one_line)
     except ValidationError as error:
         raise UserError(f"{origin}: {_one_line(error)}") from error
     except ValueError as error:

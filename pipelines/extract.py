@@ -34,6 +34,7 @@ from pipelines.layers import (
     ATTEMPTS,
     ShardJob,
     count_queries,
+    inherit_layers,
     rejected_samples,
     remaining,
     sample_table,
@@ -95,7 +96,12 @@ def run(runs: Sequence[Run]) -> None:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
             any more, more samples than allowed were rejected, or the queries exceed the budget.
     """
-    jobs = [job for config, folder in runs for job in _jobs(config, folder)]
+    jobs = []
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            others = [before.seed(seed) for of_run, before in runs[:number] if seed in of_run.seeds]
+            inherit_layers(folder.seed(seed), others, list(config.encoders))
+        jobs += _jobs(config, folder)
     first: dict[str, ShardJob] = {}
     for job in jobs:
         first.setdefault(job.identity, job)

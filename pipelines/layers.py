@@ -304,7 +304,7 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
         config.data.decoder().digest(),
         folder.seed,
     )
-    path = f"{folder.path}/features/{demand.encoder}/layers.json"
+    path = _layers_path(folder, demand.encoder)
     recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
     mine = [entry for entry in recorded if entry["base"] == base]
     if plan:
@@ -313,6 +313,33 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
             storage.write_json(path, recorded + new)
         mine += new
     return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
+
+
+def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
+    """Plan on from what other runs of the same seed have planned for the same samples, so that it can be shared."""
+    splits = Splits.load(folder.path)
+    for encoder in encoders:
+        path = _layers_path(folder, encoder)
+        recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+        new: list[dict[str, Any]] = []
+        for other in others:
+            theirs = _layers_path(other, encoder)
+            if other == folder or not storage.exists(theirs):
+                continue
+            known = Splits.load(other.path)
+            for entry in storage.read_json(theirs):
+                same = all(
+                    role in splits.roles and splits.role_digest(role) == known.role_digest(role)
+                    for role in entry["roles"]
+                )
+                if same and entry not in recorded and entry not in new:
+                    new.append(entry)
+        if new:
+            storage.write_json(path, recorded + new)
+
+
+def _layers_path(folder: SeedFolder, encoder: str) -> str:
+    return f"{folder.path}/features/{encoder}/layers.json"
 
 
 def _missing(demand: Demand, layers: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:

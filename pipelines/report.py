@@ -32,6 +32,7 @@ from pipelines.errors import UserError
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.layers import count_queries, rejected_samples
 from pipelines.results import results_table, sweeps
+from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.utility import utility_path
 
@@ -53,7 +54,8 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
         UserError: a stage before has not finished.
     """
     started = time.perf_counter()
-    report = gather(config, folder) | sweeps(swept, folder)
+    report = gather(config, folder)
+    report |= sweeps(swept, folder, report)
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
     figures = draw_figures(report, figure_data(config, folder))
     for name, drawing in figures.items():
@@ -307,6 +309,12 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         caveats.append("One seed: the spread over splits and training runs is not known.")
     if any(not config.shadows(attack) for attack in config.attacks):
         caveats.append("Attacks fitted on known samples of the target were judged on the other images only.")
+    noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
+    if any(noisy & set(config.reference_roles(attack)) for attack in config.attacks):
+        caveats.append(
+            "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
+            "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
+        )
     for name in config.encoders:
         found = describe(folder.seed(config.seeds[0]), name).description
         templated = found.get("templated_captions", 0)
@@ -332,6 +340,12 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "were not chosen among and are not corrected for multiple comparisons."
         )
     return caveats
+
+
+def _is_noise(config: RunConfig, source: str) -> bool:
+    parent = config.data.roles.get(source)
+    name = source if parent is None else parent.source_name
+    return config.data.sources[name].kind == NOISE
 
 
 def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:

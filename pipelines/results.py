@@ -20,11 +20,17 @@ _WORDS = ("attack", "target", "output", "reference", "shadow", "settings", "epoc
 _KNOWLEDGE = ("distribution", "architecture", "algorithm")
 
 
-def sweeps(points: Sequence[Point], folder: RunFolder) -> dict[str, Any]:
-    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself."""
+def sweeps(points: Sequence[Point], folder: RunFolder, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself.
+
+    Args:
+        points: of all sweeps.
+        folder: of the run.
+        own: its report.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for point in points:
-        report = storage.read_json(f"{point.folder.path}/report.json")
+        report = own if point.folder == folder else storage.read_json(f"{point.folder.path}/report.json")
         entry: dict[str, Any] = {"label": point.label, "rows": final_rows(pooled_rows(report))}
         if point.value is not None:
             entry["value"] = point.value

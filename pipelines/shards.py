@@ -22,8 +22,9 @@ from mi_core.images import Decoder, image_info
 from pipelines import storage
 from pipelines.console import bars, say
 from pipelines.errors import UserError
+from pipelines.paths import expand
 from pipelines.scan import Rejection, usable
-from pipelines.sources import KINDS, TORCHVISION, Problem, Sample, SourceConfig, expand
+from pipelines.sources import KINDS, TORCHVISION, Problem, Sample, SourceConfig
 
 MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard

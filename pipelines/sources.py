@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,16 +17,20 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mi_core.checks import check_choice, check_range
 from mi_core.images import encode_png
 from pipelines import storage
 from pipelines.errors import UserError
+from pipelines.methods import build
+from pipelines.paths import expand
 from pipelines.tarstream import TarError, read_members
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 SLICE = 1024  # samples per item of a source that has no shards
 TORCHVISION = "torchvision:"
+NOISE = "noise"
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,13 @@ class SourceConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str = Field(description="digits, imagefolder, shards, or torchvision:<Name>")
+    kind: str = Field(description="digits, imagefolder, shards, noise, or torchvision:<Name>")
     path: str | tuple[str, ...] | None = Field(
         default=None, description="folder; or tars: paths, {000..009} ranges, globs, URIs"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="arguments of a torchvision data set")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of a torchvision data set, or of noise: see NoiseOptions"
+    )
 
     @field_validator("kind")
     @classmethod
@@ -90,8 +95,10 @@ class SourceConfig(BaseModel):
     def _has_path(self) -> SourceConfig:
         if self.kind in ("imagefolder", "shards") and not self.path:
             raise ValueError(f"path is missing for a source of kind {self.kind}")
-        if self.options and not self.kind.startswith(TORCHVISION):
-            raise ValueError(f"options are for {TORCHVISION}<Name>, not for {self.kind}")
+        if self.kind == NOISE:
+            _noise_options(self)
+        elif self.options and not self.kind.startswith(TORCHVISION):
+            raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
         return self
 
     def items(self) -> list[Item]:
@@ -161,6 +168,48 @@ def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
     for row in range(item.start, item.stop):
         pixels = np.round(digits.images[row] * (255 / 16)).astype(np.uint8)
         yield Sample(f"{row:04d}", encode_png(pixels), int(digits.target[row]))
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """Images of random pixels (LpLA, AsiaCCS 2025, section 4.2, as non-members that need no data).
+
+    Args:
+        count: how many.
+        size: side in pixels; give data.image_size, or resizing will smooth them.
+        distribution: ``uniform`` over 0 to 255, or ``gaussian`` around the middle with a deviation of 64.
+    """
+
+    count: int
+    size: int
+    distribution: str = "uniform"
+
+    def __post_init__(self) -> None:
+        check_range("options.count", self.count, 1)
+        check_range("options.size", self.size, 1)
+        check_choice("options.distribution", self.distribution, ("uniform", "gaussian"))
+
+
+def _noise_options(source: SourceConfig) -> NoiseOptions:
+    try:
+        return build(NoiseOptions, source.options)
+    except ValidationError as error:
+        raise ValueError(f"options of noise: {error.errors()[0]['loc'][0]} is missing or of a wrong type") from error
+
+
+def _noise_items(source: SourceConfig) -> list[Item]:
+    return _slices(_noise_options(source).count)
+
+
+def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    options = _noise_options(source)
+    shape = (options.size, options.size, 3)
+    for row in range(item.start, item.stop):
+        generator = np.random.default_rng([row, options.size])
+        drawn = generator.integers(0, 256, shape)
+        if options.distribution == "gaussian":
+            drawn = np.clip(np.round(generator.normal(127.5, 64, shape)), 0, 255).astype(np.int64)
+        yield Sample(f"{row:07d}", encode_png(drawn.astype(np.uint8)))
 
 
 def _folder_items(source: SourceConfig) -> list[Item]:
@@ -307,64 +356,8 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
 
 KINDS: dict[str, _Reader] = {
     "digits": _Reader(_digits_items, _digits_scan),
+    NOISE: _Reader(_noise_items, _noise_scan),
     "imagefolder": _Reader(_folder_items, _folder_scan),
     "shards": _Reader(_shard_items, _shard_scan),
 }
 _TORCHVISION_READER = _Reader(_torchvision_items, _torchvision_scan)
-
-
-def expand(pattern: str) -> list[str]:
-    """Paths of the shards that a pattern names: ``{000..009}`` ranges and ``{a,b}`` lists, then globs; URIs alike.
-
-    Raises:
-        UserError: nothing matches, or a named file is not there.
-    """
-    found: list[str] = []
-    for path in expand_braces(pattern):
-        if re.search(r"[*?\[]", path):
-            matches = _glob(path)
-            if not matches:
-                raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
-            found += matches
-        elif storage.is_folder(path):
-            matches = [name for name in storage.list_files(path, recursive=False) if name.endswith(".tar")]
-            if not matches:
-                raise UserError(f"{path} holds no .tar file")
-            found += matches
-        elif storage.exists(path):
-            found.append(storage.absolute(path))
-        else:
-            raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
-    return list(dict.fromkeys(found))
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order.
-
-    Example:
-        >>> expand_braces("x-{08..10}.{a,b}")
-        ['x-08.a', 'x-08.b', 'x-09.a', 'x-09.b', 'x-10.a', 'x-10.b']
-    """
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if numbers:
-        first, last = int(numbers[1]), int(numbers[2])
-        width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
-        choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-    else:
-        choices = match[1].split(",")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [before + choice + rest for choice in choices for rest in expand_braces(after)]
-
-
-def _glob(pattern: str) -> list[str]:
-    import fnmatch
-
-    pattern = storage.absolute(pattern)
-    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    depth = pattern.count("/")
-    return [
-        path for path in storage.list_files(folder) if path.count("/") == depth and fnmatch.fnmatchcase(path, pattern)
-    ]

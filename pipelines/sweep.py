@@ -13,10 +13,12 @@ says the same as the one it came from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ValidationError
 
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
@@ -25,6 +27,7 @@ from pipelines.config import RunConfig
 from pipelines.errors import UserError
 
 LABEL = "label"
+Explain = Callable[[ValidationError], str]
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,17 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
     return found
 
 
-def expand(base: RunConfig, plain: dict[str, Any], sweep: Any) -> RunConfig:
+def expand(base: RunConfig, plain: dict[str, Any], sweep: Any, explain: Explain) -> RunConfig:
     """The run with the points of its sweeps spelled out: the fields of the resolved config that each one changes.
 
     Args:
         base: the run itself.
         plain: the values it was made from, where ``like`` still follows a change of another encoder.
         sweep: the section as written.
+        explain: what is wrong with a config, in one line.
 
     Raises:
-        ValueError: a point that is no valid run, or two points of one label.
+        UserError: a point that is no valid run, or two points of one label.
     """
     if not isinstance(sweep, dict):
         raise UserError(f"sweep is {type(sweep).__name__}, expected fields with lists of values")
@@ -75,7 +79,7 @@ def expand(base: RunConfig, plain: dict[str, Any], sweep: Any) -> RunConfig:
     for name, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"sweep.{name}: a list of values is missing")
-        entries = [_point(name, value, before, plain) for value in values]
+        entries = [_point(name, value, before, plain, explain) for value in values]
         labels = [_slug(entry[LABEL]) for entry in entries]
         if len(set(labels)) < len(labels):
             raise UserError(f"sweep.{name}: two points are called alike: {', '.join(labels)}")
@@ -83,14 +87,14 @@ def expand(base: RunConfig, plain: dict[str, Any], sweep: Any) -> RunConfig:
     return base.model_copy(update={"sweep": found})
 
 
-def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any], explain: Explain) -> dict[str, Any]:
     several = isinstance(value, dict) and LABEL in value
     changes = {field: new for field, new in value.items() if field != LABEL} if several else {name: value}
     label = str(value[LABEL] if several else value)
     try:
         after = RunConfig(**_changed(deepcopy(plain), changes))
-    except (ValueError, UserError) as error:
-        text = str(error.errors()[0]["msg"]) if hasattr(error, "errors") else str(error)
+    except ValueError as error:
+        text = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"sweep.{name}, point {label}: {text}") from error
     return {LABEL: label, **dict(_leaves(before, after.model_dump(mode="json", by_alias=True, exclude={"sweep"})))}
 

@@ -35,6 +35,7 @@ MI_CORE = {
     "training_data": {"objectives"},
     "sanity": {"augmentations", "encoders", "metrics"},
     "captions": set(),
+    "attack_benchmark": {"attacks", "features"},
     "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
 }
 # A stage imports stages to its left only.

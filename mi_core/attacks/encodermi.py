@@ -11,9 +11,10 @@ paper names no batch size and no activation: 100 as in the released script, and 
 deviation, so that one learning rate suits encoders whose similarities differ in spread.
 
 ``variant: released`` is what the authors' scripts do instead. V: one hidden layer of 256 with tanh and an L2 penalty of
-1e-6. S: each similarity is a point (0, 0, cosine) of a cloud that is standardised by itself, which keeps how the
-similarities spread and drops their level; in training the cloud is turned by up to 0.1 pi about its third axis and
-stretched along each by 0.8 to 1.25; the network is the max-equivariant one of DeepSets with dropout, Adam at 1e-3.
+1e-6. S: each similarity is a point (0, 0, cosine) of a cloud that is standardised by itself, which keeps the spread of
+the similarities relative to their mean and drops the rest; in training the cloud is turned by up to 0.1 pi about its
+third axis and stretched along each by 0.8 to 1.25; the network is the max-equivariant one of DeepSets with dropout,
+trained by Adam at 1e-3.
 """
 
 from __future__ import annotations

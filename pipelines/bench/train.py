@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from pipelines import storage
 from pipelines.artifacts import now, versions
 from pipelines.console import say
 from pipelines.errors import UserError
@@ -77,11 +75,6 @@ def table(result: dict[str, Any]) -> Table:
             )
         shown.add_section()
     return shown
-
-
-def save(result: dict[str, Any], path: str) -> None:
-    """Write the result as JSON."""
-    storage.write_atomic(path, (json.dumps(result, indent=2) + "\n").encode())
 
 
 def _random_images() -> np.ndarray:

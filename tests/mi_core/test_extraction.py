@@ -9,13 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.projection import projection_head
+from mi_core.encoders.tokens import feature_map
 from mi_core.extraction import Extractor, QueryPlan
+from mi_core.features.part_energy import part_energies
+from mi_core.features.patch_similarity import center_similarity, patches
 from mi_core.streams import stream_keys
 
 AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)
@@ -150,3 +154,65 @@ def test_an_output_that_is_not_there_is_named() -> None:
         extractor(_Faulty("none"))(images, streams, ids)
     with pytest.raises(ConfigError, match="views = 0"):
         QueryPlan(("norm:2",), ("backbone",), views=0)
+
+
+def test_patches_parts_and_captions_in_one_pass() -> None:
+    images, streams, ids = inputs()
+    model = encoder()
+    model.text = Lengths()
+    needs = ("patches:3x3", "parts:5", "caption:cosine", "caption:embedding", "embedding", "pairwise:cosine")
+    made = extractor(model, needs=needs, outputs=("projection",))
+    assert made.plan.queries_per_image == 9 + 6 + 1 + 4
+    captions = [f"caption {row}" for row in range(30)]
+    found = made(images, streams, ids, captions)["e"]
+    clean = images.float() / 255
+    with torch.inference_mode():
+        cut = patches(clean, (3, 3))
+        expected = center_similarity(model(cut.flatten(0, 1))["projection"].unflatten(0, (30, 9)))
+        np.testing.assert_allclose(found["projection.patches:3x3"], expected, atol=1e-5)
+        whole, parts = global_and_parts(images, streams, 5, size=12, part_size=6)
+        embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 5))
+        energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
+        np.testing.assert_allclose(found["projection.parts:5"], energies, atol=1e-4)
+        texts = model.text(captions)
+        cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)
+        np.testing.assert_allclose(found["projection.caption:cosine"], cosines, atol=1e-5)
+        np.testing.assert_allclose(found["projection.caption:embedding"], texts, atol=1e-6)
+    small = extractor(model, needs=needs, outputs=("projection",), batch_views=21)(images, streams, ids, captions)["e"]
+    for column, values in found.items():
+        np.testing.assert_allclose(small[column], values, atol=1e-4, err_msg=column)
+
+
+class Lengths(nn.Module):
+    """Texts to embeddings that tell them apart."""
+
+    def forward(self, captions: list[str]) -> torch.Tensor:
+        return torch.stack([torch.sin(torch.arange(16.0) * (1 + sum(text.encode()))) for text in captions])
+
+
+def test_captions_that_are_missing() -> None:
+    images, streams, ids = inputs()
+    model = encoder()
+    asks = {"needs": ("caption:cosine",), "outputs": ("projection",)}
+    with pytest.raises(ConfigError, match="the encoder e has no text tower"):
+        extractor(model, **asks)(images, streams, ids, ["x"] * 30)
+    model.text = Lengths()
+    with pytest.raises(ConfigError, match="pool/000 has no caption"):
+        extractor(model, **asks)(images, streams, ids)
+    with pytest.raises(ConfigError, match="pool/003 has no caption; give data.captions, or shards with .txt"):
+        extractor(model, **asks)(images, streams, ids, ["x"] * 3 + [""] + ["x"] * 26)
+
+
+def test_parts_need_a_feature_map() -> None:
+    images, streams, ids = inputs()
+    with pytest.raises(ConfigError, match="gives no feature map"):
+        extractor(bad(lambda x: x.flatten(1)), needs=("parts:2",), outputs=("backbone",))(images, streams, ids)
+
+
+def bad(function: Any) -> Encoder:
+    class Function(nn.Module):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = function(batch)
+            return result
+
+    return Encoder(Function(), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).eval()

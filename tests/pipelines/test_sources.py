@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from mi_core.images import Decoder, decode
 from pipelines.errors import UserError
-from pipelines.sources import Item, Problem, Sample, SourceConfig, expand, expand_braces
+from pipelines.paths import expand, expand_braces
+from pipelines.sources import Item, Problem, Sample, SourceConfig
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 CUT = 9 * 2048 + 1100  # of a shard of small images: in the header of the class of the tenth sample

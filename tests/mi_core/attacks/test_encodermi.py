@@ -16,8 +16,10 @@ from mi_core.attacks.encodermi import (
     NetworkParameters,
     ThresholdParameters,
     best_threshold,
+    clouds,
 )
 from mi_core.checks import ConfigError
+from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
 QUICK = NetworkParameters(hidden=32, learning_rate=1e-3, epochs=20, batch_size=32)
@@ -110,3 +112,51 @@ def test_metrics_and_settings() -> None:
         ThresholdParameters("dot")
     with pytest.raises(ConfigError, match="learning_rate = 0"):
         NetworkParameters(learning_rate=0)
+
+
+def test_clouds_by_hand() -> None:
+    similarities = np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)
+    for found, row in zip(clouds(similarities), similarities, strict=True):
+        points = np.array([(0.0, 0.0, value) for value in row])
+        np.testing.assert_allclose(found, (points - points.mean()) / points.std(), rtol=1e-5, atol=1e-6)
+    assert not clouds(np.zeros((1, 3), dtype=np.float32)).any()
+
+
+def test_the_released_set_network_sees_the_spread_and_not_the_level() -> None:
+    """Each cloud is standardised by itself: a factor on all similarities of an image changes nothing."""
+    features, member = spread_or_level(300, 0)
+    released = EncoderMISet(NetworkParameters(variant="released", hidden=32, epochs=10))
+    released.fit(LabelledFeatures(features, member))
+    again = Features(features.ids, {need: values * 0.5 for need, values in features.values.items()})
+    np.testing.assert_allclose(released.score(again), released.score(features), atol=1e-4)
+    paper = EncoderMISet(NetworkParameters(hidden=32, epochs=10, learning_rate=1e-3))
+    paper.fit(LabelledFeatures(features, member))
+    assert np.abs(paper.score(again) - paper.score(features)).max() > 0.1
+
+
+def spread_or_level(count: int, seed: int) -> tuple[Features, np.ndarray]:
+    """Similarities of members spread less."""
+    generator = np.random.default_rng(seed)
+    member = np.arange(count) % 2 == 0
+    values = 0.6 + np.where(member, 0.05, 0.15)[:, None] * generator.normal(size=(count, 10))
+    ids = np.array([f"pool/{row}" for row in range(count)])
+    return Features(ids, {"pairwise:cosine": values.astype(np.float32)}), member
+
+
+@pytest.mark.parametrize("method", [EncoderMIVector, EncoderMISet])
+def test_the_released_variants_learn(method: type[EncoderMIVector] | type[EncoderMISet]) -> None:
+    attack = method(NetworkParameters(variant="released", hidden=64, epochs=40, learning_rate=3e-3))
+    attack.fit(LabelledFeatures(*spread_or_level(400, 1)))
+    features, member = spread_or_level(400, 2)
+    assert auc(attack.score(features), member).value > 0.9
+
+
+def test_what_the_released_scripts_train_with() -> None:
+    released = NetworkParameters(variant="released")
+    vector, cloud = EncoderMIVector(released), EncoderMISet(released)
+    assert [type(layer).__name__ for layer in vector._network(45)] == ["Linear", "Tanh", "Linear"]  # type: ignore[arg-type]
+    assert (vector._training().learning_rate, vector._training().weight_decay) == (1e-4, 1e-6)
+    training = cloud._training()
+    assert (training.learning_rate, training.weight_decay, training.epsilon, training.clip) == (1e-3, 1e-7, 1e-3, 5.0)
+    with pytest.raises(ConfigError, match="variant = 'mine', allowed: paper, released"):
+        NetworkParameters(variant="mine")

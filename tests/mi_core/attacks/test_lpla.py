@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.lpla import LpLA, LpLAParameters
 from mi_core.checks import ConfigError, NumericError
 from mi_core.records import Features, LabelledFeatures
@@ -52,3 +53,22 @@ def test_what_it_refuses() -> None:
         LpLAParameters(p=-1)
     assert LpLA(LpLAParameters(p=1)).needs == ("norm:1",)
     assert LpLA().queries_per_sample(10) == 1
+
+
+@pytest.mark.parametrize("higher", ["members", "non-members"])
+def test_the_plain_threshold_is_halfway_between_the_means(higher: str) -> None:
+    generator = np.random.default_rng(0)
+    member = np.arange(60) % 2 == 0
+    norms = np.where(member == (higher == "members"), 12.0, 10.0) + generator.normal(0, 0.5, 60)
+    attack = LpLA(LpLAParameters(decision="threshold"))
+    attack.fit(LabelledFeatures(features(norms), member))
+    middle = (norms[member].mean() + norms[~member].mean()) / 2
+    called = attack.score(features(norms)) >= attack.threshold
+    np.testing.assert_array_equal(called, norms >= middle if higher == "members" else norms <= middle)
+    with pytest.raises(ConfigError, match="decision = 'guess'"):
+        LpLAParameters(decision="guess")
+
+
+def test_normalised_embeddings_are_not_applicable() -> None:
+    with pytest.raises(NotApplicable, match="leave lpla out"):
+        LpLA().fit(LabelledFeatures(features(np.ones(8)), np.arange(8) % 2 == 0))

@@ -1,0 +1,119 @@
+"""The per-sample attack against SciPy, sample by sample, and the hard samples that only it sorts out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from mi_core.attacks.lira import LiRA, LiRAParameters, shadow_row
+from mi_core.checks import ConfigError, NumericError
+from mi_core.metrics.delong import auc
+from mi_core.records import Features, LabelledFeatures
+
+SAMPLES = [f"pool/{row}" for row in range(30)]
+
+
+def shadows(count: int = 6, seed: int = 0, spread: float = 0.1) -> tuple[LabelledFeatures, dict[str, np.ndarray]]:
+    """What shadows see: each sample has its own level, and training raises it by 0.3."""
+    generator = np.random.default_rng(seed)
+    level = generator.normal(0, 1, len(SAMPLES))
+    ids, values, member = [], [], []
+    for pair in range(count // 2):
+        half = generator.permutation(len(SAMPLES)) % 2 == 0
+        for side, inside in enumerate((half, ~half)):
+            seen = level + 0.3 * inside + generator.normal(0, spread, len(SAMPLES))
+            ids += [shadow_row(name, f"shadow-{2 * pair + side}") for name in SAMPLES]
+            values.append(np.exp(seen))
+            member.append(inside)
+    found = Features(np.array(ids), {"norm:2": np.concatenate(values)})
+    return LabelledFeatures(found, np.concatenate(member)), {"level": level}
+
+
+def target(level: np.ndarray, member: np.ndarray, seed: int = 9) -> Features:
+    seen = level + 0.3 * member + np.random.default_rng(seed).normal(0, 0.1, len(level))
+    return Features(np.array(SAMPLES), {"norm:2": np.exp(seen)})
+
+
+@pytest.mark.parametrize("variance", ["pooled", "per-sample"])
+@pytest.mark.parametrize("location", ["mean", "median"])
+def test_online_scores_by_hand(variance: str, location: str) -> None:
+    reference, truth = shadows()
+    attack = LiRA(LiRAParameters(statistic="norm", variance=variance, location=location))
+    attack.fit(reference)
+    features = target(truth["level"], np.arange(30) < 15)
+    centre = np.mean if location == "mean" else np.median
+    by_sample = [np.array([row.rpartition("#")[0] == name for row in reference.features.ids]) for name in SAMPLES]
+    logs = np.log(reference.features.values["norm:2"])
+    residuals = {side: [] for side in (True, False)}  # type: dict[bool, list[float]]
+    for rows in by_sample:
+        for side in (True, False):
+            values = logs[rows & (reference.member == side)]
+            residuals[side] += list(values - values.mean())
+    for number, (rows, score) in enumerate(zip(by_sample, attack.score(features), strict=True)):
+        value = np.log(features.values["norm:2"][number])
+        density = {}
+        for side in (True, False):
+            values = logs[rows & (reference.member == side)]
+            pooled = np.sqrt(np.sum(np.square(residuals[side])) / (len(residuals[side]) - len(SAMPLES)))
+            deviation = pooled if variance == "pooled" else values.std(ddof=1)
+            density[side] = norm.logpdf(value, centre(values), deviation)
+        assert score == pytest.approx(density[True] - density[False], rel=1e-6, abs=1e-6)
+    assert attack.threshold == 0
+
+
+def test_offline_is_one_sided_and_uses_shadows_without_the_sample_only() -> None:
+    reference, truth = shadows()
+    attack = LiRA(LiRAParameters(statistic="norm", mode="offline", fpr=0.1))
+    attack.fit(reference)
+    outside = ~reference.member
+    alone = LiRA(LiRAParameters(statistic="norm", mode="offline", fpr=0.1))
+    spoiled = reference.features.values["norm:2"].copy()
+    spoiled[reference.member] = 77.0  # what shadows with the sample give is not looked at
+    alone.fit(LabelledFeatures(Features(reference.features.ids, {"norm:2": spoiled}), reference.member))
+    features = target(truth["level"], np.arange(30) < 15)
+    np.testing.assert_allclose(alone.score(features), attack.score(features))
+    assert attack.threshold == pytest.approx(norm.ppf(0.9))
+    high = Features(features.ids, {"norm:2": features.values["norm:2"] * 100})
+    assert (attack.score(high) > attack.score(features)).all()  # never: unlike a two-sided one, "too high to be out"
+    assert outside.sum() == 90
+
+
+def test_it_sorts_out_samples_that_differ_by_themselves() -> None:
+    """A global threshold cannot tell a hard member from an easy non-member; each sample's own shadows can."""
+    member = np.arange(30) % 2 == 0
+    gains, raw = [], []
+    for seed in range(10):
+        reference, truth = shadows(seed=seed)
+        attack = LiRA(LiRAParameters(statistic="norm"))
+        attack.fit(reference)
+        features = target(truth["level"], member, seed=100 + seed)
+        gains.append(auc(attack.score(features), member).value)
+        raw.append(auc(np.log(features.values["norm:2"]), member).value)
+    assert np.mean(gains) > 0.9
+    assert np.mean(raw) < 0.7
+
+
+def test_fishers_z_of_the_mean_cosine() -> None:
+    cosines = np.array([[0.5, 0.7], [1.0, 1.0], [-0.2, 0.2]])
+    found = LiRA().statistic(Features(np.array(["a", "b", "c"]), {"pairwise:cosine": cosines}))
+    assert found[0] == pytest.approx(np.arctanh(0.6))
+    assert np.isfinite(found).all()  # identical views
+    assert found[2] == 0
+
+
+def test_what_it_refuses() -> None:
+    reference, _ = shadows(count=2)
+    with pytest.raises(NumericError, match="lira needs 2 shadows in of whose training data some sample is"):
+        LiRA(LiRAParameters(statistic="norm")).fit(reference)  # one shadow each: no spread to estimate
+    with pytest.raises(NumericError, match=r"needs 2 shadows in of whose training data each sample is; .* has 1"):
+        LiRA(LiRAParameters(statistic="norm", variance="per-sample")).fit(reference)
+    attack = LiRA(LiRAParameters(statistic="norm"))
+    attack.fit(shadows()[0])
+    stranger = Features(np.array(["pool/77"]), {"norm:2": np.ones(1)})
+    with pytest.raises(ConfigError, match="pool/77 is in no shadow's data"):
+        attack.score(stranger)
+    with pytest.raises(NumericError, match="pool/7 has length 0"):
+        attack.score(Features(np.array(["pool/7"]), {"norm:2": np.zeros(1)}))
+    with pytest.raises(ConfigError, match="mode = 'both'"):
+        LiRAParameters(mode="both")
