@@ -80,7 +80,8 @@ def draw_roles(runs: Sequence[Run]) -> None:
     scans: dict[str, Scan] = {}
     for config, folder in runs:
         todo = [seed for seed in config.seeds if not splits.exists(folder.seed(seed).path)]
-        if len(todo) < len(config.seeds):
+        first = (config, folder) == runs[0]
+        if len(todo) < len(config.seeds) and first:
             say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
         if not todo:
             continue
@@ -92,7 +93,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
         for seed in todo:
             drawn = splits.draw(config.data, scans[read], seed)
             drawn.save(folder.seed(seed).path)
-            if (config, folder) == runs[0]:
+            if first:
                 say("data", f"seed {seed}: {roles_in_words(drawn)}")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
+from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import load
 from pipelines.encoders import LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
+from pipelines.sweep import points
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
@@ -60,23 +64,66 @@ def test_every_recipe_has_a_sibling_for_cpus(path: Path) -> None:
             assert (own.objective, own.train_on, own.start) == (encoder.objective, encoder.train_on, encoder.start)
             members = sum(small.data.roles[role].count or 0 for role in own.train_on)
             assert members * own.epochs <= 300_000  # images, what two cores train on in minutes
-    assert [attack.attack for attack in small.attacks] == [attack.attack for attack in large.attacks]
+    tried = [Counter((attack.attack, attack.target) for attack in config.attacks) for config in (small, large)]
+    assert tried[0] == tried[1]
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "tiny-imagenet"])
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_lpla_table_1(data: str, version: int) -> None:
-    config = loaded(CONFIGS / "papers" / f"lpla-{data}-moco-v{version}.yaml")
-    target = trained(config)
-    assert target.objective == f"moco-v{version}"
-    assert (target.epochs, target.batch_size) == (2000, 512 if version == 3 else 256)
+def test_lpla_table_1(data: str) -> None:
+    config = loaded(CONFIGS / "papers" / f"lpla-{data}.yaml")
     counts = {name: role.count for name, role in config.data.roles.items()}
     assert counts["target-member"] == 20_000
     assert counts["target-nonmember"] == 10_000
-    assert counts["known-member"] == counts["known-nonmember"] == 2000
-    assert target.parameters.get("queue") == (None if version == 3 else 16_384)
+    assert counts["known-member"] == counts["known-nonmember"] == counts["anchor"] == 2000
     assert config.utility.k == (20,)
     assert config.data.image_size == (64 if data == "tiny-imagenet" else 32)
+    for version in (1, 2, 3):
+        target = trained(config, f"moco-v{version}")
+        assert target.objective == f"moco-v{version}"
+        assert (target.epochs, target.batch_size) == (2000, 512 if version == 3 else 256)
+        assert target.parameters.get("queue") == (None if version == 3 else 16_384)
+        mine = {attack.attack for attack in config.attacks if attack.target == f"moco-v{version}"}
+        assert mine == {"lpla", "encodermi-v", "sd-mi", "feature-mi"}
+    assert {attack.reference for attack in config.attacks} == {"known"}
+    assert all(config.control_of(attack) == f"stranger-{attack.target[5:]}" for attack in config.attacks)
+    norms = [
+        point.config.attacks[0].parameters().p for point in points(config, RunFolder("x")) if point.sweep[-1] == "p"
+    ]
+    assert norms == [0, 1, 2, 3, 4, 5]  # figure 8
+
+
+def test_encodermis_eight_kinds_of_knowledge() -> None:
+    for name in ("encodermi-cifar10-knowledge", "encodermi-cifar10-knowledge-cpu"):
+        config = loaded(CONFIGS / "papers" / f"{name}.yaml")
+        rows = {tuple((config.knowledge(attack) or {}).values()) for attack in config.attacks}
+        assert rows == set(product([True, False], repeat=3))
+        crops = {attack.reference: config.recipe(attack).settings["flip"] == 0 for attack in config.attacks}
+        if "cpu" in name:  # the released scripts query with one recipe; without it crops alone follow from ignorance
+            assert {reference for reference, alone in crops.items() if alone} == {
+                "unknown-t", "unknown-pt", "unknown-et", "unknown-pet",
+            }  # fmt: skip
+
+
+def test_encodermis_figures_as_sweeps() -> None:
+    config = loaded(CONFIGS / "papers/encodermi-cifar10-ablations.yaml")
+    found = points(config, RunFolder("x"))
+    sizes = [p.config.data.roles["target-member"].count for p in found if p.sweep == "pre-training size"]
+    assert sizes == [5000, 10_000, 15_000, 20_000, 25_000]
+    shared = [p.config for p in found if p.sweep == "augmentations shared"]
+    gained = [
+        [name for name in ("grayscale", "flip", "jitter_probability") if trained(c).augmentation[name]] for c in shared
+    ]
+    assert gained == [
+        [],
+        ["grayscale"],
+        ["grayscale"],
+        ["grayscale", "flip"],
+        ["grayscale", "flip", "jitter_probability"],
+    ]
+    assert [next(iter(trained(one).augmentation["crop_scale"])) for one in shared] == [1, 1, 0.2, 0.2, 0.2]
+    for one in shared:  # the inferrer's views stay
+        assert trained(one, "shadow").augmentation == trained(config, "shadow").augmentation
+        assert one.recipe(one.attacks[0]).settings == trained(config, "shadow").augmentation
 
 
 def test_encodermi_and_contrastiveleaks() -> None:
