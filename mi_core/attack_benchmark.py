@@ -57,7 +57,7 @@ def attack_benchmark(name: str, samples: int, *, width: int = WIDTH, anchors: in
     result["score_seconds"] = time.perf_counter() - started
     trains = epoch_seconds * (epochs or 0) > result["prepare_seconds"]
     result["dominates"] = "training the network" if trains else "reading the features"
-    return {key: round(value, 4) if isinstance(value, float) else value for key, value in result.items()}
+    return {key: round(value, 7) if isinstance(value, float) else value for key, value in result.items()}
 
 
 def _epochs(parameters: Any) -> int | None:

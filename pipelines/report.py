@@ -31,7 +31,7 @@ from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.layers import count_queries, rejected_samples
-from pipelines.results import results_table, sweeps
+from pipelines.results import results_table, summary, sweeps
 from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.utility import utility_path
@@ -57,6 +57,7 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     report = gather(config, folder)
     report |= sweeps(swept, folder, report)
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
+    storage.write_json(f"{folder.path}/results.json", summary(report))
     figures = draw_figures(report, figure_data(config, folder))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)

@@ -52,6 +52,38 @@ def results_table(report: Mapping[str, Any]) -> pa.Table:
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
+def summary(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a run in few lines, to keep beside its config: last checkpoints, and what its sweeps changed."""
+    rows = [_short(row) for row in final_rows(pooled_rows(report))]
+    parts = ("name", "command", "created", "versions", "timings", "validity")
+    found = {part: report[part] for part in parts if part in report}
+    found["utility"] = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
+    found["rows"] = rows
+    for sweep in report.get("sweeps", []):
+        points = {point["label"]: [_short(row) for row in point["rows"]] for point in sweep["points"]}
+        changed = {label: [row for row in mine if row not in rows] for label, mine in points.items()}
+        found.setdefault("sweeps", {})[sweep["name"]] = changed
+    return found
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+    flat = _row(row, "", "")
+    kept = (*_WORDS, "seeds", "n_member", "n_nonmember", "queries_per_sample", "queries_attack_training")
+    short = {name: flat[name] for name in kept if flat.get(name) is not None}
+    if "knowledge" in row:
+        short["knowledge"] = row["knowledge"]
+    for name in _ESTIMATES:
+        if name in row:
+            entry = row[name]
+            short[name] = {key: _rounded(entry[key]) for key in ("value", "ci95", "sd") if key in entry}
+    published = flat["tpr_0.001_percent_as_published"]
+    return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
+
+
+def _rounded(value: Any) -> Any:
+    return [round(bound, 4) for bound in value] if isinstance(value, list) else round(value, 4)
+
+
 def _row(row: Mapping[str, Any], sweep: str, point: str) -> dict[str, Any]:
     flat: dict[str, Any] = {"sweep": sweep, "point": point, **{name: row.get(name) for name in _WORDS}}
     knowledge = row.get("knowledge", {})

@@ -194,7 +194,10 @@ def _noise_options(source: SourceConfig) -> NoiseOptions:
     try:
         return build(NoiseOptions, source.options)
     except ValidationError as error:
-        raise ValueError(f"options of noise: {error.errors()[0]['loc'][0]} is missing or of a wrong type") from error
+        first = error.errors()[0]
+        if first["type"] == "value_error":
+            raise ValueError(str(first["ctx"]["error"])) from error
+        raise ValueError(f"options of noise: {first['loc'][0]} is missing or of a wrong type") from error
 
 
 def _noise_items(source: SourceConfig) -> list[Item]:

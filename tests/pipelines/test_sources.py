@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydantic import ValidationError
 
 from mi_core.images import Decoder, decode
@@ -198,7 +200,7 @@ def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"kind": "shard"}, "kind = 'shard', allowed: digits, imagefolder, shards, torchvision:<Name>"),
+        ({"kind": "shard"}, "kind = 'shard', allowed: digits, noise, imagefolder, shards, torchvision:<Name>"),
         ({"kind": "shards"}, "path is missing"),
         ({"kind": "digits", "options": {"a": 1}}, "options are for torchvision"),
     ],
@@ -214,3 +216,35 @@ def test_reading_twice_is_the_same(tmp_path: Path) -> None:
     (item,) = source.items()
     assert list(itertools.islice(source.scan(item), 9)) == list(source.scan(item))
     assert Item("x").count is None
+
+
+def test_noise_is_seeded_and_uniform_or_not() -> None:
+    source = SourceConfig(kind="noise", options={"count": 1100, "size": 16})
+    items = source.items()
+    assert [item.count for item in items] == [1024, 76]
+    samples = list(source.read(items[1]))
+    assert len(samples) == 76
+    again = list(source.read(items[1], {samples[5].key}))
+    assert again[0].image == samples[5].image
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(sample.image))) for sample in samples]).astype(float)
+    assert pixels.shape == (76, 16, 16, 3)
+    assert abs(pixels.mean() - 127.5) < 1
+    assert abs(pixels.std() - 256 / np.sqrt(12)) < 1
+    assert abs(np.corrcoef(pixels[:, :, :-1].ravel(), pixels[:, :, 1:].ravel())[0, 1]) < 0.02  # neighbours tell nothing
+    bell = SourceConfig(kind="noise", options={"count": 50, "size": 16, "distribution": "gaussian"})
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(one.image))) for one in bell.read(bell.items()[0])])
+    assert abs(pixels.std() - 62) < 3  # 64, cut at 0 and 255
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "options of noise: count is missing"),
+        ({"count": 0, "size": 8}, "options.count = 0"),
+        ({"count": 5, "size": 8, "distribution": "pink"}, "options.distribution = 'pink', allowed: gaussian, uniform"),
+        ({"count": 5, "size": 8, "seed": 1}, "unknown setting 'seed', allowed: count, size, distribution"),
+    ],
+)
+def test_noise_mistakes(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SourceConfig(kind="noise", options=options)

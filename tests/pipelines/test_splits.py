@@ -218,3 +218,49 @@ def test_roles_that_overlap_are_never_accepted(tmp_path: Path) -> None:
     renamed = splits.table.slice(0, 1).set_column(2, "key", pa.array(["new"]))
     with pytest.raises(RuntimeError, match="1 images twice"):
         Splits(pa.concat_tables([splits.table, renamed]), splits.roles, (), 0).check()
+
+
+def test_roles_of_some_classes(tmp_path: Path) -> None:
+    """Classes are seed % 3; a role without classes takes the first ranks that are left."""
+    roles = {
+        "a-zero": {"from": "pool", "count": 12, "classes": [0]},
+        "b-any": {"from": "pool", "count": 10},
+        "c-others": {"from": "pool", "count": 15, "classes": [1, 2]},
+        "d-part": {"from": "c-others", "count": 4, "classes": [2]},
+    }
+    config = pool(tmp_path, shard_bytes(range(60)), roles=roles)
+    splits = drawn(config)
+    labels = splits.labels()
+    assert {labels[name] for name in splits.ids(["a-zero"])} == {0}
+    assert {labels[name] for name in splits.ids(["c-others"])} == {1, 2}
+    assert {labels[name] for name in splits.ids(["d-part"])} == {2}
+    assert {name: len(splits.ids([name])) for name in roles} == {"a-zero": 12, "b-any": 10, "c-others": 15, "d-part": 4}
+    assert len({labels[name] for name in splits.ids(["b-any"])}) > 1
+    roles["a-zero"]["count"] = 21
+    with pytest.raises(UserError, match=r"21 images asked of pool in classes \[0\], 20 are there"):
+        drawn(pool(tmp_path, shard_bytes(range(60)), roles=roles))
+    with pytest.raises(ValidationError, match="classes are chosen for a drawn role"):
+        pool(tmp_path, roles={"x": {"from": "pool", "classes": [1]}})
+
+
+def test_halves_of_a_role_are_complementary_and_drawn_anew(tmp_path: Path) -> None:
+    splits = drawn(pool(tmp_path, shard_bytes(range(60))))
+    roles = ["target-member", "target-nonmember"]
+    halves = [set(splits.half(roles, number, 5).ids(roles)) for number in range(4)]
+    assert halves[0] | halves[1] == halves[2] | halves[3] == set(splits.ids(roles))
+    assert not halves[0] & halves[1]
+    assert [len(half) for half in halves] == [20] * 4
+    assert halves[0] not in (halves[2], halves[3])
+    assert set(splits.half(roles, 0, 6).ids(roles)) != halves[0]  # another seed
+    assert splits.half(["downstream-test"], 0, 5).ids(["downstream-test"]) == sorted(
+        splits.half(["downstream-test"], 0, 5).ids(["downstream-test"])
+    )
+
+
+def test_the_first_samples_of_roles_are_nested(tmp_path: Path) -> None:
+    splits = drawn(pool(tmp_path, shard_bytes(range(60))))
+    roles = ["target-member", "target-nonmember"]
+    few, more = (set(splits.first(roles, count, 0)) for count in (3, 8))
+    assert few < more
+    assert len(few) == 6
+    assert len(few & set(splits.ids(roles[:1]))) == 3

@@ -194,6 +194,16 @@ def test_results_as_a_table(swept: Path) -> None:
     assert (mine["knows_distribution"], mine["knows_algorithm"], mine["queries_per_sample"]) == (True, True, 2)
 
 
+def test_results_in_short(swept: Path) -> None:
+    short = json.loads((swept / "results.json").read_text())
+    found = {(entry["attack"], entry["output"]): entry["accuracy"]["value"] for entry in short["rows"]}
+    for entry in report(swept)["pooled"]:
+        if entry["epoch"] == 3:
+            assert found[entry["attack"], entry["output"]] == round(entry["accuracy"]["value"], 4)
+    assert {entry["attack"] for entry in short["sweeps"]["attacks.*.views"]["2"]} == {"encodermi-t", "lira"}
+    assert short["sweeps"]["attacks.*.views"]["4"] == []  # what the run does anyway
+
+
 def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, tmp_path: Path) -> None:
     folder = tmp_path / "again"
     shutil.copytree(swept, folder)
