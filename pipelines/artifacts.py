@@ -30,6 +30,7 @@ SECTION_STAGE = {
     "encoders": "pretrain",
     "queries": "extract",
     "attacks": "attack",
+    "checkpoints": "attack",
     "utility": "attack",
     "validity": "attack",
 }

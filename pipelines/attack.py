@@ -128,7 +128,7 @@ class _Work:
 def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     """All attack tasks of one seed."""
     for position, attack in enumerate(config.attacks):
-        for epoch in config.encoders[attack.target].kept_epochs:
+        for epoch in config.attacked_epochs(attack.target):
             for output in config.outputs_of(attack):
                 yield Task(folder, position, attack, output, epoch, config.control_of(attack))
 
@@ -140,7 +140,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         files = ("scores.parquet", "attack.npz")
         yield _Work(f"{folder.attack(task.name)}/result.json", _attack, (task,), same, files)
     for name in config.encoders:
-        for epoch in config.encoders[name].kept_epochs:
+        for epoch in config.attacked_epochs(name):
             same = digest(common, name, epoch, config.utility.model_dump(mode="json"))
             yield _Work(utility_path(folder, name, epoch), measure, (folder, name, epoch), same)
     yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))

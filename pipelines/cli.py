@@ -159,8 +159,10 @@ for _name in STAGE_HELP:
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate config, data, weights and resources; runs nothing."""
-    from pipelines import adopt, audit, splits
+    from pipelines import adopt, audit, splits, sweep
     from pipelines import config_file as configs
+    from pipelines.artifacts import RunFolder
+    from pipelines.console import count_of
 
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
@@ -170,6 +172,12 @@ def check(config: Config, overrides: Overrides = None) -> None:
     found = loaded.data.scan()
     for seed in loaded.seeds:
         output.print(f"seed {seed}: {audit.roles_in_words(splits.draw(loaded.data, found, seed))}")
+    swept = sweep.points(loaded, RunFolder("."))
+    for point in swept:
+        for seed in point.config.seeds if point.config.data != loaded.data else ():
+            splits.draw(point.config.data, found, seed)
+    if swept:
+        output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     output.print(f"{config}: fine")
 
 
@@ -232,14 +240,18 @@ def _named_values(options: list[str] | None) -> dict[str, Any]:
 def list_attacks() -> None:
     """Attacks, with threat model, what they need, queries per sample and source."""
     from mi_core.attacks import ATTACKS
+    from pipelines.console import count_of
 
     table = _table("attack", "what it takes")
     for name, method in ATTACKS.items():
         made = method()
+        asked = count_of(made.queries_per_sample(10), "query", "queries")
+        views = " at 10 views" if made.queries_per_sample(10) != made.queries_per_sample(9) else ""
+        anchors = ", and one per anchor" if method.anchored else ""
         facts = {
             "sees": method.threat_model,
             "fitted on": " or ".join(sorted(method.reference)),
-            "needs": f"{', '.join(made.needs)}; {made.queries_per_sample(10)} queries per image at 10 views",
+            "needs": f"{', '.join(made.needs)}; {asked} per image{views}{anchors}",
             "source": method.source,
         }
         table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))

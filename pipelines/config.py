@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -58,6 +58,9 @@ class RunConfig(BaseModel):
     attacks: tuple[AnyAttack, ...] = Field(min_length=1)
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
+    checkpoints: Literal["all", "last"] = Field(
+        default="all", description="checkpoints that are attacked and measured; points of a sweep: the last alone"
+    )
     budget: BudgetConfig = BudgetConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
         default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
@@ -130,6 +133,11 @@ class RunConfig(BaseModel):
             roles |= set(encoder.train_on)
             step = encoder.start if isinstance(encoder, TrainedConfig) else None
         return roles
+
+    def attacked_epochs(self, encoder: str) -> tuple[int, ...]:
+        """Checkpoints of an encoder that are attacked and whose utility is measured."""
+        kept = self.encoders[encoder].kept_epochs
+        return kept if self.checkpoints == "all" else kept[-1:]
 
     @property
     def audited(self) -> tuple[str, str]:

@@ -39,3 +39,13 @@ def bars(unit: str) -> Iterator[Progress]:
     )
     with progress:
         yield progress
+
+
+def count_of(number: int, one: str, several: str) -> str:
+    """A number with its word.
+
+    Example:
+        >>> count_of(1, "query", "queries"), count_of(3, "query", "queries")
+        ('1 query', '3 queries')
+    """
+    return f"{number:,} {one if number == 1 else several}"

@@ -55,7 +55,7 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
         for task in tasks(config, place):
             if "not_applicable" in result_of(task):
                 continue
-            if task.epoch != config.encoders[task.attack.target].kept_epochs[-1]:
+            if task.epoch != config.attacked_epochs(task.attack.target)[-1]:
                 continue
             table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
             scores.append(
@@ -86,7 +86,7 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
         place = folder.seed(seed)
         for task in tasks(config, place):
             path = f"{place.attack(task.name)}/scores.parquet"
-            if len(config.encoders[task.attack.target].kept_epochs) < 2 or not storage.exists(path):
+            if len(config.attacked_epochs(task.attack.target)) < 2 or not storage.exists(path):
                 continue
             table = storage.read_table(path)
             if "statistic" not in table.column_names:

@@ -171,7 +171,7 @@ def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
     encoder = config.encoders[name]
-    epochs = encoder.kept_epochs
+    epochs = config.attacked_epochs(name)
     per_seed = []
     for seed in config.seeds:
         place = folder.seed(seed)
@@ -290,7 +290,8 @@ def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
             {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
             for (encoder, role), (images, queries) in sorted(asked.items())
         ]
-    return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
+    budget = {} if config.budget.queries is None else {"budget": config.budget.queries}
+    return {"total": sum(entry["queries"] for entry in entries), **budget, "entries": entries}
 
 
 def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:

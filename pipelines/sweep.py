@@ -55,7 +55,8 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
         for entry in every:
             changes = {field: value for field, value in entry.items() if field != LABEL}
             place = folder if not changes else RunFolder(f"{folder.path}/sweep/{_slug(name)}/{_slug(entry[LABEL])}")
-            changed = _changed(config.model_dump(mode="json", by_alias=True, exclude={"sweep"}), changes)
+            whole = config.model_dump(mode="json", by_alias=True, exclude={"sweep"})
+            changed = _changed(whole | ({"checkpoints": "last"} if changes else {}), changes)
             found.append(Point(name, str(entry[LABEL]), RunConfig(**changed), place))
     return found
 
