@@ -10,6 +10,7 @@ from pipelines import attack, extract, pretrain, report, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
 from pipelines.console import bars, say
+from pipelines.errors import UserError
 from pipelines.ray_runtime import ray_cluster
 from pipelines.scan import Scan
 from pipelines.splits import Splits
@@ -49,6 +50,11 @@ def run(
     folder = RunFolder(storage.absolute(out))
     stages = STAGES[: STAGES.index(last) + 1]
     config.data.check_sizes()
+    if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
+        raise UserError(
+            f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose another "
+            "--out, or take the budget out"
+        )
     swept = points(config, folder)
     runs = [(config, folder), *((point.config, point.folder) for point in swept if point.folder != folder)]
     with storage.lock(folder.path), ExitStack() as stack:

@@ -230,6 +230,8 @@ def test_a_budget_is_never_exceeded(trained_run: Path, tmp_path: Path) -> None:
         audit.run(parse(small_config(budget={"queries": needed - 1}), "small.yaml"), str(folder), last="extract")
     assert not list(folder.rglob("epoch-*/**/*.parquet"))
     config = parse(small_config(budget={"queries": needed}), "small.yaml")
+    with pytest.raises(UserError, match="--force extract would ask again what budget.queries = "):
+        audit.run(config, str(folder), force="extract")
     audit.run(config, str(folder), last="extract")
     assert len(list(folder.rglob("features/target/epoch-*/**/*.parquet"))) > 0
 
