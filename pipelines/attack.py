@@ -38,8 +38,6 @@ from pipelines.utility import measure, utility_path
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
 
-VERSION = 1
-
 
 @dataclass(frozen=True)
 class Task:

@@ -52,8 +52,8 @@ def run(
     config.data.check_sizes()
     if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
         raise UserError(
-            f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose another "
-            "--out, or take the budget out"
+            f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose "
+            "another --out, or take the budget out"
         )
     swept = points(config, folder)
     runs = [(config, folder), *((point.config, point.folder) for point in swept if point.folder != folder)]

@@ -239,6 +239,8 @@ class RunConfig(BaseModel):
         if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
             what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
             raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
+        if halves and len(shadows) < 4:
+            raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
         if halves and any(set(self.encoders[name].train_on) != set(self.audited) for name in shadows):
             raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(self.audited)}")
         anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()

@@ -122,12 +122,13 @@ def test_halves_stand_for_several_encoders() -> None:
     ("changes", "expected"),
     [
         ({"halves": 3}, "half.halves = 3, allowed: an even number"),
+        ({"halves": 2}, "halves = 2 show no spread; use 4"),
         ({"train_on": "target-member"}, "train its encoders on ['target-member', 'target-nonmember']"),
     ],
 )
 def test_impossible_halves(changes: dict[str, Any], expected: str) -> None:
     raw = wide()
-    half = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 2}
+    half = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
     raw["encoders"]["half"] = half | changes
     raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
     assert expected in refused(raw)
