@@ -223,7 +223,7 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
 def test_a_budget_is_never_exceeded(trained_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "budget"
     shutil.copytree(trained_run, folder)
-    needed = 2 * (120 * 4 + 120 + 120)  # two checkpoints; views, the image itself, other images to measure utility
+    needed = 2 * (120 * 4 + 120 + 240)  # two checkpoints; views, the image itself, and 240 images to measure utility
     with pytest.raises(
         UserError, match=f"budget.queries = {needed - 1}, but the attacks ask {needed} queries of target"
     ):
