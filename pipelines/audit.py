@@ -70,8 +70,7 @@ def run(
                 if stage == "data":
                     draw_roles(runs)
                 elif stage == "report":
-                    for of_run, place in runs[1:]:
-                        report.run(of_run, place)
+                    _report_points(runs[1:])
                     report.run(config, folder, swept)
                 else:
                     if stage == "extract":
@@ -79,6 +78,29 @@ def run(
                             register(of_run, place)
                     STAGE_RUNS[stage](runs)
     return folder
+
+
+def _report_points(runs: Sequence[Run]) -> None:
+    """Report every point of the sweeps, as Ray tasks: drawing takes seconds each."""
+    import ray
+
+    remote = ray.remote(num_cpus=1)(_report_point)
+    pending = [remote.remote(config, folder) for config, folder in runs]
+    with bars("points") as progress:
+        task = progress.add_task("reports of sweeps", total=len(pending), note="")
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1)
+            for fault in filter(None, ray.get(ready)):
+                raise UserError(fault)
+            progress.advance(task)
+
+
+def _report_point(config: RunConfig, folder: RunFolder) -> str:
+    try:
+        report.run(config, folder)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def draw_roles(runs: Sequence[Run]) -> None:

@@ -28,7 +28,6 @@ from pipelines.attack import Task, blind_path, tasks
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
-from pipelines.errors import UserError
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.layers import count_queries, rejected_samples
 from pipelines.results import results_table, summary, sweeps
@@ -106,10 +105,6 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     for task in tasks(config, folder):
         result = result_of(task)
         if "not_applicable" in result:
-            if _is_primary(config, task):
-                raise UserError(
-                    f"{result['not_applicable']}: no verdict can rest on it; choose another validity.attack"
-                )
             continue
         entry = {
             "attack": result["attack"],
@@ -139,15 +134,19 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
 
 
 def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
-    for task in tasks(config, folder):
+    for task in _unfit(config, folder):
         result = result_of(task)
-        if "not_applicable" in result:
-            settings = settings_of(config, task.attack)
-            yield {
-                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                **({"settings": settings} if settings else {}),
-                "reason": result["not_applicable"],
-            }
+        settings = settings_of(config, task.attack)
+        yield {
+            **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
+            **({"settings": settings} if settings else {}),
+            "reason": result["not_applicable"],
+        }
+
+
+def _unfit(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
+    """Attacks that found nothing to read."""
+    return (task for task in tasks(config, folder) if "not_applicable" in result_of(task))
 
 
 def _is_primary(config: RunConfig, task: Task) -> bool:
@@ -246,9 +245,11 @@ def _method(config: RunConfig, name: str) -> dict[str, Any]:
 
 
 def _validity(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """The verdict on the primary attack at the last checkpoint; absent where no control encoder exists."""
+    """The verdict on the primary attack at the last checkpoint; absent without a control, or if it does not apply."""
     primary = config.attacks[config.validity.attack]
     if config.control_of(primary) is None:
+        return {}
+    if any(_is_primary(config, task) for seed in config.seeds for task in _unfit(config, folder.seed(seed))):
         return {}
     per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
     found = judge_pooled(per_seed).as_json()
