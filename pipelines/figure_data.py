@@ -39,7 +39,7 @@ def settings_of(config: RunConfig, attack: AttackConfig) -> str:
     return ", ".join(
         f"{name} = {value}"
         for name, value in attack.model_dump(mode="json").items()
-        if any(other[name] != value for other in values)
+        if name != "outputs" and any(other[name] != value for other in values)
     )
 
 
