@@ -20,6 +20,7 @@ from mi_core.features import asked, parse_need
 from mi_core.records import Features, LabelledFeatures
 
 VIEWS, WIDTH, ANCHORS, SHADOWS = 10, 128, 2000, 4
+_WARM = 200
 
 
 def attack_benchmark(name: str, samples: int, *, width: int = WIDTH, anchors: int = ANCHORS) -> dict[str, Any]:
@@ -40,6 +41,8 @@ def attack_benchmark(name: str, samples: int, *, width: int = WIDTH, anchors: in
     parameters = method.Parameters()
     reference, scored = _features(method, samples, width, anchors, 0), _features(method, samples, width, anchors, 1)
     epochs = _epochs(parameters)
+    warm = parameters if epochs is None else replace(parameters, epochs=1)
+    _fit(method(warm), _features(method, _WARM, width, anchors, 0))  # what the first fit of a process pays once
     result: dict[str, Any] = {"samples": samples, "width": width}
     if epochs is None:
         attack, seconds = _fit(method(parameters), reference)

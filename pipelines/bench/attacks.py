@@ -51,5 +51,5 @@ def table(result: dict[str, Any]) -> Table:
     shown.add_column("dominates")
     for name, found in result["attacks"].items():
         epochs = f"{found['epochs']} x {found['epoch_seconds']:.2f}" if "epochs" in found else ""
-        shown.add_row(name, f"{found['fit_seconds']:,.2f}", epochs, f"{found['score_seconds']:.2f}", found["dominates"])
+        shown.add_row(name, f"{found['fit_seconds']:,.3f}", epochs, f"{found['score_seconds']:.3f}", found["dominates"])
     return shown
