@@ -51,6 +51,11 @@ class Task:
     control: str | None
 
     @property
+    def target_output(self) -> str:
+        """What is attacked, in words."""
+        return f"the {self.output} output of {self.attack.target}"
+
+    @property
     def name(self) -> str:
         """Folder name of the result."""
         return f"{self.attack.attack}-{self.position}-{self.output}-{self.epoch:04d}"
@@ -183,10 +188,14 @@ def _attack(config: RunConfig, task: Task) -> None:
         method.fit(reference)
         scoring = time.perf_counter()
         scores = method.score(evaluated)
-        control = None if task.control is None else _control_scores(config, task, method, evaluated)
     except NotApplicable as error:
         storage.write_json(f"{place}/result.json", result | {"not_applicable": str(error)})
         return
+    control = None
+    try:
+        control = None if task.control is None else _control_scores(config, task, method, evaluated)
+    except NotApplicable as error:
+        result["control_not_applicable"] = str(error)
     member = _members(splits, evaluated, config.audited[0])
     columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
     statistic = method.statistic(evaluated)

@@ -185,37 +185,13 @@ class RunConfig(BaseModel):
 
         If the shadow was trained by another algorithm than the target she knows nothing of its views but crops.
         """
-        target = self.encoders[attack.target]
-        if isinstance(self.queries.augmentation, dict):
-            return Recipe(target.objective, complete(AUGMENTATIONS[target.objective], self.queries.augmentation))
-        shadows = self.shadows(attack)
+        target, shadows = self.encoders[attack.target], self.shadows(attack)
         own = self.encoders[shadows[0]] if shadows else target
         if own.objective != target.objective:
             return crops_alone(self.queries.crop_only)
+        if isinstance(self.queries.augmentation, dict):
+            return Recipe(target.objective, complete(AUGMENTATIONS[target.objective], self.queries.augmentation))
         return Recipe(own.objective, own.augmentation)
-
-    def knowledge(self, attack: AttackConfig) -> dict[str, bool] | None:
-        """What the owner of a shadow knows of the target: distribution, architecture, algorithm; None: no shadow."""
-        shadows, target = self.shadows(attack), self.encoders[attack.target]
-        if not shadows or not isinstance(target, TrainedConfig):
-            return None
-        shadow = self.encoders[shadows[0]]
-        if not isinstance(shadow, TrainedConfig):
-            return None
-        return {
-            "distribution": self._distribution(shadow.train_on) == self._distribution(target.train_on),
-            "architecture": shadow.backbone == target.backbone,
-            "algorithm": shadow.objective == target.objective,
-        }
-
-    def _distribution(self, roles: Sequence[str]) -> set[tuple[str, tuple[int, ...] | None]]:
-        """Sources and classes that some roles are drawn from."""
-        found = set()
-        for name in roles:
-            role = self.data.roles[name]
-            parent = self.data.roles.get(role.source_name, role)
-            found.add((parent.source_name, role.classes or parent.classes))
-        return found
 
     def check_outputs(self, name: str, outputs: Sequence[str]) -> None:
         """Raise UserError if attacks ask an encoder for an output that it does not have."""
@@ -243,6 +219,7 @@ class RunConfig(BaseModel):
             raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
         if halves and any(set(self.encoders[name].train_on) != set(self.audited) for name in shadows):
             raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(self.audited)}")
+        self._check_apart(place, attack)
         anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
         try:
             _check_roles(place, (*self.audited, *self.reference_roles(attack), *anchors), self.data)
@@ -255,6 +232,23 @@ class RunConfig(BaseModel):
             )
         if attack.views is not None and attack.views > self.queries.views:
             raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {self.queries.views}; raise it")
+
+    def _check_apart(self, place: str, attack: AttackConfig) -> None:
+        """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
+        if attack.reference in self.encoders:
+            judged = [role for role in self.reference_roles(attack) if self._inside_audited(role)]
+            if attack.reference == attack.target or judged:
+                raise ValueError(
+                    f"{place}.reference = {attack.reference!r} is fitted on "
+                    f"{judged[0] if judged else self.audited[0]!r}, on which the attack is judged; "
+                    "train it on other images, or use reference: known"
+                )
+        if attack.method().anchored and ANCHOR_ROLE in self.data.roles and self._inside_audited(ANCHOR_ROLE):
+            raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
+
+    def _inside_audited(self, name: str) -> bool:
+        role = self.data.roles.get(name)
+        return name in self.audited or (role is not None and role.source_name in self.audited)
 
     def _check_controls(self) -> None:
         if self.validity.attack >= len(self.attacks):

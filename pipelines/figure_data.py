@@ -50,6 +50,7 @@ def _entry(attack: AttackConfig) -> tuple[str, str, str]:
 def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
     """Scores at the last checkpoint, means by checkpoint, and training losses."""
     scores, losses = [], []
+    drawn: set[tuple[Any, ...]] = set()
     for seed in config.seeds:
         place = folder.seed(seed)
         for task in tasks(config, place):
@@ -57,13 +58,18 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
                 continue
             if task.epoch != config.attacked_epochs(task.attack.target)[-1]:
                 continue
+            known = ", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack))))
+            curve = (seed, task.attack.attack, task.attack.target, task.output, known)
+            if curve in drawn:
+                continue  # a point of a sweep may make two attacks alike
+            drawn.add(curve)
             table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
             scores.append(
                 AttackScores(
                     attack=task.attack.attack,
                     target=task.attack.target,
                     output=task.output,
-                    reference=", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack)))),
+                    reference=known,
                     seed=seed,
                     score=np.asarray(table["score"]),
                     member=np.asarray(table["member"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +47,28 @@ def run(runs: Sequence[Run]) -> None:
     if len(jobs) < len(first):
         say("pretrain", f"{len(first) - len(jobs)} of {len(first)} encoders done before")
     if jobs:
-        _train_all(jobs, runs[0][0])
+        _train_all(jobs, runs[0][0], _Bases(every, first))
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
             _share(first[job.inputs], job)
+
+
+class _Bases:
+    """Which job makes what another one starts from, wherever that stands."""
+
+    def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
+        self.first = first
+        self.by_place = {(job.folder, job.name): job for job in every}
+
+    def of(self, job: TrainingJob) -> TrainingJob | None:
+        """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
+        return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
+
+    def bring(self, job: TrainingJob) -> None:
+        """Copy what a job starts from to its own run, where another run has made it."""
+        base = self.of(job)
+        if base is not None and not is_done(base.folder, base.name, base.inputs):
+            _share(self.first[base.inputs], base)
 
 
 def _share(done: TrainingJob, job: TrainingJob) -> None:
@@ -61,13 +79,13 @@ def _share(done: TrainingJob, job: TrainingJob) -> None:
     storage.write_atomic(f"{target}/encoder.json", storage.read_bytes(f"{source}/encoder.json"))
 
 
-def _train_all(jobs: Sequence[TrainingJob], config: RunConfig) -> None:
+def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     resources = config.resources
     at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
     board = Board.remote()  # type: ignore[attr-defined]
     with bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
-        for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board):
+        for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):
             for label, (done, note) in notes.items():
                 progress.update(tasks[label], completed=done, note=note)
             for job, seconds in finished:
@@ -103,7 +121,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
 
 
 def _run_all(
-    jobs: Sequence[TrainingJob], at_once: int, train: Callable[[TrainingJob], float], board: Any
+    jobs: Sequence[TrainingJob], at_once: int, train: Callable[[TrainingJob], float], board: Any, bases: _Bases
 ) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[int, str]]]]:
     """Run jobs in threads; yields what finished since the last look, and how far the others are.
 
@@ -115,10 +133,11 @@ def _run_all(
     waiting = list(jobs)
     running: dict[Future[float], TrainingJob] = {}
     while waiting or running:
-        unfinished = {(job.folder, job.name) for job in (*waiting, *running.values())}
-        able = [job for job in waiting if (job.folder, job.config.start) not in unfinished]
+        unfinished = {job.inputs for job in (*waiting, *running.values())}
+        able = [job for job in waiting if (base := bases.of(job)) is None or base.inputs not in unfinished]
         for job in able[: at_once - len(running)]:
             waiting.remove(job)
+            bases.bring(job)
             running[_in_thread(train, job)] = job
         done, _ = wait(running, timeout=REFRESH_SECONDS)
         yield [(running.pop(future), future.result()) for future in done], ray.get(board.read.remote())

@@ -29,6 +29,7 @@ from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.figure_data import figure_data, result_of, settings_of
+from pipelines.knowledge import knowledge as knowledge_of
 from pipelines.layers import count_queries, rejected_samples
 from pipelines.results import results_table, summary, sweeps
 from pipelines.sources import NOISE
@@ -119,7 +120,7 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
         }
         if config.shadows(task.attack):
             entry["shadow"] = result["reference"]
-        knowledge, settings = config.knowledge(task.attack), settings_of(config, task.attack)
+        knowledge, settings = knowledge_of(config, task.attack), settings_of(config, task.attack)
         entry |= {"knowledge": knowledge} if knowledge else {}
         entry |= {"settings": settings} if settings else {}
         if _is_primary(config, task):
@@ -237,11 +238,13 @@ def _estimate(entry: dict[str, Any]) -> Estimate:
 
 def _method(config: RunConfig, name: str) -> dict[str, Any]:
     method = ATTACKS[name]
-    return {
-        "threat_model": method.threat_model,
-        "source": method.source,
-        "queries_per_sample": method().queries_per_sample(config.queries.views),
+    spent = {
+        method(attack.parameters()).queries_per_sample(attack.views or config.queries.views)
+        for attack in config.attacks
+        if attack.attack == name
     }
+    queries = {"queries_per_sample": spent.pop()} if len(spent) == 1 else {}
+    return {"threat_model": method.threat_model, "source": method.source, **queries}
 
 
 def _validity(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
@@ -249,7 +252,8 @@ def _validity(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
     if config.control_of(primary) is None:
         return {}
-    if any(_is_primary(config, task) for seed in config.seeds for task in _unfit(config, folder.seed(seed))):
+    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if _is_primary(config, task)]
+    if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
         return {}
     per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
     found = judge_pooled(per_seed).as_json()
@@ -331,6 +335,13 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and "consistency" in found and not found["consistency"]["works"]:
             caveats.append(f"The encoder {name} {consistency_in_words(found['consistency'])}.")
+    uncontrolled = {
+        f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
+        for seed in config.seeds
+        for task in tasks(config, folder.seed(seed))
+        if "control_not_applicable" in result_of(task)
+    }
+    caveats += [f"No control for {one}." for one in sorted(uncontrolled)]
     if config.audited != TARGET_ROLES:
         caveats.append(
             "Members stands for the candidate images and non-members for the control images: whether the candidates "

@@ -97,7 +97,11 @@ def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any],
     except ValueError as error:
         text = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"sweep.{name}, point {label}: {text}") from error
-    return {LABEL: label, **dict(_leaves(before, after.model_dump(mode="json", by_alias=True, exclude={"sweep"})))}
+    wanted = after.model_dump(mode="json", by_alias=True, exclude={"sweep"})
+    leaves = dict(_leaves(before, wanted))
+    if _changed(deepcopy(before), leaves) != wanted:
+        raise RuntimeError(f"sweep.{name}, point {label}: the changes do not give the point")
+    return {LABEL: label, **leaves}
 
 
 def _changed(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,8 +154,8 @@ def _element(place: Sequence[Any], index: str, name: str) -> Any:
 
 
 def _leaves(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and new value of every leaf that differs."""
-    if isinstance(before, dict) and isinstance(after, dict):
+    """Dotted name and new value of every leaf that differs; of a section that loses keys, the whole of it."""
+    if isinstance(before, dict) and isinstance(after, dict) and (not prefix or before.keys() <= after.keys()):
         for key, value in after.items():
             yield from _leaves(before.get(key), value, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):

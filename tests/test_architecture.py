@@ -56,6 +56,7 @@ STAGES = [
     "utility",
     "attack_config",
     "config",
+    "knowledge",
     "sweep",
     "config_file",
     "attack",

@@ -14,6 +14,7 @@ from pipelines.config import RunConfig
 from pipelines.config_file import load
 from pipelines.encoders import LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
+from pipelines.knowledge import knowledge
 from pipelines.sweep import points
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -95,13 +96,12 @@ def test_lpla_table_1(data: str) -> None:
 def test_encodermis_eight_kinds_of_knowledge() -> None:
     for name in ("encodermi-cifar10-knowledge", "encodermi-cifar10-knowledge-cpu"):
         config = loaded(CONFIGS / "papers" / f"{name}.yaml")
-        rows = {tuple((config.knowledge(attack) or {}).values()) for attack in config.attacks}
+        rows = {tuple((knowledge(config, attack) or {}).values()) for attack in config.attacks}
         assert rows == set(product([True, False], repeat=3))
         crops = {attack.reference: config.recipe(attack).settings["flip"] == 0 for attack in config.attacks}
-        if "cpu" in name:  # the released scripts query with one recipe; without it crops alone follow from ignorance
-            assert {reference for reference, alone in crops.items() if alone} == {
-                "unknown-t", "unknown-pt", "unknown-et", "unknown-pet",
-            }  # fmt: skip
+        assert {reference for reference, alone in crops.items() if alone} == {
+            "unknown-t", "unknown-pt", "unknown-et", "unknown-pet",
+        }  # fmt: skip
 
 
 def test_encodermis_figures_as_sweeps() -> None:

@@ -122,6 +122,12 @@ class Attack(ABC):
     @abstractmethod
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]: ...
 
+    def _check_width(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Raise NotApplicable if embeddings are wider or narrower than those of the fit, whose mean is in the state."""
+        width, fitted = features.values["embedding"].shape[1], len(state["mean"])
+        if width != fitted:
+            raise NotApplicable(f"{self.name} was fitted on embeddings of {fitted} numbers, these have {width}")
+
     def _check_needs(self, features: Features) -> None:
         missing = [need for need in self.needs if need not in features.values]
         if missing:

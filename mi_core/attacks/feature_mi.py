@@ -63,6 +63,7 @@ class FeatureMI(Attack):
         return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        self._check_width(features, state)
         inputs = features.values["embedding"]
         hidden = self.parameters.hidden
         network = mlp.restored(mlp.layers(inputs.shape[1], hidden, hidden, 1), state)

@@ -5,7 +5,8 @@ The attacker trains several shadow encoders, each on a random half of the audite
 saw it and some did not. What LiRA does with a classifier's confidence is done with a number that is about Gaussian for
 encoders: Fisher's z, atanh of the mean cosine of a sample's views, or the logarithm of its embedding's norm. Online,
 the score is the ratio of the two Gaussians that the sample's own shadows give; offline, only shadows that did not see
-the sample are used, and the score says how far above them the target lies (one-sided, section V-D).
+the sample are used, and the score says how far above them the target lies (one-sided, section V-D), in units of what
+another such shadow would differ from the mean of these few; the threshold is a quantile of Student's distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from mi_core.attacks.base import Attack
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
@@ -39,7 +40,9 @@ class LiRAParameters:
         mode: ``online`` uses shadows that saw the sample and shadows that did not; ``offline`` the latter only.
         variance: ``pooled`` over samples, better with few shadows (section VI-C), or ``per-sample`` (from 2 shadows).
         location: ``mean`` (the paper) or ``median`` (its code).
-        fpr: offline, the share of non-members that may be called members.
+        fpr: offline, the share of non-members that may be called members, if the statistic is Gaussian.
+        side: offline, where members lie: ``high`` or ``low``. A sample's views agree more after training; of norms the
+            LpLA paper shows members below non-members (figure 4), and small encoders trained here above them.
     """
 
     statistic: str = "cosine"
@@ -47,8 +50,10 @@ class LiRAParameters:
     variance: str = "pooled"
     location: str = "mean"
     fpr: float = 0.05
+    side: str = "high"
 
     def __post_init__(self) -> None:
+        check_choice("side", self.side, ("high", "low"))
         check_choice("statistic", self.statistic, ("cosine", "norm"))
         check_choice("mode", self.mode, ("online", "offline"))
         check_choice("variance", self.variance, ("pooled", "per-sample"))
@@ -92,7 +97,7 @@ class LiRA(Attack):
         online = self.parameters.mode == "online"
         state: dict[str, npt.NDArray[Any]] = {
             "names": names,
-            "threshold": np.array(0.0 if online else norm.isf(self.parameters.fpr)),
+            "threshold": np.array(0.0),
         }
         for side, chosen in (("in", member), ("out", ~member)):
             if side == "in" and not online:
@@ -101,6 +106,11 @@ class LiRA(Attack):
                 f"{side}_{part}": array
                 for part, array in self._gaussians(side, values[chosen], sample_of[chosen], names).items()
             }
+        if not online:
+            shadows = state["out_count"]
+            pooled = self.parameters.variance == "pooled"
+            degrees = int(shadows.sum()) - len(names) if pooled else int(shadows.min()) - 1
+            state["threshold"] = np.array(student.isf(self.parameters.fpr, degrees))
         return state
 
     def _gaussians(
@@ -128,7 +138,7 @@ class LiRA(Attack):
             deviations = np.full(len(names), np.sqrt(squares.sum() / (len(values) - len(names))))
         else:
             raise NumericError(f"lira needs 2 shadows {side} of whose training data some sample is")
-        return {"location": locations, "deviation": np.maximum(deviations, _LEAST)}
+        return {"location": locations, "deviation": np.maximum(deviations, _LEAST), "count": counts}
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
         names = state["names"]
@@ -140,8 +150,9 @@ class LiRA(Attack):
             )
         value = self.statistic(features)
         outside = (value - state["out_location"][place]) / state["out_deviation"][place]
-        if self.parameters.mode == "offline":
-            return np.asarray(outside)
+        if self.parameters.mode == "offline":  # a new value also misses the mean of so few shadows
+            side = 1.0 if self.parameters.side == "high" else -1.0
+            return np.asarray(side * outside / np.sqrt(1 + 1 / state["out_count"][place]))
         inside = (value - state["in_location"][place]) / state["in_deviation"][place]
         ratio = np.log(state["out_deviation"][place] / state["in_deviation"][place])
         return np.asarray(0.5 * (outside**2 - inside**2) + ratio)

@@ -110,6 +110,7 @@ class SDMI(Attack):
         return state | mlp.weights(network)
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        self._check_width(features, state)
         embeddings, distances = features.values["embedding"], self._distances(features)
         network = mlp.restored(self._network(embeddings, distances), state)
         return mlp.predict(network, _inputs(embeddings, distances, state))

@@ -167,10 +167,10 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
         >>> row["seeds"], round(row["auc"]["value"], 3), [round(b, 3) for b in row["auc"]["ci95"]], row["auc"]["n"]
         ([0, 1], 0.75, [0.679, 0.821], 36)
     """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for entry in attacks:
-        groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), []).append(entry)
-    return [_pool_row(entries) for entries in groups.values()]
+    groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    for entry in attacks:  # the same attack twice is one result, not two seeds
+        groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), {}).setdefault(entry["seed"], entry)
+    return [_pool_row(list(by_seed.values())) for by_seed in groups.values()]
 
 
 def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:

@@ -12,6 +12,7 @@ from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import load, parse
 from pipelines.errors import UserError
+from pipelines.knowledge import knowledge
 from pipelines.sweep import points
 from tests.conftest import small_config
 
@@ -61,7 +62,7 @@ def test_lists_stand_for_all_combinations() -> None:
 
 def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
     config = parsed()
-    known = {attack.reference: config.knowledge(attack) for attack in config.attacks}
+    known = {attack.reference: knowledge(config, attack) for attack in config.attacks}
     everything = {"distribution": True, "architecture": True, "algorithm": True}
     assert known["shadow"] == known["other-views"] == everything
     assert known["other-data"] == everything | {"distribution": False}
@@ -218,3 +219,42 @@ def test_the_control_is_of_the_targets_kind() -> None:
     raw["attacks"] = [{"attack": "lpla", "reference": "known"}]
     config = parse(raw, "wide.yaml")
     assert config.control_of(config.attacks[0]) == "second"
+
+
+@pytest.mark.parametrize("reference", ["target", "twin"])
+def test_nobody_is_judged_on_what_he_learned_from(reference: str) -> None:
+    raw = wide()
+    raw["encoders"]["twin"] = {"like": "target"}
+    raw["attacks"] = [{"attack": "encodermi-t", "reference": reference}]
+    assert f"reference = '{reference}' is fitted on 'target-member', on which the attack is judged" in refused(raw)
+
+
+def test_anchors_are_no_judged_samples() -> None:
+    raw = wide()
+    raw["data"]["roles"]["anchor"] = {"from": "target-nonmember", "count": 10}
+    raw["attacks"] = [{"attack": "sd-mi"}]
+    assert "data.roles.anchor is a part of what attacks are judged on" in refused(raw)
+
+
+def test_points_that_take_keys_away_are_what_they_say() -> None:
+    raw = wide()
+    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 8}
+    raw["attacks"] = [{"attack": "encodermi-v", "hidden": 32}, {"attack": "lira", "reference": "half"}]
+    raw["sweep"] = {
+        "encoders.half.halves": [4, 8],
+        "attacks.0.attack": ["encodermi-v"],
+        "method": [{"label": "t", "attacks.0": {"attack": "encodermi-t"}}],
+        "algorithm": [
+            {
+                "label": "s",
+                "encoders.other-views.objective": "supervised",
+                "encoders.other-views.parameters": {"classes": 10},
+            }
+        ],
+    }
+    found = {(point.sweep, point.label): point.config for point in points(parse(raw, "wide.yaml"), RunFolder("x"))}
+    four = found["encoders.half.halves", "4"]
+    assert [name for name in four.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
+    assert len(found["encoders.half.halves", "8"].encoders) == len(four.encoders) + 4
+    assert found["method", "t"].attacks[0].attack == "encodermi-t"
+    assert found["algorithm", "s"].encoders["other-views"].objective == "supervised"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.feature_mi import FeatureMI, FeatureMIParameters
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
@@ -37,3 +38,12 @@ def test_settings() -> None:
     assert (FeatureMIParameters().epochs, FeatureMIParameters().batch_size) == (500, 128)  # LpLA, table 1
     with pytest.raises(ConfigError, match="epochs = 0"):
         FeatureMIParameters(epochs=0)
+
+
+def test_embeddings_of_another_width_do_not_apply() -> None:
+    features, member = shells(40, 0)
+    attack = FeatureMI(FeatureMIParameters(epochs=1))
+    attack.fit(LabelledFeatures(features, member))
+    wider = Features(features.ids, {"embedding": np.zeros((40, 5))})
+    with pytest.raises(NotApplicable, match="feature-mi was fitted on embeddings of 3 numbers, these have 5"):
+        attack.score(wider)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from mi_core.attacks.lira import LiRA, LiRAParameters, shadow_row
 from mi_core.checks import ConfigError, NumericError
@@ -73,10 +74,24 @@ def test_offline_is_one_sided_and_uses_shadows_without_the_sample_only() -> None
     alone.fit(LabelledFeatures(Features(reference.features.ids, {"norm:2": spoiled}), reference.member))
     features = target(truth["level"], np.arange(30) < 15)
     np.testing.assert_allclose(alone.score(features), attack.score(features))
-    assert attack.threshold == pytest.approx(norm.ppf(0.9))
+    assert attack.threshold == pytest.approx(student.ppf(0.9, 3 * 30 - 30))
     high = Features(features.ids, {"norm:2": features.values["norm:2"] * 100})
     assert (attack.score(high) > attack.score(features)).all()  # never: unlike a two-sided one, "too high to be out"
     assert outside.sum() == 90
+
+
+@pytest.mark.parametrize("variance", ["pooled", "per-sample"])
+@pytest.mark.parametrize("side", ["high", "low"])
+def test_offline_false_positives_are_what_was_asked_for_however_few_the_shadows(variance: str, side: str) -> None:
+    """Two shadows without the sample: taking their mean and deviation for the truth would call twice as many."""
+    rates = []
+    for seed in range(40):
+        reference, truth = shadows(count=4, seed=seed)
+        attack = LiRA(LiRAParameters(statistic="norm", mode="offline", fpr=0.1, variance=variance, side=side))
+        attack.fit(reference)
+        features = target(truth["level"], np.zeros(30), seed=1000 + seed)
+        rates.append((attack.score(features) >= attack.threshold).mean())
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.03)  # 1,200 samples: a standard error of .009
 
 
 def test_it_sorts_out_samples_that_differ_by_themselves() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mi_core import mlp
+from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.sd_mi import SDMI, SDMIParameters, _inputs, anchor_distances
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.records import Features, LabelledFeatures
@@ -78,3 +79,12 @@ def test_fewer_anchors_than_asked() -> None:
         SDMI(SDMIParameters(anchors=7)).fit(LabelledFeatures(given, member))
     with pytest.raises(ShapeError, match="anchors are empty"):
         Features(given.ids, given.values, np.zeros((0, 4)))
+
+
+def test_embeddings_of_another_width_do_not_apply() -> None:
+    given, member = features()
+    attack = SDMI(SDMIParameters(epochs=1))
+    attack.fit(LabelledFeatures(given, member))
+    wider = Features(given.ids, {"embedding": np.zeros((40, 5))}, np.zeros((6, 5)))
+    with pytest.raises(NotApplicable, match="sd-mi was fitted on embeddings of 4 numbers, these have 5"):
+        attack.score(wider)

@@ -114,3 +114,9 @@ def test_scores_and_losses_are_checked() -> None:
         made([0.1, math.inf], [True, False])
     with pytest.raises(ShapeError, match="epochs of the loss of e"):
         LossCurve("e", 0, np.arange(3.0), np.ones(2))
+
+
+def test_the_same_result_twice_is_not_two_seeds(report: dict[str, Any]) -> None:
+    """Two entries of a config may come to the same: the interval must not shrink for it."""
+    once = pool_seeds(report["attacks"])
+    assert pool_seeds([entry for entry in report["attacks"] for _ in range(2)]) == once
