@@ -40,7 +40,8 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 def written(folder: Path) -> dict[str, int]:
     """Files of a run and when they were written, but those of every start."""
-    always = {"manifest.json", "config.yaml", "report.json", "report.html", ".lock"}
+    always = {"manifest.json", "config.yaml", ".lock"}
+    always |= {"report.json", "report.html", "results.json", "results.parquet"}
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns
         for path in folder.rglob("*")
@@ -55,10 +56,10 @@ def test_the_report_keeps_its_contract(finished_run: Path) -> None:
     by_attack = {(entry["attack"], entry["output"], entry["epoch"]): entry for entry in report["attacks"]}
     entry = by_attack["encodermi-t", "projection", 3]
     assert (entry["n_member"], entry["n_nonmember"], entry["primary"]) == (60, 60, True)
-    assert entry["queries"] == {"attack_training": 480, "evaluation": 480}
+    assert entry["queries"] == {"per_sample": 4, "attack_training": 480, "evaluation": 480}
     known = by_attack["lpla", "backbone", 3]
     assert (known["n_member"], known["n_nonmember"]) == (48, 48)  # without those the attacker knows
-    assert known["queries"] == {"attack_training": 24, "evaluation": 96}
+    assert known["queries"] == {"per_sample": 1, "attack_training": 24, "evaluation": 96}
     assert set(report["timings"]) == {"ray_start", "data", "pretrain", "extract", "attack", "report"}
     assert [point["epoch"] for point in report["encoders"]["target"]["curve"]] == [1, 3]
     assert report["rejected_count"] == 0

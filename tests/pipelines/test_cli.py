@@ -158,7 +158,7 @@ def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Pat
     from pipelines.errors import fault_of_user
 
     with pytest.raises(Exception, match="is missing") as caught:
-        attack.run(load(str(folder / "config.yaml")), RunFolder(str(folder)))
+        attack.run([(load(str(folder / "config.yaml")), RunFolder(str(folder)))])
     fault = fault_of_user(caught.value)
     assert fault is not None
     assert fault.endswith("is missing; run the extract stage first")
