@@ -51,7 +51,8 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
-    found = load_features(config, place, "target", epoch, output, ["pairwise:cosine", "norm:2"], ROLES)
+    recipe = config.recipe(config.attacks[0])
+    found = load_features(config, place, "target", epoch, output, ["pairwise:cosine", "norm:2"], ROLES, recipe)
     return {"ids": found.ids, **found.values}
 
 
