@@ -33,8 +33,8 @@ from pipelines.errors import UserError
 from pipelines.layers import (
     ATTEMPTS,
     ShardJob,
-    count_queries,
     inherit_layers,
+    layers_path,
     rejected_samples,
     remaining,
     sample_table,
@@ -96,15 +96,25 @@ def run(runs: Sequence[Run]) -> None:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
             any more, more samples than allowed were rejected, or the queries exceed the budget.
     """
-    jobs = []
+    plans = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
+    jobs: list[ShardJob] = []
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
             others = [before.seed(seed) for of_run, before in runs[:number] if seed in of_run.seeds]
             inherit_layers(folder.seed(seed), others, list(config.encoders))
-        jobs += _jobs(config, folder)
+            jobs += [
+                job for demand in config.demands() for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
+            ]
     first: dict[str, ShardJob] = {}
     for job in jobs:
         first.setdefault(job.identity, job)
+    try:
+        attempts = _attempts(runs, list(first.values()))
+    except UserError:
+        for path, content in plans.items():  # a plan that is not paid for is not kept
+            storage.remove(path) if content is None else storage.write_atomic(path, content)
+        raise
+    first = {identity: replace(job, attempts=attempts) for identity, job in first.items()}
     todo = [planned for job in first.values() if (planned := remaining(job)) is not None]
     if len(todo) < len(first):
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
@@ -121,33 +131,36 @@ def run(runs: Sequence[Run]) -> None:
         _account(config, folder)
 
 
-def _jobs(config: RunConfig, folder: RunFolder) -> list[ShardJob]:
-    """Everything that a run needs, with the attempts that its budget leaves for each chunk.
+def _plans(runs: Sequence[Run]) -> list[str]:
+    return [
+        layers_path(folder.seed(seed), encoder)
+        for config, folder in runs
+        for seed in config.seeds
+        for encoder in config.encoders
+    ]
+
+
+def _attempts(runs: Sequence[Run], jobs: Sequence[ShardJob]) -> int:
+    """How often a chunk may be asked: what is begun again after a crash is paid for again.
 
     Raises:
-        UserError: the queries exceed the budget; nothing has been asked then.
+        UserError: the queries of the attacked encoders exceed the budget; nothing has been asked then.
     """
-    attempts = ATTEMPTS
-    if config.budget.queries is not None:
-        targets = {attack.target for attack in config.attacks}
-        asked = sum(
-            queries
-            for seed in config.seeds
-            for encoder, _, _, queries in count_queries(config, folder.seed(seed), plan=True)
-            if encoder in targets
+    budget = runs[0][0].budget.queries
+    if budget is None:
+        return ATTEMPTS
+    targets = {attack.target for config, _ in runs for attack in config.attacks}
+    asked = sum(
+        len(job.wanted) * job.layer.plan().queries_per_image * len(job.layer.epochs)
+        for job in jobs
+        if job.layer.encoder in targets
+    )
+    if asked > budget:
+        raise UserError(
+            f"budget.queries = {budget}, but the attacks ask {asked} queries of {', '.join(sorted(targets))}; "
+            "lower queries.views or the roles' counts, or raise the budget"
         )
-        if asked > config.budget.queries:
-            raise UserError(
-                f"budget.queries = {config.budget.queries}, but the attacks ask {asked} queries of "
-                f"{', '.join(sorted(targets))}; lower queries.views or the roles' counts, or raise the budget"
-            )
-        attempts = min(ATTEMPTS, config.budget.queries // max(1, asked))  # a chunk begun again is paid for again
-    return [
-        replace(job, attempts=attempts)
-        for seed in config.seeds
-        for demand in config.demands()
-        for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
-    ]
+    return min(ATTEMPTS, budget // max(1, asked))
 
 
 def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:

@@ -274,7 +274,7 @@ def count_queries(config: RunConfig, folder: SeedFolder, *, plan: bool = False) 
     """(encoder, role, images, queries) of everything asked of the encoders of one seed, over all their checkpoints."""
     counts = Splits.load(folder.path).counts()
     for demand in config.demands():
-        for layer in _layers(demand, config, folder, plan=plan):
+        for layer in _layers(demand, config, folder, plan=False):
             per_image = layer.plan().queries_per_image * len(layer.epochs)
             for role in layer.roles:
                 yield demand.encoder, role, counts[role], counts[role] * per_image
@@ -304,7 +304,7 @@ def _layers(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool
         config.data.decoder().digest(),
         folder.seed,
     )
-    path = _layers_path(folder, demand.encoder)
+    path = layers_path(folder, demand.encoder)
     recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
     mine = [entry for entry in recorded if entry["base"] == base]
     if plan:
@@ -319,11 +319,11 @@ def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
     """Plan on from what other runs of the same seed have planned for the same samples, so that it can be shared."""
     splits = Splits.load(folder.path)
     for encoder in encoders:
-        path = _layers_path(folder, encoder)
+        path = layers_path(folder, encoder)
         recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
         new: list[dict[str, Any]] = []
         for other in others:
-            theirs = _layers_path(other, encoder)
+            theirs = layers_path(other, encoder)
             if other == folder or not storage.exists(theirs):
                 continue
             known = Splits.load(other.path)
@@ -338,7 +338,8 @@ def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
             storage.write_json(path, recorded + new)
 
 
-def _layers_path(folder: SeedFolder, encoder: str) -> str:
+def layers_path(folder: SeedFolder, encoder: str) -> str:
+    """Where the layers planned for an encoder are recorded."""
     return f"{folder.path}/features/{encoder}/layers.json"
 
 

@@ -229,6 +229,11 @@ def test_a_budget_is_never_exceeded(trained_run: Path, tmp_path: Path) -> None:
     ):
         audit.run(parse(small_config(budget={"queries": needed - 1}), "small.yaml"), str(folder), last="extract")
     assert not list(folder.rglob("epoch-*/**/*.parquet"))
+    assert not list(folder.rglob("layers.json"))  # so that fewer views may be tried in the same folder
+    swept = small_config(budget={"queries": needed + 100}, sweep={"queries.views": [2, 4]})
+    shutil.copytree(trained_run, tmp_path / "swept")
+    with pytest.raises(UserError, match="but the attacks ask"):  # points are paid for together
+        audit.run(parse(swept, "small.yaml"), str(tmp_path / "swept"), last="extract")
     config = parse(small_config(budget={"queries": needed}), "small.yaml")
     with pytest.raises(UserError, match="--force extract would ask again what budget.queries = "):
         audit.run(config, str(folder), force="extract")
