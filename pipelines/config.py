@@ -225,6 +225,7 @@ class RunConfig(BaseModel):
             _check_roles(place, (*self.audited, *self.reference_roles(attack), *anchors), self.data)
         except ValueError as error:
             raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
+        self._check_counts(place, attack)
         if attack.draws_views and (attack.views or self.queries.views) < 2:
             raise ValueError(
                 f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "
@@ -232,6 +233,18 @@ class RunConfig(BaseModel):
             )
         if attack.views is not None and attack.views > self.queries.views:
             raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {self.queries.views}; raise it")
+
+    def _check_counts(self, place: str, attack: AttackConfig) -> None:
+        """Raise ValueError if roles are too small for what an attack takes of them."""
+        asked = dict.fromkeys(self.reference_roles(attack), attack.reference_count)
+        if attack.reference_count is not None and self.shadows(attack) and attack.reference not in self.encoders:
+            raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
+        if attack.method().anchored:
+            asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
+        for role, count in asked.items():
+            have = self.data.roles[role].count if role in self.data.roles else None
+            if count is not None and have is not None and count > have:
+                raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
 
     def _check_apart(self, place: str, attack: AttackConfig) -> None:
         """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""

@@ -20,9 +20,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mi_core.attacks import ATTACKS
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
-from pipelines.attack_config import ATTACK_CONFIGS, each_attack
+from pipelines.attack_config import ATTACK_CONFIGS, SHADOWS, each_attack
 from pipelines.config import RunConfig
 from pipelines.errors import UserError
 
@@ -142,6 +143,8 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
 def _takes(attack: Mapping[str, Any], field: str) -> bool:
     model = ATTACK_CONFIGS.get(str(attack.get("attack")))
     if model is None or field.partition(".")[0] not in model.model_fields:
+        return False
+    if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
         return False
     own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}
     return field != "views" or any(consumes(need) == "views" for need in model(**own).needs())
