@@ -236,7 +236,7 @@ class RunConfig(BaseModel):
 
     def _check_counts(self, place: str, attack: AttackConfig) -> None:
         """Raise ValueError if roles are too small for what an attack takes of them."""
-        asked = dict.fromkeys(self.reference_roles(attack), attack.reference_count)
+        asked: dict[str, int | None] = dict.fromkeys(self.reference_roles(attack), attack.reference_count)
         if attack.reference_count is not None and self.shadows(attack) and attack.reference not in self.encoders:
             raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
         if attack.method().anchored:
