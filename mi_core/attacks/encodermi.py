@@ -241,8 +241,9 @@ def clouds(similarities: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         (N, E, 3) float32; a set without spread stays at 0.
 
     Example:
-        >>> clouds(np.array([[0.5, 0.5]], dtype=np.float32)).round(4).tolist()
-        [[[-0.7071, -0.7071, 1.4142], [-0.7071, -0.7071, 1.4142]]]
+        >>> found = clouds(np.array([[0.5, 0.5]], dtype=np.float32))
+        >>> [[round(float(value), 3) for value in point] for point in found[0]]
+        [[-0.707, -0.707, 1.414], [-0.707, -0.707, 1.414]]
     """
     points = np.zeros((*similarities.shape, 3), dtype=np.float64)
     points[:, :, 2] = similarities
