@@ -134,3 +134,10 @@ class Attack(ABC):
             raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")
         if self.anchored and features.anchors is None:
             raise ConfigError(f"{self.name} needs anchors; give the embeddings of further images")
+
+
+def directions(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """(N, D) embeddings scaled to length 1; one of length 0 stays so."""
+    given = np.asarray(embeddings, dtype=np.float32)
+    lengths = np.linalg.norm(given, axis=1, keepdims=True)
+    return np.asarray(given / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

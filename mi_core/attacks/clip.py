@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
+from mi_core.attacks.base import Attack, directions
 from mi_core.attacks.mean_cosine import conformal_threshold
+from mi_core.attacks.network import NetworkAttack
 from mi_core.checks import NumericError, check_range
 from mi_core.records import Features
 
@@ -80,7 +82,7 @@ class WeakSupervisionParameters:
         return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
 
 
-class WeakSupervision(Attack):
+class WeakSupervision(NetworkAttack):
     """WSA: a network that learned from pairs close enough to be taken for members."""
 
     name = "clip-weak-supervision"
@@ -104,28 +106,19 @@ class WeakSupervision(Attack):
             raise NumericError(
                 f"{self.name}: none of {member.sum()} unlabelled pairs reaches {least:.4g}; lower deviations"
             )
-        inputs = _pairs(features)[pseudo | ~member]
-        scale = mlp.standardisation(inputs)
-        network = mlp.fit(
-            lambda: mlp.layers(inputs.shape[1], *_WIDTHS, 1),
-            mlp.standardised(inputs, scale),
-            pseudo[pseudo | ~member],
-            self.parameters.training(),
-            seed=self.seed,
+        kept = pseudo | ~member
+        state = super()._fit(features.take(kept), pseudo[kept])
+        return state | {"pseudo_members": np.array(pseudo.sum())}
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        """(N, 2 D) embeddings of images and of captions, each scaled to length 1."""
+        return np.concatenate(
+            [directions(features.values[need]) for need in ("embedding", "caption:embedding")], axis=1
         )
-        return scale | mlp.weights(network) | {"threshold": np.array(0.0), "pseudo_members": np.array(pseudo.sum())}
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        inputs = _pairs(features)
-        network = mlp.restored(mlp.layers(inputs.shape[1], *_WIDTHS, 1), state)
-        return mlp.predict(network, mlp.standardised(inputs, state))
+    def _network(self, width: int) -> nn.Module:
+        return mlp.layers(width, *_WIDTHS, 1)
 
-
-def _pairs(features: Features) -> npt.NDArray[np.float32]:
-    """(N, 2 D) embeddings of images and of captions, each scaled to length 1."""
-    parts = []
-    for need in ("embedding", "caption:embedding"):
-        embeddings = np.asarray(features.values[need], dtype=np.float32)
-        lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-        parts.append(embeddings / np.where(lengths > 0, lengths, 1.0))
-    return np.concatenate(parts, axis=1)
+    def _training(self) -> mlp.Training:
+        training: mlp.Training = self.parameters.training()
+        return training

@@ -20,7 +20,6 @@ trained by Adam at 1e-3.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +31,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.base import Attack
+from mi_core.attacks.network import NetworkAttack
 from mi_core.checks import check_choice, check_range
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
@@ -115,51 +115,20 @@ class EncoderMIThreshold(_Pairwise):
         return self.statistic(features)
 
 
-class _Network(_Pairwise):
+class _Network(_Pairwise, NetworkAttack):
     """A network on standardised similarities; what differs is how they enter, their scale and the network."""
 
     Parameters = NetworkParameters
-    axis: int | None  # over which the reference's mean and deviation are taken
-    batch_size: int  # of scoring
-
-    @abstractmethod
-    def _inputs(self, features: Features) -> npt.NDArray[np.float32]: ...
-
-    @abstractmethod
-    def _network(self, width: int) -> nn.Module: ...
 
     def _training(self) -> mlp.Training:
         chosen = self.parameters
         return mlp.Training(chosen.learning_rate or 1e-4, chosen.epochs, chosen.batch_size)
-
-    def _augment(self) -> mlp.Augment | None:
-        return None
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        inputs = self._inputs(features)
-        scale = mlp.standardisation(inputs, axis=self.axis)
-        network = mlp.fit(
-            lambda: self._network(inputs.shape[1]),
-            mlp.standardised(inputs, scale),
-            member,
-            self._training(),
-            seed=self.seed,
-            augment=self._augment(),
-        )
-        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
-
-    def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        inputs = self._inputs(features)
-        network = mlp.restored(self._network(inputs.shape[1]), state)
-        return mlp.predict(network, mlp.standardised(inputs, state), batch_size=self.batch_size)
 
 
 class EncoderMIVector(_Network):
     """EncoderMI-V: a fully connected network on the similarities in descending order."""
 
     name = "encodermi-v"
-    axis = 0
-    batch_size = 8192
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         return -np.sort(-self._similarities(features), axis=1)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
+from mi_core.attacks.network import NetworkAttack
 from mi_core.checks import check_range
 from mi_core.records import Features
 
@@ -32,10 +33,14 @@ class FeatureMIParameters:
 
     def __post_init__(self) -> None:
         check_range("hidden", self.hidden, 1)
-        mlp.Training(self.learning_rate, self.epochs, self.batch_size)
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
 
 
-class FeatureMI(Attack):
+class FeatureMI(NetworkAttack):
     """A network on standardised embeddings."""
 
     name = "feature-mi"
@@ -49,22 +54,16 @@ class FeatureMI(Attack):
         """The embedding of the image itself."""
         return ("embedding",)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        chosen = self.parameters
-        inputs = features.values["embedding"]
-        scale = mlp.standardisation(inputs)
-        network = mlp.fit(
-            lambda: mlp.layers(inputs.shape[1], chosen.hidden, chosen.hidden, 1),
-            mlp.standardised(inputs, scale),
-            member,
-            mlp.Training(chosen.learning_rate, chosen.epochs, chosen.batch_size),
-            seed=self.seed,
-        )
-        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return np.asarray(features.values["embedding"], dtype=np.float32)
+
+    def _network(self, width: int) -> nn.Module:
+        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
+
+    def _training(self) -> mlp.Training:
+        training: mlp.Training = self.parameters.training()
+        return training
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
         self._check_width(features, state)
-        inputs = features.values["embedding"]
-        hidden = self.parameters.hidden
-        network = mlp.restored(mlp.layers(inputs.shape[1], hidden, hidden, 1), state)
-        return mlp.predict(network, mlp.standardised(inputs, state))
+        return super()._score(features, state)

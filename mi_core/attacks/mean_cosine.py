@@ -61,6 +61,16 @@ class MeanCosine(Attack):
         return self.statistic(features)
 
 
+def least_nonmembers(fpr: float) -> int:
+    """How many known non-members a conformal threshold for this share needs.
+
+    Example:
+        >>> least_nonmembers(0.05)
+        19
+    """
+    return math.ceil(1 / fpr) - 1
+
+
 def conformal_threshold(scores: npt.NDArray[np.float64], fpr: float, name: str) -> float:
     """The least threshold that a new, exchangeable non-member reaches with a probability of at most ``fpr``.
 
@@ -79,6 +89,7 @@ def conformal_threshold(scores: npt.NDArray[np.float64], fpr: float, name: str) 
     ranked = np.sort(scores)
     rank = math.ceil((1 - fpr) * (len(ranked) + 1))  # from 1; above n no score is high enough
     if rank > len(ranked):
-        least = math.ceil(1 / fpr) - 1
-        raise NumericError(f"{name} at fpr = {fpr:g} needs {least} known non-members, got {len(ranked)}")
+        raise NumericError(
+            f"{name} at fpr = {fpr:g} needs {least_nonmembers(fpr)} known non-members, got {len(ranked)}"
+        )
     return float(np.nextafter(ranked[rank - 1], np.inf))

@@ -9,14 +9,13 @@ script picks the best one on the test samples. Members and non-members get the s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
+from mi_core.attacks.network import NetworkAttack
 from mi_core.features.part_energy import parse_parts
 from mi_core.records import Features
 
@@ -40,7 +39,7 @@ class PartCropParameters:
         return mlp.Training(self.learning_rate, self.epochs, self.batch_size, weight_decay=self.weight_decay)
 
 
-class PartCrop(Attack):
+class PartCrop(NetworkAttack):
     """A network on how concentrated the responses of parts to the feature map are."""
 
     name = "part-crop"
@@ -57,27 +56,17 @@ class PartCrop(Attack):
         """Divergences of the parts' responses."""
         return (f"parts:{self.parameters.parts}",)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        inputs = features.values[self.needs[0]]
-        scale = mlp.standardisation(inputs)
-        network = mlp.fit(
-            lambda: _network(inputs.shape[1]),
-            mlp.standardised(inputs, scale),
-            member,
-            self.parameters.training(),
-            seed=self.seed,
-        )
-        return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return np.asarray(features.values[self.needs[0]], dtype=np.float32)
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        inputs = features.values[self.needs[0]]
-        return mlp.predict(mlp.restored(_network(inputs.shape[1]), state), mlp.standardised(inputs, state))
+    def _network(self, width: int) -> nn.Module:
+        network = mlp.layers(width, 512, 256, 128, 1)
+        for layer in network:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=0.01)
+                nn.init.zeros_(layer.bias)
+        return network
 
-
-def _network(width: int) -> nn.Module:
-    network = mlp.layers(width, 512, 256, 128, 1)
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
-    return network
+    def _training(self) -> mlp.Training:
+        training: mlp.Training = self.parameters.training()
+        return training

@@ -12,7 +12,6 @@ a new non-member is called a member with a probability of at most alpha, however
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,8 @@ import numpy.typing as npt
 import torch
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
-from mi_core.attacks.mean_cosine import conformal_threshold
+from mi_core.attacks.base import Attack, directions
+from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
@@ -75,22 +74,22 @@ class QuantileRegression(Attack):
         known = features.take(~member)
         order = np.random.default_rng(self.seed).permutation(len(known))
         learned, kept = (known.take(part) for part in np.array_split(order, 2))
-        least = math.ceil(1 / self.parameters.fpr) - 1
-        if len(kept) < max(1, least):
+        least = max(1, least_nonmembers(self.parameters.fpr))
+        if len(kept) < least:
             raise NumericError(
-                f"{self.name} at fpr = {self.parameters.fpr:g} needs {2 * max(1, least)} known non-members, half of "
+                f"{self.name} at fpr = {self.parameters.fpr:g} needs {2 * least} known non-members, half of "
                 f"them for the threshold; got {len(known)}"
             )
-        directions, scores = _directions(learned), self.statistic(learned)
-        scale = mlp.standardisation(directions)
+        inputs, scores = directions(learned.values["embedding"]), self.statistic(learned)
+        scale = mlp.standardisation(inputs)
         of_scores = mlp.standardisation(scores, axis=None)
         state: dict[str, npt.NDArray[Any]] = {
             **scale,
             **{f"score_{name}": value for name, value in of_scores.items()},
         }
         network = mlp.fit(
-            lambda: self._network(directions.shape[1]),
-            mlp.standardised(directions, scale),
+            lambda: self._network(inputs.shape[1]),
+            mlp.standardised(inputs, scale),
             mlp.standardised(scores, of_scores),
             self.parameters.training(),
             seed=self.seed,
@@ -101,9 +100,9 @@ class QuantileRegression(Attack):
         return state | {"threshold": np.array(conformal_threshold(residuals, self.parameters.fpr, self.name))}
 
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        directions = _directions(features)
-        network = mlp.restored(self._network(directions.shape[1]), state)
-        quantiles = mlp.predict(network, mlp.standardised(directions, state))
+        inputs = directions(features.values["embedding"])
+        network = mlp.restored(self._network(inputs.shape[1]), state)
+        quantiles = mlp.predict(network, mlp.standardised(inputs, state))
         return np.asarray(self.statistic(features) - (quantiles * state["score_deviation"] + state["score_mean"]))
 
     def _network(self, width: int) -> torch.nn.Module:
@@ -119,10 +118,3 @@ def pinball(predictions: torch.Tensor, targets: torch.Tensor, quantile: float) -
     """
     above = targets - predictions
     return torch.maximum(quantile * above, (quantile - 1) * above).mean()
-
-
-def _directions(features: Features) -> npt.NDArray[np.float32]:
-    """(N, D) embeddings scaled to length 1; one of length 0 stays so."""
-    embeddings = np.asarray(features.values["embedding"], dtype=np.float32)
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return np.asarray(embeddings / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
