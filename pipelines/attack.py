@@ -26,11 +26,12 @@ from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
-from pipelines.console import bars, say
+from pipelines.console import say
 from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import load_features
 from pipelines.loading import load_images
+from pipelines.ray_runtime import finished
 from pipelines.splits import Splits
 from pipelines.training import members_of
 from pipelines.utility import measure, utility_path
@@ -84,7 +85,7 @@ def run(runs: Sequence[Run]) -> None:
     for origin, piece in copies:
         if not storage.exists(piece.path):
             for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{origin.place}/{name}")]:
-                storage.write_atomic(f"{piece.place}/{name}", storage.read_bytes(f"{origin.place}/{name}"))
+                storage.copy(f"{origin.place}/{name}", f"{piece.place}/{name}")
 
 
 def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], runs: Sequence[Run]) -> None:
@@ -99,13 +100,8 @@ def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], r
     configs = [ray.put(config) for config, _ in runs]
     remote = ray.remote(num_cpus=1)(_call)
     pending = [remote.remote(function, configs[number], *arguments) for function, number, arguments in work]
-    with bars("results") as progress:
-        bar = progress.add_task("attacks and controls", total=len(pending), note="")
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
-            for fault in filter(None, ray.get(ready)):
-                raise UserError(fault)
-            progress.advance(bar)
+    for fault in filter(None, finished(pending, "results", "attacks and controls")):
+        raise UserError(fault)
     say("attack", f"{len(work)} results, {time.perf_counter() - started:.0f} s")
 
 

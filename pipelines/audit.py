@@ -9,9 +9,9 @@ from typing import Any
 from pipelines import attack, extract, pretrain, report, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
-from pipelines.console import bars, say
+from pipelines.console import say
 from pipelines.errors import UserError
-from pipelines.ray_runtime import ray_cluster
+from pipelines.ray_runtime import finished, ray_cluster
 from pipelines.scan import Scan
 from pipelines.splits import Splits
 from pipelines.sweep import points
@@ -86,13 +86,8 @@ def _report_points(runs: Sequence[Run]) -> None:
 
     remote = ray.remote(num_cpus=1)(_report_point)
     pending = [remote.remote(config, folder) for config, folder in runs]
-    with bars("points") as progress:
-        task = progress.add_task("reports of sweeps", total=len(pending), note="")
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
-            for fault in filter(None, ray.get(ready)):
-                raise UserError(fault)
-            progress.advance(task)
+    for fault in filter(None, finished(pending, "points", "reports of sweeps")):
+        raise UserError(fault)
 
 
 def _report_point(config: RunConfig, folder: RunFolder) -> str:
@@ -137,12 +132,8 @@ def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
 
     remote = ray.remote(num_cpus=1)(function)
     references = [remote.remote(*given) for given in arguments]
-    with bars("shards") as progress:
-        task = progress.add_task("reading and hashing", total=len(references), note="")
-        pending = references
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
-            progress.advance(task, len(ready))
+    for _ in finished(references, "shards", "reading and hashing"):
+        pass
     results: list[Any] = ray.get(references)
     return results
 

@@ -371,7 +371,7 @@ def share_features(done: ShardJob, job: ShardJob) -> None:
     pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.layer.epochs]
     for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
         if source != target and storage.exists(source) and not storage.exists(target):
-            storage.write_atomic(target, storage.read_bytes(source))
+            storage.copy(source, target)
 
 
 def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarray]) -> pa.Table:

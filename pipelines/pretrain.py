@@ -75,8 +75,8 @@ def _share(done: TrainingJob, job: TrainingJob) -> None:
     """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
     source, target = done.folder.encoder(done.name), job.folder.encoder(job.name)
     for epoch in describe(done.folder, done.name).epochs:
-        storage.write_atomic(weights_path(target, epoch), storage.read_bytes(weights_path(source, epoch)))
-    storage.write_atomic(f"{target}/encoder.json", storage.read_bytes(f"{source}/encoder.json"))
+        storage.copy(weights_path(source, epoch), weights_path(target, epoch))
+    storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")
 
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:

@@ -10,11 +10,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from pipelines.console import bars
 from pipelines.errors import UserError
 
 PROBE_SECONDS = 5.0
@@ -99,3 +100,16 @@ def _probe(address: str) -> None:
         raise UserError(
             f"no Ray cluster answers at {address} ({error}); check --address or RAY_ADDRESS, or unset it"
         ) from error
+
+
+def finished(references: Sequence[Any], unit: str, title: str) -> Iterator[Any]:
+    """The results of Ray tasks as they come, with a bar."""
+    import ray
+
+    pending = list(references)
+    with bars(unit) as progress:
+        bar = progress.add_task(title, total=len(pending), note="")
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1)
+            yield from ray.get(ready)
+            progress.advance(bar, len(ready))

@@ -112,6 +112,11 @@ def write_atomic(path: str, data: bytes) -> None:
         raise
 
 
+def copy(source: str, target: str) -> None:
+    """Copy a file; the target is whole or not there."""
+    write_atomic(target, read_bytes(source))
+
+
 def read_json(path: str) -> Any:
     """The content of a JSON file."""
     return json.loads(read_bytes(path))
