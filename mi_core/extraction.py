@@ -173,13 +173,9 @@ class Extractor:
         """Embeddings of parts (B, P, D), the feature map of the global view (B, L, D), and the streams."""
         side = encoder.size or batch.images.shape[2]
         fixed = fixed_side(encoder.backbone) is not None or encoder.size is not None
-        whole, cut = global_and_parts(
-            batch.images,
-            batch.streams,
-            parse_parts(kind.partition(":")[2]),
-            size=side,
-            part_size=side if fixed else side // 2,
-        )
+        parts, ratio = parse_parts(kind.partition(":")[2])
+        part_side = side if fixed else max(1, side // ratio)  # an encoder of one size gets its parts enlarged
+        whole, cut = global_and_parts(batch.images, batch.streams, parts, size=side, part_size=part_side)
         with self._autocast():
             tokens = encoder.feature_map(whole.contiguous(memory_format=torch.channels_last)).float()
         embeddings = self._embed(name, encoder, cut, batch.ids, ("backbone",))["backbone"]

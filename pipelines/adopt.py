@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,16 @@ from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
 from mi_core.sanity import view_consistency
 from mi_core.streams import sample_streams
-from pipelines import storage
-from pipelines.artifacts import SeedFolder, digest
+from pipelines import ledger, storage
+from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import say
-from pipelines.encoders import LoadedConfig, describe, is_done, weights_path
+from pipelines.encoders import LoadedConfig, describe, is_done, share, weights_path
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.splits import DataConfig, Splits
 
 if TYPE_CHECKING:
-    from pipelines.config import RunConfig
+    from pipelines.config import Run, RunConfig
 
 VERSION = 1
 PROBED = 256  # images on which an encoder shows that it works
@@ -37,32 +37,49 @@ class _Adoption:
     roles: tuple[str, ...]
     inputs: str
 
+    @property
+    def probed(self) -> int:
+        """Images on which the encoder shows that it works."""
+        return min(PROBED, len(Splits.load(self.folder.path).ids(self.roles)))
 
-def run(config: RunConfig, folders: list[SeedFolder]) -> None:
-    """Adopt every loaded encoder of every seed that is not in its folder yet.
+
+def run(runs: Sequence[Run]) -> None:
+    """Adopt every loaded encoder of every seed of some runs that is not in its folder yet.
+
+    What two runs have in common is adopted once: the first gets it, the others a copy.
 
     Raises:
-        UserError: weights that are missing or do not fit, or an output that the encoder does not have.
+        UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that
+            does not bear a look at whether the encoder works.
     """
     import ray
 
-    jobs = []
-    for folder in folders:
-        for name, encoder in config.encoders.items():
-            if isinstance(encoder, LoadedConfig):
-                inputs = digest(VERSION, folder.seed, name, encoder.model_dump(), config.data.decoder().digest())
-                if not is_done(folder, name, inputs):
-                    jobs.append(_Adoption(name, encoder, config.data, folder, config.audited, inputs))
-    remote = ray.remote(num_cpus=1, num_gpus=config.resources.gpus_per_actor)(_adopt)
+    every = [job for config, folder in runs for job in _adoptions(config, folder)]
+    first: dict[str, _Adoption] = {}
+    for job in every:
+        first.setdefault(job.inputs, job)
+    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
+    ledger.check_probes(runs, [(job.name, job.probed) for job in first.values()])
+    remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
     ray.get([remote.remote(job) for job in jobs])
     for job in jobs:
         found = describe(job.folder, job.name).description
         say("pretrain", f"{job.name} (seed {job.folder.seed}): {found['layout']}, {found['preprocessing_words']}")
         say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
-    for folder in folders:
-        for name in config.encoders:
-            if isinstance(config.encoders[name], LoadedConfig):
-                config.check_outputs(name, tuple(describe(folder, name).description["outputs"]))
+    for job in every:
+        if not is_done(job.folder, job.name, job.inputs):
+            share(first[job.inputs].folder, job.folder, job.name)
+    for config, folder in runs:
+        for job in _adoptions(config, folder):
+            config.check_outputs(job.name, tuple(describe(job.folder, job.name).description["outputs"]))
+
+
+def _adoptions(config: RunConfig, folder: RunFolder) -> Iterator[_Adoption]:
+    for place in map(folder.seed, config.seeds):
+        for name, encoder in config.encoders.items():
+            if isinstance(encoder, LoadedConfig):
+                inputs = digest(VERSION, place.seed, name, encoder.model_dump(), config.data.decoder().digest())
+                yield _Adoption(name, encoder, config.data, place, config.audited, inputs)
 
 
 def consistency_in_words(found: dict[str, Any]) -> str:

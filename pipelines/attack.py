@@ -29,9 +29,9 @@ from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
 from pipelines.console import say
 from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
-from pipelines.layers import load_features
 from pipelines.loading import load_images
 from pipelines.ray_runtime import finished
+from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 from pipelines.training import members_of
 from pipelines.utility import measure, utility_path
@@ -215,7 +215,7 @@ def _anchors(features: Features) -> int:
 def _features(config: RunConfig, task: Task, encoder: str, roles: Sequence[str]) -> Features:
     """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
     attack, recipe = task.attack, config.recipe(task.attack)
-    epoch = _epoch_of(config, encoder, task.epoch)
+    epoch = config.epoch_beside(encoder, task.epoch)
     found = load_features(config, task.folder, encoder, epoch, task.output, attack.needs(), roles, recipe)
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
@@ -258,12 +258,6 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
 def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
     members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
     return np.array([name in members for name in features.ids])
-
-
-def _epoch_of(config: RunConfig, encoder: str, epoch: int) -> int:
-    """The checkpoint of another encoder that stands beside one of the target: the same epoch, else the last."""
-    kept = config.encoders[encoder].kept_epochs
-    return epoch if epoch in kept else kept[-1]
 
 
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError
-from mi_core.features import consumes
-from pipelines.artifacts import RunFolder, digest
+from pipelines.artifacts import RunFolder
 from pipelines.attack_config import (
     ANCHOR_ROLE,
     ATTACK_CONFIGS,
@@ -30,10 +29,11 @@ from pipelines.attack_config import (
     ValidityConfig,
     each_attack,
 )
+from pipelines.demands import demands_of
 from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig, spell_out
 from pipelines.errors import UserError
-from pipelines.extract import BudgetConfig
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
+from pipelines.ledger import BudgetConfig
 from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
 from pipelines.splits import DataConfig
@@ -138,6 +138,17 @@ class RunConfig(BaseModel):
         """Checkpoints of an encoder that are attacked and whose utility is measured."""
         kept = self.encoders[encoder].kept_epochs
         return kept if self.checkpoints == "all" else kept[-1:]
+
+    def epoch_beside(self, encoder: str, epoch: int) -> int:
+        """The checkpoint of another encoder that stands beside one of the target: the same epoch, else the last."""
+        kept = self.encoders[encoder].kept_epochs
+        return epoch if epoch in kept else kept[-1]
+
+    def queried_epochs(self, encoder: str) -> tuple[int, ...]:
+        """Checkpoints that are queried: those attacked, and those that stand beside an attacked one."""
+        attacked = {epoch for attack in self.attacks for epoch in self.attacked_epochs(attack.target)}
+        beside = {self.epoch_beside(encoder, epoch) for epoch in attacked}
+        return tuple(sorted({*self.attacked_epochs(encoder), *beside}))
 
     @property
     def audited(self) -> tuple[str, str]:
@@ -245,6 +256,12 @@ class RunConfig(BaseModel):
             have = self.data.roles[role].count if role in self.data.roles else None
             if count is not None and have is not None and count > have:
                 raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
+        known = [self.data.roles[role].count for role in self.reference_roles(attack) if role.endswith("nonmember")]
+        most = attack.reference_count or math.inf
+        there = sum(math.inf if count is None else min(count, most) for count in known)
+        needed = attack.method()(attack.parameters()).needed_nonmembers
+        if there < needed:
+            raise ValueError(f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}")
 
     def _check_apart(self, place: str, attack: AttackConfig) -> None:
         """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
@@ -331,56 +348,8 @@ class RunConfig(BaseModel):
         return [role for role in roles if self.data.roles[role].source_name not in self.audited]
 
     def demands(self) -> tuple[Demand, ...]:
-        """Everything that extraction must compute, one entry per encoder and set of outputs."""
-        wanted: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, set[str]]]] = {}
-        recipes: dict[str, Recipe] = {}
-
-        def want(
-            encoder: str, outputs: tuple[str, ...], needs: Iterable[str], roles: Sequence[str], recipe: str = ""
-        ) -> None:
-            for need in needs:
-                by_role = wanted.setdefault((encoder, outputs), {}).setdefault(
-                    recipe if consumes(need) == "views" else "", {}
-                )
-                for role in roles:
-                    by_role.setdefault(role, set()).add(need)
-
-        for attack in self.attacks:
-            needs, outputs, recipe = attack.needs(), self.outputs_of(attack), self.recipe(attack)
-            key = digest(asdict(recipe))
-            recipes[key] = recipe
-            shadows = self.shadows(attack)
-            own = [] if shadows else self.whole_roles(self.reference_roles(attack))
-            queried: dict[str, Sequence[str]] = {attack.target: [*self.audited, *own]}
-            queried |= dict.fromkeys(shadows, self.reference_roles(attack))
-            control = self.control_of(attack)
-            if control is not None:
-                queried[control] = [*queried.get(control, []), *self.audited, *own]
-            for name, roles in queried.items():
-                want(name, outputs, needs, roles, key)
-                if attack.method().anchored:
-                    want(name, outputs, ("embedding",), self.whole_roles([ANCHOR_ROLE]))
-        for name in self.encoders:
-            for roles in self.utility_roles(name):
-                want(name, ("backbone",), ("embedding",), roles)
-            for roles in self.classifier_roles(name):
-                want(name, ("logits",), ("embedding",), roles)
-        return tuple(
-            Demand(encoder, outputs, by_role, recipes.get(recipe))
-            for (encoder, outputs), by_recipe in wanted.items()
-            for recipe, by_role in _joined(by_recipe).items()
-        )
-
-
-def _joined(by_recipe: dict[str, dict[str, set[str]]]) -> dict[str, dict[str, set[str]]]:
-    """Needs by recipe and role; what consumes no views joins the first recipe, to be queried in one pass."""
-    plain = by_recipe.get("", {})
-    found = {recipe: by_role for recipe, by_role in by_recipe.items() if recipe}
-    if not found:
-        return {"": plain}
-    first = next(iter(found))
-    roles = dict.fromkeys([*found[first], *plain])
-    return found | {first: {role: found[first].get(role, set()) | plain.get(role, set()) for role in roles}}
+        """Everything that extraction must compute."""
+        return demands_of(self)
 
 
 def _is_half(encoder: EncoderConfig) -> bool:

@@ -316,3 +316,11 @@ def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
     if storage.read_json(path)["inputs"] != inputs:
         raise UserError(f"{path} was made from other inputs; redo with --force pretrain")
     return True
+
+
+def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
+    """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
+    source, target = done.encoder(name), folder.encoder(name)
+    for epoch in describe(done, name).epochs:
+        storage.copy(weights_path(source, epoch), weights_path(target, epoch))
+    storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")

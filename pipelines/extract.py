@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, NumericError, ShapeError
@@ -25,24 +24,23 @@ from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
-from pipelines import storage
+from pipelines import ledger, storage
 from pipelines.artifacts import RunFolder
 from pipelines.console import bars, say
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.layers import (
+from pipelines.layers import inherit_layers, layers_path
+from pipelines.methods import build
+from pipelines.readers import ReadOrder, compact, read_chunks
+from pipelines.shard_jobs import (
     ATTEMPTS,
     ShardJob,
-    inherit_layers,
-    layers_path,
     rejected_samples,
     remaining,
     sample_table,
     shard_jobs,
     share_features,
 )
-from pipelines.methods import build
-from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -77,16 +75,6 @@ class Throughput:
             setattr(self, name, getattr(self, name) + receipt[name])
 
 
-class BudgetConfig(BaseModel):
-    """What a run may spend."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    queries: int | None = Field(
-        default=None, ge=1, description="queries of attacked encoders, over all their checkpoints and all seeds"
-    )
-
-
 def run(runs: Sequence[Run]) -> None:
     """Compute every feature that the attacks of some runs need and that is not committed yet.
 
@@ -107,15 +95,15 @@ def run(runs: Sequence[Run]) -> None:
             ]
     first: dict[str, ShardJob] = {}
     for job in jobs:
-        first.setdefault(job.identity, job)
+        first[job.identity] = job.joined(first.get(job.identity))
+    todo = [left for job in first.values() if (left := remaining(job)) is not None]
     try:
-        attempts = _attempts(runs, list(first.values()))
+        attempts = ledger.attempts(runs, list(first.values()), todo)
     except UserError:
         for path, content in plans.items():  # a plan that is not paid for is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
-    first = {identity: replace(job, attempts=attempts) for identity, job in first.items()}
-    todo = [planned for job in first.values() if (planned := remaining(job)) is not None]
+    todo = _counted(todo, attempts)
     if len(todo) < len(first):
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
     config, folder = runs[0]
@@ -140,27 +128,10 @@ def _plans(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _attempts(runs: Sequence[Run], jobs: Sequence[ShardJob]) -> int:
-    """How often a chunk may be asked: what is begun again after a crash is paid for again.
-
-    Raises:
-        UserError: the queries of the attacked encoders exceed the budget; nothing has been asked then.
-    """
-    budget = runs[0][0].budget.queries
-    if budget is None:
-        return ATTEMPTS
-    targets = {attack.target for config, _ in runs for attack in config.attacks}
-    asked = sum(
-        len(job.wanted) * job.layer.plan().queries_per_image * len(job.layer.epochs)
-        for job in jobs
-        if job.layer.encoder in targets
-    )
-    if asked > budget:
-        raise UserError(
-            f"budget.queries = {budget}, but the attacks ask {asked} queries of {', '.join(sorted(targets))}; "
-            "lower queries.views or the roles' counts, or raise the budget"
-        )
-    return min(ATTEMPTS, budget // max(1, asked))
+def _counted(jobs: Sequence[ShardJob], attempts: int) -> list[ShardJob]:
+    """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
+    before = {place: ledger.begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
+    return [replace(job, attempts=attempts, begun=job.counted(before[job.folder, job.layer.encoder])) for job in jobs]
 
 
 def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
@@ -273,8 +244,8 @@ class _EncodeChunks:
         for epoch in job.layer.epochs:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[_named(job, epoch)]))
         seconds["commit"] = time.perf_counter() - started
-        queries = len(good) * job.layer.plan().queries_per_image * len(job.layer.epochs)
-        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": queries} | seconds
+        storage.remove(job.attempt(chunk, 1))  # one attempt is what it takes; those that stay were lost
+        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": job.queries_of(len(good))} | seconds
 
     def _extractor(self, job: ShardJob) -> Extractor:
         name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
@@ -301,10 +272,10 @@ def _named(job: ShardJob, epoch: int) -> str:
 
 def _begin_attempt(job: ShardJob, chunk: int) -> bool:
     """Note an attempt at a chunk; False when it has already killed its worker as often as it may be tried."""
-    for number in range(1, job.attempts + 1):
+    for number in range(1, min(ATTEMPTS, job.begun.get(chunk, 0) + job.attempts) + 1):
         marker = job.attempt(chunk, number)
         if not storage.exists(marker):
-            storage.write_atomic(marker, b"")
+            storage.write_atomic(marker, str(job.queries_of(job.size(chunk))).encode())
             return True
     return False
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say
-from pipelines.encoders import TrainedConfig, describe, is_done, weights_path
+from pipelines.encoders import TrainedConfig, describe, is_done, share
 from pipelines.errors import UserError
 from pipelines.progress import Board
 from pipelines.splits import Splits
@@ -37,8 +37,7 @@ def run(runs: Sequence[Run]) -> None:
     Raises:
         UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
     """
-    for config, folder in runs:
-        adopt.run(config, [folder.seed(seed) for seed in config.seeds])
+    adopt.run(runs)
     every = [job for config, folder in runs for job in _jobs(config, folder)]
     first: dict[str, TrainingJob] = {}
     for job in every:
@@ -50,7 +49,7 @@ def run(runs: Sequence[Run]) -> None:
         _train_all(jobs, runs[0][0], _Bases(every, first))
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
-            _share(first[job.inputs], job)
+            share(first[job.inputs].folder, job.folder, job.name)
 
 
 class _Bases:
@@ -68,15 +67,7 @@ class _Bases:
         """Copy what a job starts from to its own run, where another run has made it."""
         base = self.of(job)
         if base is not None and not is_done(base.folder, base.name, base.inputs):
-            _share(self.first[base.inputs], base)
-
-
-def _share(done: TrainingJob, job: TrainingJob) -> None:
-    """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
-    source, target = done.folder.encoder(done.name), job.folder.encoder(job.name)
-    for epoch in describe(done.folder, done.name).epochs:
-        storage.copy(weights_path(source, epoch), weights_path(target, epoch))
-    storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")
+            share(self.first[base.inputs].folder, base.folder, base.name)
 
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:

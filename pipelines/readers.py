@@ -121,7 +121,6 @@ class Compaction:
         files: (file to write, its chunk files) per checkpoint.
         rejected: file to write if samples were rejected, with their source, shard, key and reason.
         wanted: the keys that have to be there, sorted.
-        leftovers: markers to delete with the chunks.
     """
 
     source: str
@@ -129,7 +128,6 @@ class Compaction:
     files: tuple[tuple[str, tuple[str, ...]], ...]
     rejected: str
     wanted: tuple[str, ...]
-    leftovers: tuple[str, ...]
 
 
 def compact(work: Sequence[Compaction]) -> None:
@@ -151,5 +149,5 @@ def compact(work: Sequence[Compaction]) -> None:
             if rejected:
                 storage.write_json(shard.rejected, rejected)
             storage.write_table(target, table)
-        for path in (*(chunk for _, chunks in shard.files for chunk in chunks), *shard.leftovers):
+        for path in (chunk for _, chunks in shard.files for chunk in chunks):
             storage.remove(path)

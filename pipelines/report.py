@@ -30,8 +30,9 @@ from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of
-from pipelines.layers import count_queries, rejected_samples
+from pipelines.ledger import count_queries
 from pipelines.results import results_table, summary, sweeps
+from pipelines.shard_jobs import rejected_samples
 from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.utility import utility_path

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
-from pipelines.layers import load_features
+from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:

@@ -68,6 +68,11 @@ class Attack(ABC):
         """
         return float(self.state()["threshold"])
 
+    @property
+    def needed_nonmembers(self) -> int:
+        """How many known non-members it takes to fit it, at least."""
+        return 1
+
     def queries_per_sample(self, views: int) -> int:
         """Queries spent per sample when V = ``views`` augmented views are drawn."""
         return queries_per_image(self.needs, views)

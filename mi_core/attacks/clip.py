@@ -17,7 +17,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.base import Attack, directions
-from mi_core.attacks.mean_cosine import conformal_threshold
+from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
 from mi_core.attacks.network import NetworkAttack
 from mi_core.checks import NumericError, check_range
 from mi_core.records import Features
@@ -49,6 +49,11 @@ class CaptionCosine(Attack):
     def needs(self) -> tuple[str, ...]:
         """Cosine of image and caption."""
         return ("caption:cosine",)
+
+    @property
+    def needed_nonmembers(self) -> int:
+        """Enough to tell the share ``fpr``."""
+        return least_nonmembers(self.parameters.fpr)
 
     def statistic(self, features: Features) -> npt.NDArray[np.float64]:
         """(N,) cosine of an image and its caption."""

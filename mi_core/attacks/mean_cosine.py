@@ -47,6 +47,11 @@ class MeanCosine(Attack):
         """Similarities of all pairs of views."""
         return (f"pairwise:{self.parameters.metric}",)
 
+    @property
+    def needed_nonmembers(self) -> int:
+        """Enough to tell the share ``fpr``."""
+        return least_nonmembers(self.parameters.fpr)
+
     def statistic(self, features: Features) -> npt.NDArray[np.float64]:
         """(N,) mean similarity of an image's views."""
         similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)

@@ -22,17 +22,27 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class PartCropParameters:
-    """Settings: parts per image, and the training of the network."""
+    """Settings: parts per image, what part of its side they have, and the training of the network.
+
+    The paper takes ``part_ratio`` 2 for images of 32 pixels and 4 for those of 64; an encoder that takes one size
+    only gets its parts enlarged to that.
+    """
 
     parts: int = 128
+    part_ratio: int = 2
     learning_rate: float = 1e-3
     weight_decay: float = 5e-4
     epochs: int = 100
     batch_size: int = 100
 
     def __post_init__(self) -> None:
-        parse_parts(str(self.parts))
+        parse_parts(self.setting)
         self.training()
+
+    @property
+    def setting(self) -> str:
+        """The parts as a need has them."""
+        return f"{self.parts}/{self.part_ratio}"
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
@@ -54,7 +64,7 @@ class PartCrop(NetworkAttack):
     @property
     def needs(self) -> tuple[str, ...]:
         """Divergences of the parts' responses."""
-        return (f"parts:{self.parameters.parts}",)
+        return (f"parts:{self.parameters.setting}",)
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         return np.asarray(features.values[self.needs[0]], dtype=np.float32)

@@ -64,6 +64,11 @@ class QuantileRegression(Attack):
         """Similarities of all pairs of views, and the embedding of the image itself."""
         return (f"pairwise:{self.parameters.metric}", "embedding")
 
+    @property
+    def needed_nonmembers(self) -> int:
+        """Enough to tell the share ``fpr``, twice: half of them learn."""
+        return 2 * max(1, least_nonmembers(self.parameters.fpr))
+
     def statistic(self, features: Features) -> npt.NDArray[np.float64]:
         """(N,) mean similarity of an image's views."""
         similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)
@@ -74,11 +79,10 @@ class QuantileRegression(Attack):
         known = features.take(~member)
         order = np.random.default_rng(self.seed).permutation(len(known))
         learned, kept = (known.take(part) for part in np.array_split(order, 2))
-        least = max(1, least_nonmembers(self.parameters.fpr))
-        if len(kept) < least:
+        if len(known) < self.needed_nonmembers:
             raise NumericError(
-                f"{self.name} at fpr = {self.parameters.fpr:g} needs {2 * least} known non-members, half of "
-                f"them for the threshold; got {len(known)}"
+                f"{self.name} at fpr = {self.parameters.fpr:g} needs {self.needed_nonmembers} known non-members, half "
+                f"of them for the threshold; got {len(known)}"
             )
         inputs, scores = directions(learned.values["embedding"]), self.statistic(learned)
         scale = mlp.standardisation(inputs)

@@ -68,12 +68,16 @@ def _patches(setting: str, views: int) -> int:
     return rows * columns
 
 
+def _parts(setting: str, views: int) -> int:
+    return 1 + parse_parts(setting)[0]
+
+
 FEATURES: dict[str, Feature] = {
     "pairwise": Feature("views", pairwise_similarity, _is_metric, lambda _, views: views),
     "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
     "embedding": Feature("clean", lambda embeddings, _: embeddings, _is_empty, _one),
     "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),
-    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, lambda n, _: 1 + parse_parts(n)),
+    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, _parts),
     "caption": Feature("caption", _caption, _is_caption, _one),
 }
 

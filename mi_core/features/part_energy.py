@@ -21,15 +21,23 @@ from mi_core.streams import uniforms
 _BUMPS = 2**16  # the index of a view in whose stream bumps are drawn; views of parts stay below it
 
 
-def parse_parts(text: str) -> int:
-    """The number of parts written in a need; the paper takes 128.
+def parse_parts(text: str) -> tuple[int, int]:
+    """The number of parts written in a need, and after a slash by how much their side is less than the image's.
+
+    The paper takes ``128/2`` for CIFAR and ``128/4`` for Tiny-ImageNet; ``128`` stands for ``128/2``.
 
     Raises:
-        ConfigError: no number from 1 to 65,535.
+        ConfigError: no numbers, or not from 1 to 65,535 parts.
+
+    Example:
+        >>> parse_parts("128"), parse_parts("128/4")
+        ((128, 2), (128, 4))
     """
-    if not text.isdigit():
-        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper")
-    return int(check_range("parts", int(text), 1, _BUMPS - 1))
+    number, _, ratio = text.partition("/")
+    if not number.isdigit() or not (ratio or "2").isdigit():
+        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper, and with /4 parts of a quarter side")
+    parts = int(check_range("parts", int(number), 1, _BUMPS - 1))
+    return parts, int(check_range("parts", int(ratio or "2"), 1))
 
 
 def part_energies(parts: torch.Tensor, tokens: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:

@@ -125,6 +125,27 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     jsonschema.validate(report, schema())
 
 
+def test_a_sweep_adopts_it_once_and_its_probe_is_counted(
+    folders: dict[str, Path], local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = config_of(folders, sweep={"attacks.*.fpr": [0.05, 0.1]}, budget={"queries": 10_000})
+    config = parse(swept, "foreign.yaml")
+    audit.run(config, str(tmp_path / "run"))
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("finds the other view") == 2  # the target, and fresh weights
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    probes = [entry for entry in report["queries"]["entries"] if entry["role"] == "(probe)"]
+    assert [(entry["encoder"], entry["images"], entry["queries"]) for entry in probes] == [
+        ("fresh", 160, 320), ("target", 160, 320),
+    ]  # fmt: skip
+    asked = sum(entry["queries"] for entry in report["queries"]["entries"] if entry["encoder"] == "target")
+    with pytest.raises(UserError, match=f"budget.queries = {asked - 1}, but the attacks ask {asked} queries of target"):
+        audit.run(parse(swept | {"budget": {"queries": asked - 1}}, "foreign.yaml"), str(tmp_path / "less"))
+    with pytest.raises(UserError, match="budget.queries = 319, but to see whether target works takes 320 queries"):
+        audit.run(parse(swept | {"budget": {"queries": 319}}, "foreign.yaml"), str(tmp_path / "least"))
+    assert not (tmp_path / "least/seed-0/encoders").exists()
+
+
 def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     """What was adopted is in the run folder; damage to it is noticed."""
     shutil.copytree(audited, tmp_path / "run")

@@ -15,8 +15,8 @@ from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.layers import load_features
 from pipelines.loading import load_images
+from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes

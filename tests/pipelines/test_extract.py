@@ -25,11 +25,11 @@ from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.errors import UserError
-from pipelines.layers import load_features, rejected_samples, shard_jobs
 from pipelines.loading import load_images
 from pipelines.methods import build
 from pipelines.pretrain import describe
 from pipelines.readers import Compaction, ReadOrder, Share, compact, read_chunks
+from pipelines.shard_jobs import load_features, rejected_samples, shard_jobs
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
 from tests.conftest import background, small_config, wait_until

@@ -56,6 +56,8 @@ def test_first_views_are_what_fewer_views_would_have_given(used: int) -> None:
         ("patches:3", "rows x columns"),
         ("parts:0", "parts"),
         ("parts:many", "128 in the paper"),
+        ("parts:128/0", "parts = 0"),
+        ("parts:128/x", "128 in the paper"),
         ("caption:euclidean", "allowed: caption:cosine, caption:embedding"),
         ("pairwise", "metric = '', allowed: cosine, correlation, euclidean"),
         ("norm:x", "order 'x'"),

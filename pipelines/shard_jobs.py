@@ -1,0 +1,256 @@
+"""Which features stand in which files: one Parquet file per shard, before that per chunk, and reading them back.
+
+File names are a function of the work: encoder, checkpoint, source, shard, and a tag that hashes what was computed
+for which samples. So what is there is done, what is missing is to do, and writing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.features import consumes
+from mi_core.images import Decoder
+from mi_core.records import Features
+from pipelines import storage
+from pipelines.artifacts import SeedFolder, digest
+from pipelines.captions import made_caption
+from pipelines.errors import UserError
+from pipelines.layers import Demand, Layer, Recipe, layers_of
+from pipelines.readers import Compaction, Share
+from pipelines.sources import Item, SourceConfig
+from pipelines.splits import Splits
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+ATTEMPTS = 3  # a chunk that killed its worker this often is committed as crashed instead of tried again
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard for one layer: the unit that is planned and compacted. Plain data; a function of the config alone."""
+
+    folder: SeedFolder
+    layer: Layer
+    source: str
+    reader: SourceConfig
+    item: Item
+    wanted: tuple[str, ...]
+    chunk: int
+    decoder: Decoder
+    skip: frozenset[int] = frozenset()
+    captions: Mapping[str, str] | None = None
+    attempts: int = ATTEMPTS
+    begun: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def queries(self) -> int:
+        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints."""
+        return sum(self.queries_of(self.size(chunk)) for chunk in range(self.chunks) if chunk not in self.skip)
+
+    def queries_of(self, images: int) -> int:
+        """What some of its images ask of the encoder, over all checkpoints."""
+        return images * self.layer.plan().queries_per_image * len(self.layer.epochs)
+
+    def size(self, chunk: int) -> int:
+        """Images of a chunk."""
+        return min(self.chunk, len(self.wanted) - chunk * self.chunk)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of the shard."""
+        return -(-len(self.wanted) // self.chunk)
+
+    @property
+    def identity(self) -> str:
+        """What two jobs share that compute the same: encoders, images, views and needs, not the folder."""
+        shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
+        return digest(self.tag, shard, sorted((self.captions or {}).items()))
+
+    def joined(self, before: ShardJob | None) -> ShardJob:
+        """The job that computes this one and one of the same identity: of the other's folder, at the epochs of both."""
+        if before is None:
+            return self
+        return replace(
+            before,
+            layer=replace(before.layer, epochs=tuple(sorted({*before.layer.epochs, *self.layer.epochs}))),
+        )
+
+    def counted(self, begun: Mapping[str, int]) -> dict[int, int]:
+        """How often its chunks were begun, from the number of markers by name."""
+        if not begun:
+            return {}
+        names = {chunk: self.attempt(chunk, 1).rpartition(".")[0] for chunk in range(self.chunks)}
+        return {chunk: begun[name] for chunk, name in names.items() if name in begun}
+
+    def path(self, epoch: int, chunk: int | None = None) -> str:
+        """File of one chunk, or of the compacted shard."""
+        suffix = "" if chunk is None else f"-{chunk:05d}"
+        folder = f"{self.folder.features(self.layer.encoder, epoch)}/{self.source}"
+        return f"{folder}/{self.item.name}.{self.tag}{suffix}.parquet"
+
+    @cached_property
+    def tag(self) -> str:
+        """The layer and the selection of samples: another selection never meets these files."""
+        return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
+
+    def share(self) -> Share:
+        """What the reader has to find and to skip."""
+        bare = replace(self, captions=None)
+        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
+
+    def compaction(self) -> Compaction:
+        """The files of the shard, for `readers.compact`."""
+        numbers = range(self.chunks)
+        files = tuple(
+            (self.path(epoch), tuple(self.path(epoch, chunk) for chunk in numbers)) for epoch in self.layer.epochs
+        )
+        return Compaction(self.source, self.item.name, files, self.rejected_path, self.wanted)
+
+    @property
+    def rejected_path(self) -> str:
+        """File that lists the rejected samples, if there are any."""
+        return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
+
+    def attempt(self, chunk: int, number: int) -> str:
+        """Marker of an attempt at a chunk."""
+        folder = attempts_folder(self.folder, self.layer.encoder)
+        return f"{folder}/{self.source}-{self.item.name}.{self.tag}-{chunk:05d}.{number}"
+
+
+def load_features(
+    config: RunConfig,
+    folder: SeedFolder,
+    encoder: str,
+    epoch: int,
+    output: str,
+    needs: Sequence[str],
+    roles: Sequence[str],
+    recipe: Recipe | None = None,
+) -> Features:
+    """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
+
+    Args:
+        recipe: of the views, for needs that consume views.
+
+    Raises:
+        UserError: features are missing (extraction has not finished).
+    """
+    splits = Splits.load(folder.path)
+    wanted = splits.ids(roles)
+    asked = set(wanted)
+    columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
+    rejected: set[str] = set()
+    demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
+    for job in (job for demand in demands for job in shard_jobs(demand, config, folder, plan=False)):
+        present = [
+            need
+            for need in needs
+            if need in job.layer.needs and (consumes(need) != "views" or job.layer.recipe == recipe)
+        ]
+        if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
+            continue
+        path = job.path(epoch)
+        if not storage.exists(path):
+            raise UserError(f"{path} is missing; run the extract stage first")
+        table = storage.read_table(path)
+        ids = [f"{job.source}/{key}" for key in table["key"].to_pylist()]
+        good = [name for name, status in zip(ids, table["status"].to_pylist(), strict=True) if status == "ok"]
+        rejected |= set(ids) - set(good)
+        for need in present:
+            columns[need].update(zip(good, _matrix(table[f"{output}.{need}"]), strict=True))
+    kept = [name for name in wanted if name not in rejected]
+    lost = [name for need in needs for name in kept if name not in columns[need]]
+    if lost:
+        raise UserError(f"features of {encoder} miss {len(lost)} samples, first {lost[0]}; run the extract stage")
+    return Features(
+        np.array(kept, dtype=np.str_),
+        {need: np.stack([rows[name] for name in kept]) for need, rows in columns.items()},
+    )
+
+
+def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> Iterator[ShardJob]:
+    """All (layer, shard) pairs of one demand, in a fixed order."""
+    splits = Splits.load(folder.path)
+    decoder = config.data.decoder()
+    shards = [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
+    for layer in layers_of(demand, config, folder, plan=plan):
+        for source, model, item in shards:
+            wanted = sorted(splits.keys(source, item.name, layer.roles))
+            if wanted:
+                job = ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
+                made = _made_captions(config, splits, job) if layer.plan().captioned else None
+                yield replace(job, captions=made)
+
+
+def _made_captions(config: RunConfig, splits: Splits, job: ShardJob) -> dict[str, str]:
+    """Captions from class names, for the samples of a shard that bring none."""
+    labels = splits.labels()
+    return {key: made_caption(config.data, job.source, key, labels[f"{job.source}/{key}"]) for key in job.wanted}
+
+
+def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
+    """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for demand in config.demands():
+        for job in shard_jobs(demand, config, folder, plan=False):
+            if storage.exists(job.rejected_path):
+                found |= {tuple(entry.values()): entry for entry in storage.read_json(job.rejected_path)}
+    return list(found.values())
+
+
+def attempts_folder(folder: SeedFolder, encoder: str) -> str:
+    """Where the attempts at chunks of an encoder are marked."""
+    return f"{folder.path}/features/{encoder}/attempts"
+
+
+def remaining(job: ShardJob) -> ShardJob | None:
+    """The job with the chunks to skip, or None when its shard is complete."""
+    if all(storage.exists(job.path(epoch)) for epoch in job.layer.epochs):
+        return None
+    done = {
+        chunk
+        for chunk in range(job.chunks)
+        if all(storage.exists(job.path(epoch, chunk)) for epoch in job.layer.epochs)
+    }
+    return replace(job, skip=frozenset(done))
+
+
+def share_features(done: ShardJob, job: ShardJob) -> None:
+    """Copy the features of a shard to another run that asks for the same ones."""
+    pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.layer.epochs]
+    for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
+        if source != target and storage.exists(source) and not storage.exists(target):
+            storage.copy(source, target)
+
+
+def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarray]) -> pa.Table:
+    """One row per sample, in order; rejected samples have a status and null measurements."""
+    rows = np.flatnonzero([state == "ok" for state in status])
+    arrays: dict[str, pa.Array] = {
+        "key": pa.array(keys, pa.string()),
+        "status": pa.array(status, pa.string()),
+    }
+    take = np.full(len(keys), -1)
+    take[rows] = np.arange(len(rows))
+    indices = pa.array(take, mask=take < 0)
+    for name, values in columns.items():
+        flat = pa.array(np.ascontiguousarray(values, dtype=np.float32).reshape(-1), pa.float32())
+        whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        arrays[name] = whole.take(indices)
+    return pa.table(arrays)
+
+
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Measurements of the samples that have them: (N,) or (N, width) float32."""
+    present = column.drop_null().combine_chunks()
+    if pa.types.is_fixed_size_list(column.type):
+        return np.asarray(present.flatten()).reshape(len(present), column.type.list_size)
+    return np.asarray(present)
