@@ -16,10 +16,11 @@ from mi_core.streams import sample_streams
 from pipelines import ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import say
+from pipelines.data_config import DataConfig
 from pipelines.encoders import LoadedConfig, describe, is_done, share, weights_path
 from pipelines.errors import UserError
 from pipelines.loading import load_images
-from pipelines.splits import DataConfig, Splits
+from pipelines.splits import Splits
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig

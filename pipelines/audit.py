@@ -108,7 +108,9 @@ def draw_roles(runs: Sequence[Run]) -> None:
             say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
         if not todo:
             continue
-        read = digest(config.data.model_dump(mode="json", include={"sources", "image_size", "channels"}))
+        read = digest(
+            config.data.model_dump(mode="json", include={"sources", "image_size", "channels", "attributes", "label"})
+        )
         if read not in scans:
             found = scans[read] = config.data.scan(_scan_map)
             lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from mi_core.captions import templated_caption
-from pipelines.splits import DataConfig
+from pipelines.data_config import DataConfig
 
 SUFFIXES = ("txt", "caption")
 

@@ -29,6 +29,7 @@ from pipelines.attack_config import (
     ValidityConfig,
     each_attack,
 )
+from pipelines.data_config import DataConfig
 from pipelines.demands import demands_of
 from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig, spell_out
 from pipelines.errors import UserError
@@ -36,7 +37,6 @@ from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig
 from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
-from pipelines.splits import DataConfig
 from pipelines.utility import UtilityConfig
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pipelines.attack_config import AttackConfig
 from pipelines.config import RunConfig
+from pipelines.data_config import DataConfig
 from pipelines.encoders import TrainedConfig
-from pipelines.splits import DataConfig
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from mi_core.images import ImageError, decode
 from pipelines.captions import caption_of
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.splits import DataConfig, Splits
+from pipelines.splits import Splits
 
 
 @dataclass(frozen=True)

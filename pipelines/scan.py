@@ -5,16 +5,18 @@ What cannot be used is listed with its place and reason; the run goes on while t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from mi_core.images import Decoder, ImageError, decode_and_hash
+from pipelines.attributes import AttributeConfig, values_of
 from pipelines.errors import UserError
 from pipelines.sources import Item, Problem, Sample, SourceConfig
 
+ATTRIBUTE = "attribute."  # before the name of an attribute: its column
 SHOWN = 3  # unusable samples named in an error
 
 ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
@@ -33,14 +35,19 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Scan:
-    """What the sources hold: usable samples (columns source, item, key, label, sha256) and what is unusable."""
+    """What the sources hold: usable samples (source, item, key, label, sha256, attribute.*) and what is unusable."""
 
     samples: pa.Table
     rejected: tuple[Rejection, ...]
 
 
 def scan(
-    sources: Mapping[str, SourceConfig], decoder: Decoder, *, max_rejected: float, scan_map: ScanMap | None = None
+    sources: Mapping[str, SourceConfig],
+    decoder: Decoder,
+    *,
+    max_rejected: float,
+    scan_map: ScanMap | None = None,
+    attributes: Mapping[str, AttributeConfig] | None = None,
 ) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
@@ -49,13 +56,19 @@ def scan(
         decoder: of the run.
         max_rejected: share of unusable samples, in [0, 1], that is borne.
         scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
+        attributes: to read of every sample, by name.
 
     Raises:
         UserError: more samples than allowed are unusable; the first are named.
     """
     work = [(name, source, item) for name, source in sources.items() for item in source.items()]
     mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
-    found = mapped(scan_item, [(source, item, decoder) for _, source, item in work])
+    read = {
+        name: {key: one for key, one in (attributes or {}).items() if one.sources is None or name in one.sources}
+        for name in sources
+    }
+    found = mapped(scan_item, [(source, item, decoder, read[name]) for name, source, item in work])
+    schema = _schema(attributes or {})
     tables: list[pa.Table] = []
     rejected: list[Rejection] = []
     seen: dict[tuple[str, str], str] = {}
@@ -68,8 +81,9 @@ def scan(
             if first != item.name:
                 rejected.append(Rejection(name, item.name, key, f"the key stands already in shard {first}"))
         kept = table.filter(pa.array(keep, pa.bool_()))
-        columns = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
-        tables.append(pa.table({**columns, **{field: kept[field] for field in kept.column_names}}, schema=_SCANNED))
+        columns: dict[str, Any] = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
+        columns |= {column: pa.nulls(len(kept), pa.int64()) for column in schema.names if column.startswith(ATTRIBUTE)}
+        tables.append(pa.table(columns | {column: kept[column] for column in kept.column_names}, schema=schema))
     result = Scan(pa.concat_tables(tables), tuple(rejected))
     lost = sum(bad.lost for bad in rejected)
     total = len(result.samples) + lost
@@ -92,38 +106,46 @@ _SCANNED = pa.schema(
 )
 
 
+def _schema(attributes: Iterable[str]) -> pa.Schema:
+    return pa.schema([*_SCANNED, *((f"{ATTRIBUTE}{name}", pa.int64()) for name in attributes)])
+
+
 def _named(bad: Rejection) -> str:
     place = "/".join(part for part in (bad.source, bad.shard, bad.key) if part)
     return f"{place}: {bad.reason}"
 
 
-def usable(source: SourceConfig, item: Item, decoder: Decoder) -> Iterator[tuple[Sample, str] | Problem]:
-    """Everything in an item, in order: a sample that decodes with the hash of its pixels, or a problem."""
+def usable(
+    source: SourceConfig, item: Item, decoder: Decoder, attributes: Mapping[str, AttributeConfig] | None = None
+) -> Iterator[tuple[Sample, str, dict[str, int]] | Problem]:
+    """Everything in an item, in order: a sample that decodes, the hash of its pixels, its attributes; or a problem."""
     for sample in source.scan(item):
         if isinstance(sample, Problem):
             yield sample
             continue
         try:
             _, sha = decode_and_hash(sample.image, decoder)
+            values = values_of(attributes or {}, sample)
         except ImageError as error:
             yield Problem(sample.key, f"undecodable: {error}")
+        except ValueError as error:
+            yield Problem(sample.key, str(error))
         else:
-            yield sample, sha
+            yield sample, sha, values
 
 
-def scan_item(source: SourceConfig, item: Item, decoder: Decoder) -> tuple[pa.Table, list[Problem]]:
-    """Decode and hash one item: the usable samples (key, label, sha256) and the problems."""
-    keys: list[str] = []
-    labels: list[int | None] = []
-    hashes: list[str] = []
+def scan_item(
+    source: SourceConfig, item: Item, decoder: Decoder, attributes: Mapping[str, AttributeConfig]
+) -> tuple[pa.Table, list[Problem]]:
+    """Decode and hash one item: the usable samples (key, label, sha256, attribute.*) and the problems."""
+    rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for found in usable(source, item, decoder):
+    for found in usable(source, item, decoder, attributes):
         if isinstance(found, Problem):
             problems.append(found)
             continue
-        sample, sha = found
-        keys.append(sample.key)
-        labels.append(sample.label)
-        hashes.append(sha)
-    schema = pa.schema([_SCANNED.field(name) for name in ("key", "label", "sha256")])
-    return pa.table({"key": keys, "label": labels, "sha256": hashes}, schema=schema), problems
+        sample, sha, values = found
+        named = {f"{ATTRIBUTE}{name}": value for name, value in values.items()}
+        rows.append({"key": sample.key, "label": sample.label, "sha256": sha, **named})
+    own = _schema(attributes)
+    return pa.Table.from_pylist(rows, pa.schema([own.field(name) for name in own.names[2:]])), problems

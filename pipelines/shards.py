@@ -155,7 +155,7 @@ def _samples(source: SourceConfig, rejected: list[Rejection]) -> Iterator[tuple[
                 if isinstance(found, Problem):
                     rejected.append(Rejection(source.kind, item.name, found.key, found.reason, found.lost))
                 else:
-                    sample, sha = found
+                    sample, sha, _ = found
                     yield f"{item.name}/{sample.key}", sample, sha
 
 

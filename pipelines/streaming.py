@@ -24,9 +24,10 @@ from mi_core.objectives.gather import world
 from mi_core.streams import stream_keys
 from mi_core.training_data import Batch, check_batch
 from pipelines.captions import caption_of
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.sources import Item, Sample, SourceConfig
-from pipelines.splits import DataConfig, Splits
+from pipelines.splits import Splits
 
 MIXED_BYTES = 256 * 2**20  # decoded pixels that are shuffled among each other
 AHEAD = 4  # batches decoded before they are asked for

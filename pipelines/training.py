@@ -20,11 +20,12 @@ from mi_core.pretraining import Pretrainer, audited_encoder, objective_parameter
 from mi_core.training_data import ResidentImages, TrainingImages
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
+from pipelines.data_config import DataConfig
 from pipelines.encoders import TrainedConfig, describe, weights_path
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.progress import Reporter
-from pipelines.splits import DataConfig, Splits
+from pipelines.splits import Splits
 from pipelines.streaming import StreamedImages
 
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker

@@ -13,9 +13,10 @@ from mi_core.captions import ClassWords, templated_caption
 from mi_core.checks import ConfigError
 from mi_core.images import decode
 from pipelines import storage
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.loading import load_images
-from pipelines.splits import DataConfig, draw
+from pipelines.splits import draw
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 WORDS = {label: {"name": f"class{label}", "attributes": ["large", "small", "far away"]} for label in range(2)}

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.splits import DataConfig, Splits, draw, exists
+from pipelines.splits import Splits, draw, exists
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}

@@ -18,8 +18,9 @@ from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.streams import stream_keys
 from mi_core.training_data import Batch
 from pipelines import storage, streaming
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.splits import DataConfig, Splits, draw
+from pipelines.splits import Splits, draw
 from pipelines.streaming import StreamedImages
 from tests.pipelines.tars import image_bytes, shard_bytes
 
