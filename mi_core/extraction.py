@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from mi_core.adversarial.hop_skip_jump import hop_skip_jump
+from mi_core.adversarial.pgd import targeted_pgd
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features import asked, compute, consumes, queries_per_image
+from mi_core.features.adversarial import parse_adversarial
+from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
 
@@ -57,9 +61,19 @@ class QueryPlan:
         return any(consumes(need) == "caption" for need in self.needs)
 
     @property
+    def labelled(self) -> bool:
+        """Whether any need consumes the true class."""
+        return any(consumes(need) == "boundary" for need in self.needs)
+
+    @property
     def queries_per_image(self) -> int:
-        """Queries spent on one image."""
+        """Queries spent on one image, at most: the search for a boundary may end with fewer."""
         return queries_per_image(self.needs, self.views)
+
+    @property
+    def at_once_per_image(self) -> int:
+        """Queries of one image that are in memory together: a search for a boundary asks them one after the other."""
+        return queries_per_image((need for need in self.needs if consumes(need) != "boundary"), self.views) or 1
 
 
 @dataclass
@@ -77,6 +91,7 @@ class _Batch:
     streams: torch.Tensor
     ids: list[str]
     captions: Sequence[str] | None
+    labels: torch.Tensor | None
 
 
 @dataclass
@@ -90,18 +105,25 @@ class Extractor:
         plan: features, outputs and number of views.
         augmentation: the recipe of the query views.
         device: where the encoders are.
+        crafter: classifier that adversarial images are crafted on, on ``device``, for needs that consume such.
     """
 
     encoders: Mapping[str, Encoder]
     plan: QueryPlan
     augmentation: Augmentation
     device: torch.device
+    crafter: Encoder | None = None
     seconds: Seconds = field(default_factory=Seconds)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @torch.inference_mode()
     def __call__(
-        self, images: torch.Tensor, streams: torch.Tensor, ids: list[str], captions: Sequence[str] | None = None
+        self,
+        images: torch.Tensor,
+        streams: torch.Tensor,
+        ids: list[str],
+        captions: Sequence[str] | None = None,
+        labels: Sequence[int] | None = None,
     ) -> dict[str, dict[str, np.ndarray]]:
         """Features of N images.
 
@@ -110,6 +132,7 @@ class Extractor:
             streams: (N,) int64, from `streams.stream_keys` with purpose ``query``.
             ids: N names, used in errors.
             captions: N texts, for needs that consume them.
+            labels: N true classes, for needs that consume them.
 
         Returns:
             Per encoder name, per column ``"output.need"``: float32 of N rows.
@@ -117,9 +140,9 @@ class Extractor:
         Raises:
             NumericError: an embedding is not finite; the message names the samples.
             ShapeError: an encoder returns other than (B, D), or another D than before.
-            ConfigError: an encoder lacks the text tower or the feature map that a need asks for.
+            ConfigError: an encoder lacks the text tower, the feature map or the logits that a need asks for.
         """
-        size = max(1, self.plan.batch_views // max(1, self.plan.queries_per_image))
+        size = max(1, self.plan.batch_views // self.plan.at_once_per_image)
         parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
@@ -128,6 +151,7 @@ class Extractor:
                 streams[rows].to(self.device),
                 ids[rows],
                 None if captions is None else captions[rows],
+                None if labels is None else torch.tensor(labels[rows], device=self.device),
             )
             for name, columns in self._batch(batch).items():
                 for column, values in columns.items():
@@ -139,13 +163,15 @@ class Extractor:
 
     def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
         started = time.perf_counter()
-        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if not kind.startswith("parts:")}
+        special = {"parts": self._parts, "boundary": self._boundary, "adversarial": self._adversarial}
+        own = {kind: special[kind.partition(":")[0]] for kind in self.plan.sets if kind.partition(":")[0] in special}
+        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
         self.seconds.augment += time.perf_counter() - started
         result: dict[str, dict[str, np.ndarray]] = {}
         for name, encoder in self.encoders.items():
             started = time.perf_counter()
             answers = {kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()}
-            of_parts = {kind: self._parts(name, encoder, kind, batch) for kind in self.plan.sets if kind not in queried}
+            of_own = {kind: ask(name, encoder, kind, batch) for kind, ask in own.items()}
             texts = self._texts(name, encoder, batch) if self.plan.captioned else None
             self.seconds.forward += time.perf_counter() - started
             started = time.perf_counter()
@@ -153,7 +179,7 @@ class Extractor:
             for output in self.plan.outputs:
                 for need in self.plan.needs:
                     kind = asked(need)
-                    answer: Any = of_parts[kind] if kind in of_parts else answers[kind][output]
+                    answer: Any = of_own[kind] if kind in of_own else answers[kind][output]
                     if consumes(need) == "caption":
                         answer = (answer, texts)
                     columns[f"{output}.{need}"] = compute(need, answer).cpu().numpy()
@@ -181,6 +207,43 @@ class Extractor:
         embeddings = self._embed(name, encoder, cut, batch.ids, ("backbone",))["backbone"]
         _check_embeddings(f"encoder {name}, feature map", tokens, batch.ids)
         return embeddings, tokens, batch.streams
+
+    def _boundary(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Distance to the decision boundary of a classifier, (B,)."""
+        assert batch.labels is not None
+        iterations, queries = parse_boundary(kind.partition(":")[2])
+
+        def predict(images: torch.Tensor) -> torch.Tensor:
+            return self._embed(name, encoder, images, batch.ids, ("logits",))["logits"].argmax(dim=1)
+
+        found = hop_skip_jump(
+            predict,
+            clean(batch.images),
+            batch.labels,
+            batch.streams,
+            iterations=iterations,
+            queries=queries,
+            batch=self.plan.batch_views,
+        )
+        return found.distance
+
+    def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""
+        epsilon, steps, classes = parse_adversarial(kind.partition(":")[2])
+        crafter = self.crafter
+        if crafter is None or "logits" not in crafter.heads:
+            raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
+        images = clean(batch.images).repeat_interleave(classes, dim=0)
+        wanted = torch.arange(classes, device=images.device).repeat(len(batch.images))
+        with torch.inference_mode(mode=False):  # gradients are needed
+            crafted = targeted_pgd(
+                lambda changed: crafter(changed)["logits"], images.clone(), wanted.clone(), epsilon=epsilon, steps=steps
+            )
+        logits = self._embed(name, encoder, crafted, batch.ids, ("logits",))["logits"]
+        if logits.shape[1] != classes:
+            raise ConfigError(f"encoder {name} tells {logits.shape[1]} classes; set classes of baseline-c to that")
+        found: torch.Tensor = logits.unflatten(0, (-1, classes))
+        return found
 
     def _texts(self, name: str, encoder: Encoder, batch: _Batch) -> torch.Tensor:
         if encoder.text is None:

@@ -25,6 +25,7 @@ class Features:
         ids: (N,) unique sample names, ``"source/key"``.
         values: need (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
         anchors: (A, D) embeddings of further images by the same encoder, for attacks that compare with them.
+        labels: (N,) true classes, from 0, for attacks on classifiers.
 
     Raises:
         ShapeError: an array's first axis is not N, an id stands twice, or there are no anchors in ``anchors``.
@@ -34,6 +35,7 @@ class Features:
     ids: npt.NDArray[np.str_]
     values: dict[str, FloatArray]
     anchors: FloatArray | None = None
+    labels: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(np.unique(self.ids)) != len(self.ids):
@@ -42,6 +44,8 @@ class Features:
             if len(array) != len(self.ids):
                 raise ShapeError(f"feature {need} has {len(array)} rows for {len(self.ids)} samples")
             check_finite(f"feature {need}", array, self.ids)
+        if self.labels is not None and self.labels.shape != (len(self.ids),):
+            raise ShapeError(f"labels of shape {self.labels.shape} for {len(self.ids)} samples")
         if self.anchors is not None and not len(self.anchors):
             raise ShapeError("anchors are empty")
 
@@ -50,7 +54,10 @@ class Features:
 
     def take(self, rows: npt.NDArray[np.intp] | BoolArray) -> Features:
         """The same features of some rows: an index array or a boolean mask."""
-        return Features(self.ids[rows], {need: array[rows] for need, array in self.values.items()}, self.anchors)
+        labels = None if self.labels is None else self.labels[rows]
+        return Features(
+            self.ids[rows], {need: array[rows] for need, array in self.values.items()}, self.anchors, labels
+        )
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.ray_runtime import finished
-from pipelines.shard_jobs import load_features
+from pipelines.shard_jobs import known_label, load_features
 from pipelines.splits import Splits
 from pipelines.training import members_of
 from pipelines.utility import measure, utility_path
@@ -216,14 +216,29 @@ def _features(config: RunConfig, task: Task, encoder: str, roles: Sequence[str])
     """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
     attack, recipe = task.attack, config.recipe(task.attack)
     epoch = config.epoch_beside(encoder, task.epoch)
-    found = load_features(config, task.folder, encoder, epoch, task.output, attack.needs(), roles, recipe)
+    found = load_features(
+        config,
+        task.folder,
+        encoder,
+        epoch,
+        task.output,
+        attack.needs(),
+        roles,
+        recipe,
+        crafter=config.crafter(attack),
+        count=attack.count,
+    )
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
     anchors = None
     if attack.method().anchored:
         given = load_features(config, task.folder, encoder, epoch, task.output, ["embedding"], [ANCHOR_ROLE])
         anchors = given.values["embedding"]
-    return Features(found.ids, values, anchors)
+    labels = None
+    if attack.method().labelled:
+        known = Splits.load(task.folder.path).labels()
+        labels = np.array([known_label(name, known[name]) for name in found.ids], dtype=np.int64)
+    return Features(found.ids, values, anchors, labels)
 
 
 def _reference(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:

@@ -48,6 +48,10 @@ class AttackConfig(BaseModel):
         default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
     )
 
+    count: int | None = Field(
+        default=None, ge=1, description="samples of each role that are queried at all, by rank of a hash; default: all"
+    )
+
     def method(self) -> type[Attack]:
         """The attack's class."""
         return ATTACKS[self.attack]
@@ -77,6 +81,8 @@ class AttackConfig(BaseModel):
         if not kinds & self.method().reference:
             fits = " or ".join(sorted(self.method().reference))
             raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
+        if self.count is not None and (self.reference_count or 0) > self.count:
+            raise ValueError(f"reference_count = {self.reference_count} exceeds count = {self.count}; raise count")
         self.parameters()
         return self
 

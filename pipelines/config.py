@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError
+from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
 from pipelines.attack_config import (
     ANCHOR_ROLE,
@@ -134,6 +135,16 @@ class RunConfig(BaseModel):
             step = encoder.start if isinstance(encoder, TrainedConfig) else None
         return roles
 
+    def member_roles(self, name: str) -> tuple[str, ...]:
+        """Roles whose membership is asked of an encoder: what it was trained on.
+
+        Of a classifier that was built with other data on an encoder: what that was trained on.
+        """
+        encoder = self.encoders[name]
+        members = all(role.endswith("-member") for role in encoder.train_on)
+        start = encoder.start if isinstance(encoder, TrainedConfig) and not members else None
+        return encoder.train_on if start is None else self.member_roles(start)
+
     def attacked_epochs(self, encoder: str) -> tuple[int, ...]:
         """Checkpoints of an encoder that are attacked and whose utility is measured."""
         kept = self.encoders[encoder].kept_epochs
@@ -178,7 +189,7 @@ class RunConfig(BaseModel):
             return fixed[attack.reference]
         if attack.reference not in self.encoders:
             return self.audited
-        trained = self.encoders[attack.reference].train_on
+        trained = self.member_roles(attack.reference)
         unfit = [role for role in trained if not role.endswith("-member")]
         if unfit:
             raise ValueError(
@@ -203,6 +214,11 @@ class RunConfig(BaseModel):
         if isinstance(self.queries.augmentation, dict):
             return Recipe(target.objective, complete(AUGMENTATIONS[target.objective], self.queries.augmentation))
         return Recipe(own.objective, own.augmentation)
+
+    def crafter(self, attack: AttackConfig) -> str | None:
+        """The encoder whose weights an attacker crafts images on: her shadow."""
+        shadows = self.shadows(attack)
+        return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
 
     def check_outputs(self, name: str, outputs: Sequence[str]) -> None:
         """Raise UserError if attacks ask an encoder for an output that it does not have."""

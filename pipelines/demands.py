@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
-from pipelines.artifacts import digest
 from pipelines.attack_config import ANCHOR_ROLE
 from pipelines.layers import Demand, Recipe
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How something is asked: with which views, and with images crafted on which encoder."""
+
+    recipe: Recipe | None = None
+    crafter: str | None = None
 
 
 @dataclass
@@ -22,32 +29,41 @@ class _Asked:
 
     outputs: set[str] = field(default_factory=set)
     needs: set[str] = field(default_factory=set)
+    count: int | None = 0  # samples of the role; None: all
+
+    def add(self, need: str, outputs: Iterable[str], count: int | None) -> None:
+        self.needs.add(need)
+        self.outputs |= set(outputs)
+        self.count = None if count is None or self.count is None else max(count, self.count)
 
 
 def demands_of(config: RunConfig) -> tuple[Demand, ...]:
-    """Everything that extraction must compute, one entry per encoder, set of outputs and recipe of views.
+    """Everything that extraction must compute, one entry per encoder, set of outputs and way of asking.
 
     What reads the same queries joins: an embedding asked by one attack on the projection, by another on the backbone,
     is one query. What consumes no views goes with the first recipe, to be queried in one pass.
     """
-    wanted: dict[tuple[str, str, str, str], _Asked] = {}
-    recipes: dict[str, Recipe] = {}
+    wanted: dict[tuple[str, _Way, str, str], _Asked] = {}
 
     def want(
-        encoder: str, outputs: Sequence[str], needs: Iterable[str], roles: Sequence[str], recipe: str = ""
+        encoder: str,
+        outputs: Sequence[str],
+        needs: Iterable[str],
+        roles: Sequence[str],
+        way: _Way = _Way(),
+        count: int | None = None,
     ) -> None:
         for need in needs:
-            own = recipe if consumes(need) == "views" else ""
+            own = _Way(
+                way.recipe if consumes(need) == "views" else None,
+                way.crafter if consumes(need) == "adversarial" else None,
+            )
             for role in roles:
-                found = wanted.setdefault((encoder, own, asked(need), role), _Asked())
-                found.outputs |= set(outputs)
-                found.needs.add(need)
+                wanted.setdefault((encoder, own, asked(need), role), _Asked()).add(need, outputs, count)
 
     for attack in config.attacks:
-        needs, outputs, recipe = attack.needs(), config.outputs_of(attack), config.recipe(attack)
-        key = digest(asdict(recipe))
-        recipes[key] = recipe
-        shadows = config.shadows(attack)
+        needs, outputs, shadows = attack.needs(), config.outputs_of(attack), config.shadows(attack)
+        way = _Way(config.recipe(attack), config.crafter(attack))
         own = [] if shadows else config.whole_roles(config.reference_roles(attack))
         queried: dict[str, Sequence[str]] = {attack.target: [*config.audited, *own]}
         queried |= dict.fromkeys(shadows, config.reference_roles(attack))
@@ -55,7 +71,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
         if control is not None:
             queried[control] = [*queried.get(control, []), *config.audited, *own]
         for name, roles in queried.items():
-            want(name, outputs, needs, roles, key)
+            want(name, outputs, needs, roles, way, attack.count)
             if attack.method().anchored:
                 want(name, outputs, ("embedding",), config.whole_roles([ANCHOR_ROLE]))
     for name in config.encoders:
@@ -63,21 +79,21 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
             want(name, ("backbone",), ("embedding",), roles)
         for roles in config.classifier_roles(name):
             want(name, ("logits",), ("embedding",), roles)
-    return tuple(_joined(wanted, recipes))
+    return tuple(_joined(wanted))
 
 
-def _joined(wanted: dict[tuple[str, str, str, str], _Asked], recipes: dict[str, Recipe]) -> Iterable[Demand]:
-    """Sets of queries of one encoder and the same outputs in one pass per recipe."""
-    passes: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, set[str]]]] = {}
-    for (encoder, recipe, _, role), found in wanted.items():
+def _joined(wanted: dict[tuple[str, _Way, str, str], _Asked]) -> Iterable[Demand]:
+    """Sets of queries of one encoder, the same outputs and as many samples in one pass per way of asking."""
+    passes: dict[tuple[str, tuple[str, ...], int | None], dict[_Way, dict[str, set[str]]]] = {}
+    for (encoder, way, _, role), found in wanted.items():
         outputs = tuple(output for output in OUTPUTS if output in found.outputs)
-        by_role = passes.setdefault((encoder, outputs), {}).setdefault(recipe, {})
+        by_role = passes.setdefault((encoder, outputs, found.count), {}).setdefault(way, {})
         by_role.setdefault(role, set()).update(found.needs)
-    for (encoder, outputs), by_recipe in passes.items():
-        plain = by_recipe.pop("", {})
-        first = next(iter(by_recipe), "")
-        of_first = by_recipe.setdefault(first, {})
+    for (encoder, outputs, count), by_way in passes.items():
+        plain = by_way.pop(_Way(), {})
+        first = next(iter(by_way), _Way())
+        of_first = by_way.setdefault(first, {})
         for role, needs in plain.items():
             of_first.setdefault(role, set()).update(needs)
-        for recipe, by_role in by_recipe.items():
-            yield Demand(encoder, outputs, by_role, recipes.get(recipe))
+        for way, by_role in by_way.items():
+            yield Demand(encoder, outputs, by_role, way.recipe, way.crafter, count)

@@ -20,12 +20,13 @@ import torch
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.checkpoint import Encoder
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
 from pipelines import ledger, storage
-from pipelines.artifacts import RunFolder
+from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.console import bars, say
 from pipelines.encoders import describe
 from pipelines.errors import UserError
@@ -238,6 +239,7 @@ class _EncodeChunks:
                 [text for text, state in zip(row["captions"], status, strict=True) if state == "ok"]
                 if row["captions"]
                 else None,
+                None if job.labels is None else [job.labels[key] for key in good],
             )
         seconds |= asdict(extractor.seconds)
         started = time.perf_counter()
@@ -261,8 +263,14 @@ class _EncodeChunks:
                 layer.plan(),
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
+                None if layer.crafter is None else self._last(job.folder, layer.crafter),
             )
         return self.extractors[name]
+
+    def _last(self, folder: SeedFolder, name: str) -> Encoder:
+        """An encoder with its last weights."""
+        found = describe(folder, name)
+        return found.load(found.epochs[-1]).to(self.device).to(memory_format=torch.channels_last)
 
 
 def _named(job: ShardJob, epoch: int) -> str:

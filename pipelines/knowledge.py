@@ -19,7 +19,8 @@ def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None
     if not isinstance(shadow, TrainedConfig):
         return None
     return {
-        "distribution": _distribution(config.data, shadow.train_on) == _distribution(config.data, target.train_on),
+        "distribution": _distribution(config.data, config.member_roles(shadows[0]))
+        == _distribution(config.data, config.member_roles(attack.target)),
         "architecture": shadow.backbone == target.backbone,
         "algorithm": shadow.objective == target.objective,
     }

@@ -5,6 +5,7 @@ Layers are recorded in the run folder and complement each other: a later demand 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
@@ -66,6 +67,9 @@ class Recipe:
     name: str
     settings: dict[str, Any]
 
+    def __hash__(self) -> int:
+        return hash((self.name, json.dumps(self.settings, sort_keys=True)))
+
 
 def crops_alone(scale: tuple[float, float]) -> Recipe:
     """Random resized crops and nothing else: views for a target whose algorithm is unknown (EncoderMI, section 5.1)."""
@@ -77,13 +81,16 @@ def crops_alone(scale: tuple[float, float]) -> Recipe:
 class Demand:
     """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role.
 
-    ``recipe`` None: nothing that is needed consumes views.
+    ``recipe`` None: nothing that is needed consumes views. ``crafter``: the encoder that adversarial images are crafted
+    on. ``count``: only so many samples of each role, by rank of a hash.
     """
 
     encoder: str
     outputs: tuple[str, ...]
     needs: Mapping[str, AbstractSet[str]]
     recipe: Recipe | None = None
+    crafter: str | None = None
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,8 @@ class Layer:
     batch_views: int
     precision: str
     base: str
+    crafter: str | None = None
+    count: int | None = None
 
     @property
     def tag(self) -> str:
@@ -130,13 +139,17 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         batch_views=queries.batch_views,
         precision=queries.precision,
         base="",
+        crafter=demand.crafter,
+        count=demand.count,
     )
+    crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).description["fingerprints"]]
     base = digest(
         VERSION,
         asdict(replace(template, batch_views=0, epochs=())),  # neither changes what a file holds
         description["fingerprints"],
         config.data.decoder().digest(),
         folder.seed,
+        *crafted,
     )
     path = layers_path(folder, demand.encoder)
     recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []

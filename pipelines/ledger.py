@@ -47,7 +47,8 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         for layer in layers_of(demand, config, folder, plan=False):
             per_image = layer.plan().queries_per_image * len(layer.epochs)
             for role in layer.roles:
-                yield demand.encoder, role, counts[role], counts[role] * per_image
+                images = counts[role] if layer.count is None else min(counts[role], layer.count)
+                yield demand.encoder, role, images, images * per_image
     for name in config.encoders:
         probed = probe_queries(config, folder, name)
         if probed:

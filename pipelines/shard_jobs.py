@@ -6,6 +6,7 @@ for which samples. So what is there is done, what is missing is to do, and writi
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ class ShardJob:
     decoder: Decoder
     skip: frozenset[int] = frozenset()
     captions: Mapping[str, str] | None = None
+    labels: Mapping[str, int] | None = None
     attempts: int = ATTEMPTS
     begun: Mapping[int, int] = field(default_factory=dict)
 
@@ -72,7 +74,7 @@ class ShardJob:
     def identity(self) -> str:
         """What two jobs share that compute the same: encoders, images, views and needs, not the folder."""
         shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
-        return digest(self.tag, shard, sorted((self.captions or {}).items()))
+        return digest(self.tag, shard, sorted((self.captions or {}).items()), sorted((self.labels or {}).items()))
 
     def joined(self, before: ShardJob | None) -> ShardJob:
         """The job that computes this one and one of the same identity: of the other's folder, at the epochs of both."""
@@ -134,17 +136,25 @@ def load_features(
     needs: Sequence[str],
     roles: Sequence[str],
     recipe: Recipe | None = None,
+    *,
+    crafter: str | None = None,
+    count: int | None = None,
 ) -> Features:
     """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
 
     Args:
         recipe: of the views, for needs that consume views.
+        crafter: encoder that images were crafted on, for needs that consume such.
+        count: samples of each role, by rank of a hash; None: all.
 
     Raises:
         UserError: features are missing (extraction has not finished).
     """
     splits = Splits.load(folder.path)
     wanted = splits.ids(roles)
+    if count is not None:
+        chosen = set(splits.first(roles, count, folder.seed))
+        wanted = [name for name in wanted if name in chosen]
     asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
@@ -153,7 +163,9 @@ def load_features(
         present = [
             need
             for need in needs
-            if need in job.layer.needs and (consumes(need) != "views" or job.layer.recipe == recipe)
+            if need in job.layer.needs
+            and (consumes(need) != "views" or job.layer.recipe == recipe)
+            and (consumes(need) != "adversarial" or job.layer.crafter == crafter)
         ]
         if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
@@ -182,12 +194,29 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
     decoder = config.data.decoder()
     shards = [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
     for layer in layers_of(demand, config, folder, plan=plan):
+        first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
         for source, model, item in shards:
             wanted = sorted(splits.keys(source, item.name, layer.roles))
+            if first is not None:
+                wanted = [key for key in wanted if f"{source}/{key}" in first]
             if wanted:
                 job = ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
                 made = _made_captions(config, splits, job) if layer.plan().captioned else None
-                yield replace(job, captions=made)
+                yield replace(job, captions=made, labels=_labels(splits, job) if layer.plan().labelled else None)
+
+
+def _labels(splits: Splits, job: ShardJob) -> dict[str, int]:
+    """The true classes of a shard's samples. Raises UserError: one has none."""
+    labels = splits.labels()
+    found = {key: labels[f"{job.source}/{key}"] for key in job.wanted}
+    return {key: known_label(f"{job.source}/{key}", label) for key, label in found.items()}
+
+
+def known_label(name: str, label: int | None) -> int:
+    """A label. Raises UserError: there is none; the sample is named."""
+    if label is None:
+        raise UserError(f"{name} has no class, which attacks on classifiers need; give labelled data, or data.label")
+    return label
 
 
 def _made_captions(config: RunConfig, splits: Splits, job: ShardJob) -> dict[str, str]:
@@ -243,7 +272,7 @@ def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarr
     indices = pa.array(take, mask=take < 0)
     for name, values in columns.items():
         flat = pa.array(np.ascontiguousarray(values, dtype=np.float32).reshape(-1), pa.float32())
-        whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
         arrays[name] = whole.take(indices)
     return pa.table(arrays)
 

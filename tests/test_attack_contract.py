@@ -30,17 +30,38 @@ def make(name: str, seed: int = 0) -> Attack:
     method = ATTACKS[name]
     names = {field.name for field in fields(method.Parameters)}
     wanted = {"epochs": 60 if name == "sd-mi" else 15, "learning_rate": 1e-3}
+    wanted["classes"] = WIDTH
     short = {key: value for key, value in wanted.items() if key in names}
     return method(method.Parameters(**short), seed=seed)
 
 
-def plant(needs: tuple[str, ...], count: int, leak: float, seed: int) -> tuple[Features, np.ndarray]:
+def plant(
+    needs: tuple[str, ...], count: int, leak: float, seed: int, *, classifies: bool = False
+) -> tuple[Features, np.ndarray]:
     """Features in which members stand ``leak`` standard deviations higher; half are members."""
     generator = np.random.default_rng(seed)
     member = generator.permutation(count) < count // 2
     level = generator.normal(0, 1, count) + leak * member
     ids = np.array([f"pool/{row}" for row in range(count)])
-    return Features(ids, values_at(level, needs, generator), ANCHORS), member
+    labels = generator.integers(0, WIDTH, count)
+    values = logits_at(level, labels, needs, generator) if classifies else values_at(level, needs, generator)
+    return Features(ids, values, ANCHORS, labels), member
+
+
+def logits_at(
+    level: np.ndarray, labels: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """What a classifier could return: right and sure of samples that stand high, wrong of those that stand low."""
+    count, values = len(level), {}
+    several = {"view-embeddings": (VIEWS,), "embedding": (), f"adversarial:0.0313725/10/{WIDTH}": (WIDTH,)}
+    for need in needs:
+        if consumes(need) == "boundary":
+            values[need] = np.exp(0.3 * level)
+            continue
+        logits = generator.normal(0, 1, (count, *several[need], WIDTH))
+        logits[np.arange(count), ..., labels] += np.reshape(4 * (level - 2.5), (count, *[1] * len(several[need])))
+        values[need] = logits
+    return {need: array.astype(np.float32) for need, array in values.items()}
 
 
 def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -68,8 +89,10 @@ def reference_and_target(
     """What an attack is fitted on, and the samples it is judged on with the truth."""
     needs = make(name).needs
     if "shadows" not in ATTACKS[name].reference:
-        features, member = plant(needs, counts[1], leak, seed + 1)
-        return LabelledFeatures(*plant(needs, counts[0], leak, seed)), features, member
+        classifies = ATTACKS[name].outputs == ("logits",)
+        leak *= 5 / 3 if classifies else 1  # some read only whether the prediction is right
+        features, member = plant(needs, counts[1], leak, seed + 1, classifies=classifies)
+        return LabelledFeatures(*plant(needs, counts[0], leak, seed, classifies=classifies)), features, member
     generator = np.random.default_rng(seed)
     hardness = generator.normal(0, 3, counts[1])  # told only by shadows that saw the same sample
 
@@ -156,7 +179,7 @@ def test_scores_follow_the_samples_and_leave_them_alone(name: str) -> None:
 
 def test_mistakes_are_named(name: str) -> None:
     attack = make(name)
-    features, member = plant(attack.needs, 40, 1.0, 10)
+    features, member = plant(attack.needs, 40, 1.0, 10, classifies=ATTACKS[name].outputs == ("logits",))
     with pytest.raises(ConfigError, match=f"{name} is not fitted"):
         attack.score(features)
     with pytest.raises(ConfigError, match=f"{name} is not fitted"):
@@ -168,6 +191,13 @@ def test_mistakes_are_named(name: str) -> None:
     if ATTACKS[name].anchored:
         with pytest.raises(ConfigError, match=f"{name} needs anchors"):
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
+    if ATTACKS[name].labelled:
+        with pytest.raises(ConfigError, match=f"{name} needs the true classes"):
+            attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
+        strange = Features(features.ids, features.values, labels=np.full(40, WIDTH))
+        if name != "label-only":
+            with pytest.raises(ConfigError, match=f"is given classes up to {WIDTH} for {WIDTH} posteriors"):
+                attack.fit(LabelledFeatures(strange, member))
     broken = {need: np.full_like(values, np.nan) for need, values in features.values.items()}
     with pytest.raises(NumericError, match="pool/0"):
         Features(features.ids, broken)
@@ -180,7 +210,7 @@ def test_constant_features_are_refused_or_give_equal_scores(name: str) -> None:
 
     def flat(given: Features) -> Features:
         values = {need: np.broadcast_to(array[:1] * 0 + 0.5, array.shape) for need, array in given.values.items()}
-        return Features(given.ids, values, given.anchors)
+        return Features(given.ids, values, given.anchors, np.zeros(len(given), dtype=np.int64))
 
     try:
         attack.fit(LabelledFeatures(flat(reference.features), reference.member))

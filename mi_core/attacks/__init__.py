@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from mi_core.attacks.base import Attack
 from mi_core.attacks.clip import CaptionCosine, WeakSupervision
+from mi_core.attacks.downstream import BaselineA, BaselineB, BaselineC
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIThreshold, EncoderMIVector
 from mi_core.attacks.feature_mi import FeatureMI
+from mi_core.attacks.label_only import LabelOnly
 from mi_core.attacks.lira import LiRA
 from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.attacks.metric import MetricConfidence, MetricCorrectness, MetricEntropy, MetricModifiedEntropy
 from mi_core.attacks.part_crop import PartCrop
 from mi_core.attacks.patch_similarity import PatchSimilarity
+from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN
 from mi_core.attacks.quantile_regression import QuantileRegression
 from mi_core.attacks.sd_mi import SDMI
 
@@ -28,4 +32,14 @@ ATTACKS: dict[str, type[Attack]] = {
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-weak-supervision": WeakSupervision,
+    "posterior-nn": PosteriorNN,
+    "posterior-mlp": PosteriorMLP,
+    "metric-corr": MetricCorrectness,
+    "metric-conf": MetricConfidence,
+    "metric-ent": MetricEntropy,
+    "metric-ment": MetricModifiedEntropy,
+    "label-only": LabelOnly,
+    "baseline-a": BaselineA,
+    "baseline-b": BaselineB,
+    "baseline-c": BaselineC,
 }

@@ -44,6 +44,8 @@ class Attack(ABC):
     """The only outputs of an encoder it reads; None: any."""
     anchored: ClassVar[bool] = False
     """Whether it compares embeddings with those of anchors: further images, `Features.anchors`."""
+    labelled: ClassVar[bool] = False
+    """Whether it knows the true classes of the samples: `Features.labels`."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -139,6 +141,8 @@ class Attack(ABC):
             raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")
         if self.anchored and features.anchors is None:
             raise ConfigError(f"{self.name} needs anchors; give the embeddings of further images")
+        if self.labelled and features.labels is None:
+            raise ConfigError(f"{self.name} needs the true classes of the samples")
 
 
 def directions(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

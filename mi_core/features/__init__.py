@@ -3,7 +3,8 @@
 A *need* names a feature with its setting, ``"pairwise:cosine"`` or ``"norm:2"``; attacks state their needs, extraction
 computes them. `FEATURES` is the table; N samples, V views, D width. Each feature says what it asks an encoder for:
 ``views`` (V augmented views), ``clean`` (the image itself), ``patches`` (a grid of patches), ``parts`` (a global view
-with its feature map, and crops of it) or ``caption`` (the image and the text that goes with it).
+with its feature map, and crops of it), ``caption`` (the image and the text that goes with it), ``boundary`` (the images
+that a search for the decision boundary of a classifier asks for) or ``adversarial`` (images crafted on another one).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 
 from mi_core.checks import ConfigError
+from mi_core.features.adversarial import parse_adversarial
+from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.caption_similarity import caption_similarity
 from mi_core.features.lp_norm import lp_norm, parse_order
 from mi_core.features.pairwise_similarity import METRICS, pairs_within, pairwise_similarity
@@ -28,10 +31,10 @@ class Feature:
     """One kind of membership feature.
 
     Args:
-        consumes: what an encoder is asked for: ``views``, ``clean``, ``patches``, ``parts`` or ``caption``.
+        consumes: what an encoder is asked for, see above.
         compute: what was asked for (tensors in the order of `Answers`) and the setting to one row per sample.
         check: raises ConfigError for an impossible setting.
-        queries: setting and number of views to the queries per image.
+        queries: setting and number of views to the queries per image; of an adaptive search the most it may spend.
     """
 
     consumes: str
@@ -72,13 +75,28 @@ def _parts(setting: str, views: int) -> int:
     return 1 + parse_parts(setting)[0]
 
 
+def _as_it_is(answer: torch.Tensor, setting: str) -> torch.Tensor:
+    return answer
+
+
+def _boundary(setting: str, views: int) -> int:
+    return parse_boundary(setting)[1]
+
+
+def _adversarial(setting: str, views: int) -> int:
+    return parse_adversarial(setting)[2]
+
+
 FEATURES: dict[str, Feature] = {
     "pairwise": Feature("views", pairwise_similarity, _is_metric, lambda _, views: views),
+    "view-embeddings": Feature("views", _as_it_is, _is_empty, lambda _, views: views),
     "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
-    "embedding": Feature("clean", lambda embeddings, _: embeddings, _is_empty, _one),
+    "embedding": Feature("clean", _as_it_is, _is_empty, _one),
     "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),
     "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, _parts),
     "caption": Feature("caption", _caption, _is_caption, _one),
+    "boundary": Feature("boundary", _as_it_is, parse_boundary, _boundary),
+    "adversarial": Feature("adversarial", _as_it_is, parse_adversarial, _adversarial),
 }
 
 
@@ -159,7 +177,7 @@ def of_first_views(need: str, values: np.ndarray, drawn: int, used: int) -> np.n
 
     Args:
         need: name and setting; one that does not consume views is returned as it is.
-        values: (N, F) of ``drawn`` views.
+        values: (N, F) of ``drawn`` views; of embeddings of views, (N, V D), which become (N, V, D).
 
     Raises:
         ConfigError: fewer views were drawn than are asked for.
@@ -168,8 +186,10 @@ def of_first_views(need: str, values: np.ndarray, drawn: int, used: int) -> np.n
         >>> of_first_views("pairwise:cosine", np.array([[12, 13, 23]]), drawn=3, used=2).tolist()
         [[12]]
     """
-    if consumes(need) != "views" or drawn == used:
+    if consumes(need) != "views":
         return values
     if used > drawn:
         raise ConfigError(f"views = {used}, but only {drawn} were drawn; raise queries.views")
+    if need == "view-embeddings":
+        return values.reshape(len(values), drawn, -1)[:, :used]
     return values[:, pairs_within(drawn, used)]

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.adversarial.hop_skip_jump import hop_skip_jump
+from mi_core.adversarial.pgd import targeted_pgd
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
@@ -200,6 +202,61 @@ class Lengths(nn.Module):
 
     def forward(self, captions: list[str]) -> torch.Tensor:
         return torch.stack([torch.sin(torch.arange(16.0) * (1 + sum(text.encode()))) for text in captions])
+
+
+def classifier(seed: int, classes: int = 3) -> Encoder:
+    def build() -> Encoder:
+        heads = {"logits": nn.Linear(128, classes)}
+        return Encoder(build_backbone("conv4", 3, 12), heads, channelwise((0.5,), 3), channelwise((0.5,), 3))
+
+    return seeded(seed, build).eval()
+
+
+def test_distances_and_crafted_images_of_a_classifier() -> None:
+    images, streams, ids = inputs()
+    target, shadow = classifier(1), classifier(2)
+    needs = ("boundary:2/400", "adversarial:0.05/3/3", "embedding", "view-embeddings")
+    made = extractor(target, needs=needs, outputs=("logits",))
+    made.crafter = shadow
+    assert made.plan.queries_per_image == 400 + 3 + 1 + 4
+    clean = images.float() / 255
+    logits = target(clean)["logits"].detach()
+    labels = logits.argmax(dim=1)
+    labels[0] = (labels[0] + 1) % 3
+    found = made(images, streams, ids, labels=labels.tolist())["e"]
+
+    def predict(points: torch.Tensor) -> torch.Tensor:
+        return target(points)["logits"].argmax(dim=1)
+
+    expected = hop_skip_jump(predict, clean, labels, streams, iterations=2, queries=400)
+    np.testing.assert_allclose(found["logits.boundary:2/400"], expected.distance, rtol=1e-3, atol=1e-5)
+    assert found["logits.boundary:2/400"][0] == 0
+    for wanted in range(3):
+        crafted = targeted_pgd(
+            lambda points: shadow(points)["logits"], clean, torch.full((30,), wanted), epsilon=0.05, steps=3
+        )
+        answered = target(crafted)["logits"].detach()
+        np.testing.assert_allclose(found["logits.adversarial:0.05/3/3"][:, wanted], answered, atol=1e-4)
+    views = make_views(images, streams, AUGMENTATION, views=4, size=None)
+    asked = target(views.flatten(0, 1))["logits"].detach().unflatten(0, (30, 4))
+    np.testing.assert_allclose(found["logits.view-embeddings"], asked, atol=1e-4)
+    small = extractor(target, needs=needs, outputs=("logits",), batch_views=8 * 7)
+    small.crafter = shadow
+    for column, values in small(images, streams, ids, labels=labels.tolist())["e"].items():
+        np.testing.assert_allclose(values, found[column], rtol=1e-3, atol=1e-4, err_msg=column)
+
+
+def test_what_attacks_on_classifiers_lack_is_named() -> None:
+    images, streams, ids = inputs()
+    asks = {"needs": ("adversarial:0.05/3/3",), "outputs": ("logits",)}
+    with pytest.raises(ConfigError, match="give a shadow with the output logits"):
+        extractor(classifier(1), **asks)(images, streams, ids)
+    made = extractor(classifier(1, classes=5), **asks)
+    made.crafter = classifier(2)
+    with pytest.raises(ConfigError, match="encoder e tells 5 classes; set classes of baseline-c to that"):
+        made(images, streams, ids)
+    with pytest.raises(ShapeError, match="encoder e has no output 'logits'"):
+        extractor(needs=("boundary:1/200",), outputs=("logits",))(images, streams, ids, labels=[0] * 30)
 
 
 def test_captions_that_are_missing() -> None:

@@ -25,13 +25,17 @@ def test_needs_compute_what_they_name() -> None:
     assert torch.equal(compute("caption:cosine", (clean, clean)), caption_similarity(clean, clean))
     assert torch.equal(compute("caption:embedding", (clean, clean + 1)), clean + 1)
     assert {consumes(need) for need in ("norm:2", "embedding")} == {"clean"}
-    assert {feature.consumes for feature in FEATURES.values()} == {"views", "clean", "patches", "parts", "caption"}
+    assert torch.equal(compute("view-embeddings", views), views)
+    kinds = {"views", "clean", "patches", "parts", "caption", "boundary", "adversarial"}
+    assert {feature.consumes for feature in FEATURES.values()} == kinds
 
 
 def test_each_set_of_queries_is_asked_once() -> None:
     assert queries_per_image(["norm:1", "norm:2", "embedding", "caption:cosine"], 10) == 1
     assert queries_per_image(["pairwise:cosine", "pairwise:euclidean"], 10) == 10
     assert queries_per_image(["patches:3x3", "patches:3x1", "parts:128", "norm:2"], 10) == 9 + 3 + 129 + 1
+    assert queries_per_image(["pairwise:cosine", "view-embeddings"], 10) == 10
+    assert queries_per_image(["boundary:7/1500", "adversarial:0.03/10/100"], 10) == 1500 + 100
 
 
 @pytest.mark.parametrize("used", [2, 3, 5])
@@ -42,6 +46,8 @@ def test_first_views_are_what_fewer_views_would_have_given(used: int) -> None:
         np.testing.assert_allclose(
             of_first_views(need, whole, 5, used), compute(need, views[:, :used]).numpy(), atol=1e-6
         )
+    stored = views.flatten(1).numpy()  # as a table holds them
+    np.testing.assert_array_equal(of_first_views("view-embeddings", stored, 5, used), views[:, :used].numpy())
     norms = np.ones(4)
     assert of_first_views("norm:2", norms, 5, used) is norms
     with pytest.raises(ConfigError, match="views = 6, but only 5 were drawn"):
@@ -51,13 +57,18 @@ def test_first_views_are_what_fewer_views_would_have_given(used: int) -> None:
 @pytest.mark.parametrize(
     ("need", "expected"),
     [
-        ("pairs:cosine", "need = 'pairs:cosine', allowed: pairwise, norm, embedding, patches, parts, caption"),
+        ("pairs:cosine", "need = 'pairs:cosine', allowed: pairwise, view-embeddings, norm, "),
         ("patches:2x2", "odd numbers"),
         ("patches:3", "rows x columns"),
         ("parts:0", "parts"),
         ("parts:many", "128 in the paper"),
         ("parts:128/0", "parts = 0"),
         ("parts:128/x", "128 in the paper"),
+        ("boundary:7", "boundary:7/2000"),
+        ("boundary:0/2000", "iterations = 0"),
+        ("adversarial:0.1", "adversarial:0.0314/10/10"),
+        ("adversarial:2/10/10", "epsilon = 2"),
+        ("adversarial:0.1/10/1", "classes = 1"),
         ("caption:euclidean", "allowed: caption:cosine, caption:embedding"),
         ("pairwise", "metric = '', allowed: cosine, correlation, euclidean"),
         ("norm:x", "order 'x'"),

@@ -1,0 +1,131 @@
+"""EncoderMI's Baselines A, B and C: the members of an encoder, read off a classifier that was built on it.
+
+A linear layer is trained on the frozen encoder with data of a downstream task, once on the target and once on a shadow
+encoder (EncoderMI, Liu et al., CCS 2021, section 5.1). What the shadow's classifier says of the shadow's members and
+non-members trains a network, EncoderMI-V's: two hidden layers of 256, Adam at 1e-4, 300 epochs, batches of 100.
+
+``baseline-a`` reads all posteriors in descending order (Salem et al., 2019). ``baseline-b`` reads whether the image and
+each of its views are classified correctly (Choquette-Choo et al., 2021): it needs the true classes, those of the
+classifier. ``baseline-c`` reads the posteriors of adversarial images (Song et al., 2019), one per class, made by
+projected gradient descent within 8/255 on the *shadow's* classifier, for the target and for the shadow alike.
+
+A downstream classifier generalises over all that the encoder saw, so these tell little (the paper finds about 50 %).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from mi_core import mlp
+from mi_core.attacks.classifier import ClassifierAttack, posteriors
+from mi_core.attacks.network import NetworkAttack
+from mi_core.checks import check_range
+from mi_core.features.adversarial import parse_adversarial
+from mi_core.records import Features
+
+_SOURCE = "EncoderMI (CCS 2021), section 5.1"
+
+
+@dataclass(frozen=True)
+class DownstreamParameters:
+    """Settings of Baselines A and B: width of the two hidden layers, and the training."""
+
+    hidden: int = 256
+    learning_rate: float = 1e-4
+    epochs: int = 300
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        check_range("hidden", self.hidden, 1)
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
+
+
+class _Downstream(ClassifierAttack, NetworkAttack):
+    reference = frozenset({"shadow"})
+    Parameters = DownstreamParameters
+
+    def _network(self, width: int) -> nn.Module:
+        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
+
+    def _training(self) -> mlp.Training:
+        training: mlp.Training = self.parameters.training()
+        return training
+
+
+class BaselineA(_Downstream):
+    """The posteriors in descending order."""
+
+    name = "baseline-a"
+    threat_model = "posteriors of a classifier built on the encoder; a shadow encoder with a classifier built on it"
+    source = f"{_SOURCE}, Baseline-A"
+    labelled = False
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return np.asarray(-np.sort(-posteriors(features.values["embedding"]), axis=1), dtype=np.float32)
+
+
+class BaselineB(_Downstream):
+    """Which of the image and its views are classified correctly."""
+
+    name = "baseline-b"
+    threat_model = "classes that a classifier built on the encoder predicts for views, and the true class; a shadow"
+    source = f"{_SOURCE}, Baseline-B"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Logits of the image itself and of its views."""
+        return ("embedding", "view-embeddings")
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        own, views = (features.values[need] for need in self.needs)
+        labels = self._labels(features, own.shape[1])
+        called = np.concatenate([own[:, None], views], axis=1).argmax(axis=2)
+        return np.asarray(called == labels[:, None], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class AdversarialParameters(DownstreamParameters):
+    """Settings of Baseline C: besides, the largest change of a pixel in [0, 1], the steps of the descent, the classes.
+
+    The paper gives the change; its number of steps is not told. ``classes`` are those of the classifiers.
+    """
+
+    epsilon: float = 8 / 255
+    steps: int = 10
+    classes: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_adversarial(self.setting)
+
+    @property
+    def setting(self) -> str:
+        """The images as a need has them."""
+        return f"{self.epsilon:.6g}/{self.steps}/{self.classes}"
+
+
+class BaselineC(_Downstream):
+    """The posteriors of one adversarial image per class."""
+
+    name = "baseline-c"
+    threat_model = "posteriors of a classifier built on the encoder for crafted images; a shadow with its weights"
+    source = f"{_SOURCE}, Baseline-C"
+    labelled = False
+    Parameters = AdversarialParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Logits of the adversarial images."""
+        return (f"adversarial:{self.parameters.setting}",)
+
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        logits = features.values[self.needs[0]].reshape(len(features), self.parameters.classes, -1)
+        return posteriors(logits).reshape(len(features), -1).astype(np.float32)

@@ -1,0 +1,64 @@
+"""The label-only attack on classifiers: how far an image is from what is classified otherwise.
+
+Members lie farther from the decision boundary than non-members (Choquette-Choo et al., ICML 2021; Li and Zhang, CCS
+2021), so the length of the smallest change that alters the prediction is the score; what is misclassified has length 0
+(ContrastiveLeaks, CCS 2021, section 3.2, which takes HopSkipJump as the Adversarial Robustness Toolbox has it, with
+seven iterations). The threshold makes the fewest errors on a shadow classifier.
+
+The distance costs up to ``queries`` queries per image, see `mi_core.adversarial.hop_skip_jump`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.attacks.classifier import ClassifierAttack
+from mi_core.attacks.encodermi import best_threshold
+from mi_core.features.boundary_distance import parse_boundary
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class LabelOnlyParameters:
+    """Settings: iterations of HopSkipJump (7 in ContrastiveLeaks), and the most queries it may spend on an image."""
+
+    iterations: int = 7
+    queries: int = 2000
+
+    def __post_init__(self) -> None:
+        parse_boundary(self.setting)
+
+    @property
+    def setting(self) -> str:
+        """The distance as a need has it."""
+        return f"{self.iterations}/{self.queries}"
+
+
+class LabelOnly(ClassifierAttack):
+    """The distance of an image from the decision boundary of a classifier."""
+
+    name = "label-only"
+    threat_model = "predicted classes only, of many chosen images, and the true class; a shadow classifier"
+    source = "ContrastiveLeaks (CCS 2021), section 3.2; HopSkipJump (S&P 2020)"
+    reference = frozenset({"shadow", "known"})
+    Parameters = LabelOnlyParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Distance to the boundary, 2-norm over pixels in [0, 1]; 0 where the prediction is wrong."""
+        return (f"boundary:{self.parameters.setting}",)
+
+    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+        """(N,) distance to the boundary."""
+        return np.asarray(features.values[self.needs[0]], dtype=np.float64)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        return {"threshold": np.array(best_threshold(self.statistic(features), member))}
+
+    def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        return self.statistic(features)

@@ -1,0 +1,147 @@
+"""Metric-based attacks on classifiers (Song and Mittal, USENIX Security 2021), as in ContrastiveLeaks (CCS 2021).
+
+With the posteriors p of an image and its true class y (section 3.2.2 of the former): correctness is whether the largest
+posterior is that of y, confidence p_y, entropy -sum p_i log p_i, and modified entropy
+-(1 - p_y) log p_y - sum over the other i of p_i log(1 - p_i). Entropies are negated, so that higher means a member.
+Logarithms are taken of at least 1e-30, as in the released code.
+
+A value is compared with the threshold of its class, which has the best mean of true-positive and true-negative rate on
+a shadow classifier. The score is the value minus that threshold, so that one ranking holds for all classes; the
+released code ranks by the values themselves, as ``per_class: false`` does.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.attacks.classifier import ClassifierAttack, Posteriors, posteriors, revealed
+from mi_core.checks import check_range
+from mi_core.records import Features
+
+_LEAST = 1e-30
+_Values = npt.NDArray[np.float64]
+_Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MetricParameters:
+    """Settings: ``top`` posteriors that the classifier reveals (None: all), and thresholds per class or one for all."""
+
+    top: int | None = None
+    per_class: bool = True
+
+    def __post_init__(self) -> None:
+        if self.top is not None:
+            check_range("top", self.top, 1)
+
+
+class _Metric(ClassifierAttack):
+    threat_model = "posteriors of one query and the true class; a shadow classifier trained on own data"
+    source = "Song and Mittal (USENIX Security 2021), section 3.2.2; ContrastiveLeaks (CCS 2021), section 3.2"
+    reference = frozenset({"shadow", "known"})
+    Parameters = MetricParameters
+
+    @abstractmethod
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        """(N,) higher = more likely a member."""
+
+    def statistic(self, features: Features) -> _Values:
+        """(N,) the metric itself."""
+        probabilities = revealed(posteriors(features.values["embedding"]), self.parameters.top)
+        return self._metric(probabilities, self._labels(features, probabilities.shape[1]))
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        values = self.statistic(features)
+        common = best_balanced_threshold(values, member)
+        classes = features.values["embedding"].shape[1]
+        own = np.full(classes, common)
+        if self.parameters.per_class:
+            labels = self._labels(features, classes)
+            for label in np.unique(labels):
+                here = labels == label
+                if 0 < member[here].sum() < here.sum():
+                    own[label] = best_balanced_threshold(values[here], member[here])
+            return {"threshold": np.array(0.0), "class_thresholds": own}
+        return {"threshold": np.array(common), "class_thresholds": np.zeros(classes)}
+
+    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> _Values:
+        thresholds = state["class_thresholds"]
+        difference: _Values = self.statistic(features) - thresholds[self._labels(features, len(thresholds))]
+        return difference
+
+
+class MetricCorrectness(_Metric):
+    """Metric-corr: a member is what is classified correctly. It needs no shadow; the reference only fixes the score."""
+
+    name = "metric-corr"
+
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        return np.asarray(probabilities.argmax(axis=1) == labels, dtype=np.float64)
+
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        classes = features.values["embedding"].shape[1]
+        self._labels(features, classes)
+        return {"threshold": np.array(0.5), "class_thresholds": np.zeros(classes)}
+
+
+class MetricConfidence(_Metric):
+    """Metric-conf: the posterior of the true class."""
+
+    name = "metric-conf"
+
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        return _own(probabilities, labels)
+
+
+class MetricEntropy(_Metric):
+    """Metric-ent: the negated entropy of the posteriors."""
+
+    name = "metric-ent"
+
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        return np.asarray((probabilities * _log(probabilities)).sum(axis=1))
+
+
+class MetricModifiedEntropy(_Metric):
+    """Metric-ment: the negated modified entropy, which is low only where the true class has the large posterior."""
+
+    name = "metric-ment"
+
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        own = _own(probabilities, labels)
+        others = probabilities * _log(1 - probabilities)
+        others[np.arange(len(labels)), labels] = 0
+        return np.asarray((1 - own) * _log(own) + others.sum(axis=1))
+
+
+def best_balanced_threshold(values: _Values, member: npt.NDArray[np.bool_]) -> float:
+    """Of all observed values the one with the best mean of true-positive and true-negative rate for ``>=``.
+
+    Of equally good ones the lowest is taken.
+
+    Args:
+        values: (N,) higher = more likely a member.
+        member: (N,) bool, both kinds present.
+
+    Example:
+        >>> best_balanced_threshold(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True]))
+        0.3
+    """
+    candidates = np.unique(values)
+    inside, outside = np.sort(values[member]), np.sort(values[~member])
+    found = 1 - np.searchsorted(inside, candidates) / len(inside)
+    spared = np.searchsorted(outside, candidates) / len(outside)
+    return float(candidates[np.argmax(found + spared)])
+
+
+def _own(probabilities: Posteriors, labels: _Labels) -> _Values:
+    return np.asarray(probabilities[np.arange(len(labels)), labels])
+
+
+def _log(values: _Values) -> _Values:
+    return np.asarray(np.log(np.maximum(values, _LEAST)))
