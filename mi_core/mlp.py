@@ -1,4 +1,4 @@
-"""The one small network and its one fit loop: binary classifiers on membership features.
+"""The one small network and its one fit loop, for attacks: on membership features, or on embeddings.
 
 N samples, F features. Fitting is seeded and touches no global random state; CPU and float32.
 """
@@ -76,15 +76,15 @@ def fit(
     loss: Loss = F.binary_cross_entropy_with_logits,
     augment: Augment | None = None,
 ) -> nn.Module:
-    """Train a new network on a loss of its one output.
+    """Train a new network.
 
     Args:
-        build: makes the network, (B, ...) to (B, 1); called with torch's generator seeded.
+        build: makes the network, (B, ...) to (B, K); called with torch's generator seeded.
         inputs: (N, ...) float32.
-        targets: (N,) bool, or float for losses that take such.
+        targets: (N,) bool, or float or int64 for losses that take such.
         training: optimizer and schedule.
         seed: of weights, order, dropout and augmentation.
-        loss: outputs (B,) and targets (B,) float32 to a scalar; default: cross-entropy of a logit.
+        loss: outputs (B, K), or (B,) if K is 1, and targets (B,) to a scalar; default: cross-entropy of one logit.
         augment: changes a batch of inputs before the network sees it.
 
     Raises:
@@ -92,7 +92,8 @@ def fit(
     """
     generator = torch.Generator().manual_seed(seed)
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
-    labels = torch.from_numpy(np.asarray(targets)).float()
+    labels = torch.from_numpy(np.asarray(targets))
+    labels = labels if labels.dtype == torch.int64 else labels.float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build().train()
@@ -104,7 +105,7 @@ def fit(
                     group["lr"] /= 2
             for rows in torch.randperm(len(data), generator=generator).split(training.batch_size or len(data)):
                 batch = data[rows] if augment is None else augment(data[rows], generator)
-                value = loss(network(batch)[:, 0], labels[rows])
+                value = loss(network(batch).squeeze(1), labels[rows])
                 optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 if training.clip is not None:
@@ -125,9 +126,9 @@ def _optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
 
 @torch.inference_mode()
 def predict(network: nn.Module, inputs: np.ndarray, batch_size: int = 8192) -> np.ndarray:
-    """The outputs (N,) float64 of N samples."""
+    """The outputs (N, K) float64 of N samples, or (N,) if K is 1."""
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
-    logits = torch.cat([network(block)[:, 0] for block in data.split(batch_size)])
+    logits = torch.cat([network(block).squeeze(1) for block in data.split(batch_size)])
     return logits.double().numpy()
 
 

@@ -1,0 +1,131 @@
+"""Attribute inference: what an embedding tells of a person or thing beyond the task it was made for.
+
+ContrastiveLeaks (He and Zhang, CCS 2021, section 4): the attacker sees embeddings, knows the sensitive attribute of
+some (the auxiliary data) and trains a network to tell it from the embedding of others. The network has three layers
+with 128 hidden neurons each, trained by SGD at 0.01 for 100 epochs (section 4.3); batches of 512 are the released
+script's, which besides has three hidden layers and a ReLU on its outputs: ``variant: released``. Embeddings are
+standardised by the auxiliary data, so that one learning rate suits encoders of any scale; the released variant takes
+them as they are.
+
+N samples, D width, K values of the attribute. A number means little beside the share of the most frequent value, so
+that is always told with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core import mlp
+from mi_core.checks import ShapeError, check_choice, check_finite, check_range, check_shape
+from mi_core.metrics.intervals import rate
+from mi_core.records import Estimate, FloatArray
+
+VARIANTS = ("paper", "released")
+_Values = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AttributeInferenceParameters:
+    """Settings: linear ``layers`` of the network (3 in the paper, which tries up to 6), their width, the training."""
+
+    variant: str = "paper"
+    layers: int = 3
+    hidden: int = 128
+    learning_rate: float = 0.01
+    epochs: int = 100
+    batch_size: int = 512
+
+    def __post_init__(self) -> None:
+        check_choice("variant", self.variant, VARIANTS)
+        check_range("layers", self.layers, 1)
+        check_range("hidden", self.hidden, 1)
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, optimizer="sgd")
+
+    def network(self, width: int, values: int) -> nn.Module:
+        """From embeddings (B, D) to one logit per value (B, K)."""
+        if self.variant == "paper":
+            return mlp.layers(width, *[self.hidden] * (self.layers - 1), values)
+        return nn.Sequential(mlp.layers(width, *[self.hidden] * self.layers, values), nn.ReLU())
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What an attacker told right of N samples.
+
+    Args:
+        right: (N,) bool.
+        guessed: (N,) bool, of guessing the value that is most frequent in the auxiliary data.
+    """
+
+    right: npt.NDArray[np.bool_]
+    guessed: npt.NDArray[np.bool_]
+
+    @property
+    def accuracy(self) -> Estimate:
+        """Share told right, with its Clopper-Pearson interval."""
+        return rate(int(self.right.sum()), len(self.right))
+
+    @property
+    def majority(self) -> Estimate:
+        """Share told right by guessing the most frequent value."""
+        return rate(int(self.guessed.sum()), len(self.guessed))
+
+
+def infer(
+    known: FloatArray,
+    known_values: _Values,
+    embeddings: FloatArray,
+    values: _Values,
+    *,
+    classes: int,
+    parameters: AttributeInferenceParameters | None = None,
+    seed: int = 0,
+) -> Inferred:
+    """Train on the auxiliary data and tell the attribute of others.
+
+    Args:
+        known: (M, D) embeddings of the auxiliary data.
+        known_values: (M,) int64 from 0.
+        embeddings: (N, D) of the samples attacked.
+        values: (N,) int64, the truth.
+        classes: K, the number of values of the attribute.
+        parameters: default: the paper's.
+        seed: of weights and order.
+
+    Raises:
+        ShapeError: the shapes do not fit, or one side is empty.
+        NumericError: an embedding is not finite, or the training diverged.
+    """
+    chosen = parameters or AttributeInferenceParameters()
+    count, width = check_shape("auxiliary embeddings", known, "M D")
+    check_shape("auxiliary values", known_values, "M", M=count)
+    tested, _ = check_shape("embeddings", embeddings, "N D", D=width)
+    check_shape("values", values, "N", N=tested)
+    if not count or not tested:
+        raise ShapeError(f"attribute inference has {count} auxiliary and {tested} attacked samples, needs some of each")
+    check_finite("auxiliary embedding", known)
+    check_finite("embedding", embeddings)
+    scale: dict[str, Any] = {"mean": np.array(0.0), "deviation": np.array(1.0)}
+    if chosen.variant == "paper":
+        scale = mlp.standardisation(known)
+    network = mlp.fit(
+        lambda: chosen.network(width, classes),
+        mlp.standardised(known, scale),
+        np.asarray(known_values, dtype=np.int64),
+        chosen.training(),
+        seed=seed,
+        loss=F.cross_entropy,
+    )
+    told = mlp.predict(network, mlp.standardised(embeddings, scale)).argmax(axis=1)
+    most = np.bincount(known_values, minlength=classes).argmax()
+    return Inferred(told == values, most == values)
