@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import ConfigError
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
 from pipelines.attack_config import (
-    ANCHOR_ROLE,
     ATTACK_CONFIGS,
     BANK_ROLE,
     CANDIDATE_ROLES,
     KNOWN,
     KNOWN_ROLES,
     NONMEMBERS,
-    SHADOW,
     SHADOW_ROLES,
-    SHADOWS,
     TARGET_ROLES,
     UNLABELLED,
     UNLABELLED_ROLE,
@@ -30,6 +25,8 @@ from pipelines.attack_config import (
     ValidityConfig,
     each_attack,
 )
+from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
+from pipelines.config_checks import check_attack, check_controls, check_inference, check_roles, check_training
 from pipelines.data_config import DataConfig
 from pipelines.demands import demands_of
 from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig, spell_out
@@ -57,6 +54,9 @@ class RunConfig(BaseModel):
     encoders: dict[str, EncoderConfig] = Field(min_length=1)
     queries: QueriesConfig = QueriesConfig()
     attacks: tuple[AnyAttack, ...] = Field(min_length=1)
+    attribute_inference: tuple[AttributeInferenceConfig, ...] = Field(
+        default=(), description="attributes that an attacker infers from embeddings"
+    )
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
     checkpoints: Literal["all", "last"] = Field(
@@ -78,6 +78,11 @@ class RunConfig(BaseModel):
     def _spell_out(cls, value: Any) -> Any:
         return each_attack(value) if isinstance(value, list | tuple) else value
 
+    @field_validator("attribute_inference", mode="before")
+    @classmethod
+    def _spell_out_inferences(cls, value: Any) -> Any:
+        return each_inference(value) if isinstance(value, list | tuple) else value
+
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -88,36 +93,19 @@ class RunConfig(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
         for name, encoder in self.encoders.items():
-            _check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
+            check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
             if isinstance(encoder, TrainedConfig):
-                self._check_training(f"encoders.{name}", encoder)
+                check_training(self, f"encoders.{name}", encoder)
                 self.members_of(name)
         for position, attack in enumerate(self.attacks):
-            self._check_attack(f"attacks.{position}", attack)
-        self._check_controls()
+            check_attack(self, f"attacks.{position}", attack)
+        for position, inference in enumerate(self.attribute_inference):
+            check_inference(self, f"attribute_inference.{position}", inference)
+        check_controls(self)
         for name, encoder in self.encoders.items():
             if encoder.outputs is not None:
                 self.check_outputs(name, encoder.outputs)
         return self
-
-    def _check_training(self, place: str, encoder: TrainedConfig) -> None:
-        counts = [self.data.roles[role].count for role in encoder.train_on]
-        members = None if None in counts else sum(count or 0 for count in counts)
-        if members is not None and encoder.half is not None:
-            members //= 2
-        if members is not None and encoder.batch_size > members:
-            raise ValueError(f"{place}.batch_size = {encoder.batch_size} exceeds the {members} members; lower it")
-        workers = self.resources.train_workers
-        if encoder.batch_size % workers:
-            raise ValueError(
-                f"{place}.batch_size = {encoder.batch_size} is not divisible by resources.train_workers = {workers}"
-            )
-        try:
-            encoder.check_data(
-                channels=self.data.channels, image_size=self.data.image_size, images=members, workers=workers
-            )
-        except ConfigError as error:
-            raise ValueError(f"{place}: {error}") from error
 
     def members_of(self, name: str) -> set[str]:
         """Roles that an encoder was trained on, with those of the encoders it started from."""
@@ -230,87 +218,9 @@ class RunConfig(BaseModel):
                 f"set queries.outputs=[{outputs[0]}]"
             )
 
-    def _check_attack(self, place: str, attack: AttackConfig) -> None:
-        if attack.target not in self.encoders:
-            raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(self.encoders)}")
-        shadows = self.shadows(attack)
-        halves = bool(shadows) and attack.reference not in self.encoders
-        if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
-            families = {name.rpartition("-")[0] for name, encoder in self.encoders.items() if _is_half(encoder)}
-            allowed = [*self.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
-            raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
-        if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
-            what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
-            raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
-        if halves and len(shadows) < 4:
-            raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
-        if halves and any(set(self.encoders[name].train_on) != set(self.audited) for name in shadows):
-            raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(self.audited)}")
-        self._check_apart(place, attack)
-        anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
-        try:
-            _check_roles(place, (*self.audited, *self.reference_roles(attack), *anchors), self.data)
-        except ValueError as error:
-            raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
-        self._check_counts(place, attack)
-        if attack.draws_views and (attack.views or self.queries.views) < 2:
-            raise ValueError(
-                f"queries.views = {self.queries.views}, but {attack.attack} compares pairs of views and needs "
-                "at least 2; set 10 (paper)"
-            )
-        if attack.views is not None and attack.views > self.queries.views:
-            raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {self.queries.views}; raise it")
-
-    def _check_counts(self, place: str, attack: AttackConfig) -> None:
-        """Raise ValueError if roles are too small for what an attack takes of them."""
-        asked: dict[str, int | None] = dict.fromkeys(self.reference_roles(attack), attack.reference_count)
-        if attack.reference_count is not None and self.shadows(attack) and attack.reference not in self.encoders:
-            raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
-        if attack.method().anchored:
-            asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
-        for role, count in asked.items():
-            have = self.data.roles[role].count if role in self.data.roles else None
-            if count is not None and have is not None and count > have:
-                raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
-        known = [self.data.roles[role].count for role in self.reference_roles(attack) if role.endswith("nonmember")]
-        most = attack.reference_count or math.inf
-        there = sum(math.inf if count is None else min(count, most) for count in known)
-        needed = attack.method()(attack.parameters()).needed_nonmembers
-        if there < needed:
-            raise ValueError(f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}")
-
-    def _check_apart(self, place: str, attack: AttackConfig) -> None:
-        """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
-        if attack.reference in self.encoders:
-            judged = [role for role in self.reference_roles(attack) if self._inside_audited(role)]
-            if attack.reference == attack.target or judged:
-                raise ValueError(
-                    f"{place}.reference = {attack.reference!r} is fitted on "
-                    f"{judged[0] if judged else self.audited[0]!r}, on which the attack is judged; "
-                    "train it on other images, or use reference: known"
-                )
-        if attack.method().anchored and ANCHOR_ROLE in self.data.roles and self._inside_audited(ANCHOR_ROLE):
-            raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
-
-    def _inside_audited(self, name: str) -> bool:
-        role = self.data.roles.get(name)
-        return name in self.audited or (role is not None and role.source_name in self.audited)
-
-    def _check_controls(self) -> None:
-        if self.validity.attack >= len(self.attacks):
-            raise ValueError(f"validity.attack = {self.validity.attack}, but there are {len(self.attacks)} attacks")
-        if self.validity.output is not None and self.validity.output not in self.queries.outputs:
-            raise ValueError(f"validity.output = {self.validity.output!r}, allowed: {', '.join(self.queries.outputs)}")
-        control = self.validity.control
-        if control is None:
-            return
-        if control not in self.encoders:
-            raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(self.encoders)}")
-        seen = self.members_of(control) & {*self.audited, *KNOWN_ROLES}
-        if seen:
-            raise ValueError(
-                f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
-            )
+    def auxiliary_roles(self, inference: AttributeInferenceConfig) -> tuple[str, ...]:
+        """Roles whose attribute an attacker knows."""
+        return inference.auxiliary or self.encoders[inference.target].train_on
 
     @property
     def primary_output(self) -> str:
@@ -366,16 +276,6 @@ class RunConfig(BaseModel):
     def demands(self) -> tuple[Demand, ...]:
         """Everything that extraction must compute."""
         return demands_of(self)
-
-
-def _is_half(encoder: EncoderConfig) -> bool:
-    return isinstance(encoder, TrainedConfig) and encoder.half is not None
-
-
-def _check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
-    missing = [role for role in roles if role not in data.roles]
-    if missing:
-        raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")
 
 
 Run = tuple[RunConfig, RunFolder]

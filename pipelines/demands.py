@@ -74,6 +74,9 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
             want(name, outputs, needs, roles, way, attack.count)
             if attack.method().anchored:
                 want(name, outputs, ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+    for inference in config.attribute_inference:
+        roles = [*config.auxiliary_roles(inference), *inference.test]
+        want(inference.target, (inference.output,), ("embedding",), roles)
     for name in config.encoders:
         for roles in config.utility_roles(name):
             want(name, ("backbone",), ("embedding",), roles)

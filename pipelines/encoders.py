@@ -257,6 +257,11 @@ def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, 
     return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]
 
 
+def is_half(encoder: _EncoderConfig) -> bool:
+    """Whether an encoder is trained on a half of its samples."""
+    return isinstance(encoder, TrainedConfig) and encoder.half is not None
+
+
 @dataclass(frozen=True)
 class StoredEncoder:
     """An encoder in a run folder, by its description."""

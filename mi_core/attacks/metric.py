@@ -98,6 +98,16 @@ class MetricConfidence(_Metric):
         return _own(probabilities, labels)
 
 
+class MetricLoss(_Metric):
+    """Metric-loss: the negated cross-entropy (Yeom et al., CSF 2018, section 3), which ranks as the confidence does."""
+
+    name = "metric-loss"
+    source = "Yeom et al. (CSF 2018), section 3; histograms of ContrastiveLeaks (CCS 2021), figure 3"
+
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+        return _log(_own(probabilities, labels))
+
+
 class MetricEntropy(_Metric):
     """Metric-ent: the negated entropy of the posteriors."""
 

@@ -185,10 +185,10 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
     row["n_nonmember"] = sum(entry["n_nonmember"] for entry in entries)
     for name in _ESTIMATES:
         if all(name in entry for entry in entries):
-            row[name] = _pool_estimate([entry[name] for entry in entries])
+            row[name] = pool_estimate([entry[name] for entry in entries])
     rates = [entry.get("tpr_at_fpr", {}) for entry in entries]
     row["tpr_at_fpr"] = {
-        alpha: _pool_estimate([at[alpha] for at in rates]) for alpha in rates[0] if all(alpha in at for at in rates)
+        alpha: pool_estimate([at[alpha] for at in rates]) for alpha in rates[0] if all(alpha in at for at in rates)
     }
     if all("queries" in entry for entry in entries):
         names = ("attack_training", "evaluation")
@@ -200,7 +200,8 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
     return row
 
 
-def _pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
+def pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
+    """Estimates of several seeds, as report.json writes them, as one: `pool`, with ``sd`` over seeds from two on."""
     runs = []
     for entry in estimates:
         low, high = entry["ci95"]

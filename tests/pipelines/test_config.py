@@ -56,7 +56,7 @@ def test_overrides_reach_into_sections_and_lists() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"quieries": {}}, "unknown key quieries; did you mean queries? allowed: attacks, budget, checkpoints"),
+        ({"quieries": {}}, "unknown key quieries; did you mean queries? allowed: attacks, attribute_inference, "),
         ({"encoders.target.epoch": 3}, "unknown key encoders.target.epoch; did you mean epochs?"),
         ({"attacks.1.learningrate": 3}, "unknown key attacks.1.learningrate; did you mean learning_rate?"),
         ({"encoders.target.augmentation.crop": 1}, "unknown setting 'crop', allowed: crop_scale"),

@@ -26,6 +26,8 @@ def slow(name: str, logits: np.ndarray, label: int) -> float:
         return float(max(range(5), key=lambda index: p[index]) == label)
     if name == "metric-conf":
         return p[label]
+    if name == "metric-loss":
+        return math.log(p[label])
     if name == "metric-ent":
         return sum(value * math.log(value) for value in p)
     others = sum(p[index] * math.log(1 - p[index]) for index in range(5) if index != label)
@@ -37,13 +39,13 @@ def features(logits: np.ndarray = LOGITS, labels: np.ndarray = LABELS) -> Featur
     return Features(ids, {"embedding": logits}, labels=labels)
 
 
-@pytest.mark.parametrize("name", ["metric-corr", "metric-conf", "metric-ent", "metric-ment"])
+@pytest.mark.parametrize("name", ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment"])
 def test_metrics_are_their_formulas(name: str) -> None:
     expected = [slow(name, row, label) for row, label in zip(LOGITS, LABELS.tolist(), strict=True)]
     np.testing.assert_allclose(ATTACKS[name]().statistic(features()), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["metric-conf", "metric-ent", "metric-ment"])
+@pytest.mark.parametrize("name", ["metric-conf", "metric-loss", "metric-ent", "metric-ment"])
 def test_certain_predictions_stay_finite(name: str) -> None:
     sure = features(np.array([[1000.0, 0, 0], [1000.0, 0, 0]]), np.array([0, 1]))
     values = ATTACKS[name]().statistic(sure)

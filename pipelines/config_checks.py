@@ -1,0 +1,160 @@
+"""What cannot be in a config: one function per part, each raising ValueError that names the field and the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mi_core.checks import ConfigError
+from pipelines.attack_config import (
+    ANCHOR_ROLE,
+    KNOWN,
+    KNOWN_ROLES,
+    NONMEMBERS,
+    SHADOW,
+    SHADOWS,
+    UNLABELLED,
+    AttackConfig,
+)
+from pipelines.attribute_inference import AttributeInferenceConfig
+from pipelines.data_config import DataConfig
+from pipelines.encoders import TrainedConfig, is_half
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+
+def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
+    """Raise ValueError if an encoder cannot be trained so on its members."""
+    counts = [config.data.roles[role].count for role in encoder.train_on]
+    members = None if None in counts else sum(count or 0 for count in counts)
+    if members is not None and encoder.half is not None:
+        members //= 2
+    if members is not None and encoder.batch_size > members:
+        raise ValueError(f"{place}.batch_size = {encoder.batch_size} exceeds the {members} members; lower it")
+    workers = config.resources.train_workers
+    if encoder.batch_size % workers:
+        raise ValueError(
+            f"{place}.batch_size = {encoder.batch_size} is not divisible by resources.train_workers = {workers}"
+        )
+    try:
+        encoder.check_data(
+            channels=config.data.channels, image_size=config.data.image_size, images=members, workers=workers
+        )
+    except ConfigError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack has not what it needs, or would be judged on what it was fitted on."""
+    if attack.target not in config.encoders:
+        raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(config.encoders)}")
+    shadows = config.shadows(attack)
+    halves = bool(shadows) and attack.reference not in config.encoders
+    if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
+        families = {name.rpartition("-")[0] for name, encoder in config.encoders.items() if is_half(encoder)}
+        allowed = [*config.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
+        raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
+    if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
+        what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
+        raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
+    if halves and len(shadows) < 4:
+        raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
+    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
+        raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(config.audited)}")
+    _check_apart(config, place, attack)
+    anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
+    try:
+        check_roles(place, (*config.audited, *config.reference_roles(attack), *anchors), config.data)
+    except ValueError as error:
+        raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
+    _check_counts(config, place, attack)
+    if attack.draws_views and (attack.views or config.queries.views) < 2:
+        raise ValueError(
+            f"queries.views = {config.queries.views}, but {attack.attack} compares pairs of views and needs "
+            "at least 2; set 10 (paper)"
+        )
+    if attack.views is not None and attack.views > config.queries.views:
+        raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
+
+
+def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if roles are too small for what an attack takes of them."""
+    asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
+    if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
+        raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
+    if attack.method().anchored:
+        asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
+    for role, count in asked.items():
+        have = config.data.roles[role].count if role in config.data.roles else None
+        if count is not None and have is not None and count > have:
+            raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
+    known = [config.data.roles[role].count for role in config.reference_roles(attack) if role.endswith("nonmember")]
+    most = attack.reference_count or math.inf
+    there = sum(math.inf if count is None else min(count, most) for count in known)
+    needed = attack.method()(attack.parameters()).needed_nonmembers
+    if there < needed:
+        raise ValueError(f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}")
+
+
+def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
+    if attack.reference in config.encoders:
+        judged = [role for role in config.reference_roles(attack) if _inside_audited(config, role)]
+        if attack.reference == attack.target or judged:
+            raise ValueError(
+                f"{place}.reference = {attack.reference!r} is fitted on "
+                f"{judged[0] if judged else config.audited[0]!r}, on which the attack is judged; "
+                "train it on other images, or use reference: known"
+            )
+    if attack.method().anchored and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
+        raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
+
+
+def _inside_audited(config: RunConfig, name: str) -> bool:
+    role = config.data.roles.get(name)
+    return name in config.audited or (role is not None and role.source_name in config.audited)
+
+
+def check_inference(config: RunConfig, place: str, inference: AttributeInferenceConfig) -> None:
+    """Raise ValueError if an attribute inference names what is not there, or attacks what it knows."""
+    if inference.attribute not in config.data.attributes:
+        known = ", ".join(config.data.attributes) or "none; declare data.attributes"
+        raise ValueError(f"{place}.attribute = {inference.attribute!r}, allowed: {known}")
+    if inference.target not in config.encoders:
+        raise ValueError(f"{place}.target = {inference.target!r}, allowed: {', '.join(config.encoders)}")
+    auxiliary = config.auxiliary_roles(inference)
+    if not auxiliary:
+        raise ValueError(f"{place}.auxiliary is missing: what {inference.target} was trained on is not known")
+    check_roles(place, (*auxiliary, *inference.test), config.data)
+    both = set(auxiliary) & set(inference.test)
+    both |= {role for role in auxiliary if config.data.roles[role].source_name in inference.test}
+    both |= {role for role in inference.test if config.data.roles[role].source_name in auxiliary}
+    if both:
+        raise ValueError(f"{place}: {sorted(both)[0]!r} is both known to the attacker and attacked; keep them apart")
+
+
+def check_controls(config: RunConfig) -> None:
+    """Raise ValueError if the verdict rests on what is not there, or on a control that saw a group."""
+    if config.validity.attack >= len(config.attacks):
+        raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
+    if config.validity.output is not None and config.validity.output not in config.queries.outputs:
+        raise ValueError(f"validity.output = {config.validity.output!r}, allowed: {', '.join(config.queries.outputs)}")
+    control = config.validity.control
+    if control is None:
+        return
+    if control not in config.encoders:
+        raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(config.encoders)}")
+    seen = config.members_of(control) & {*config.audited, *KNOWN_ROLES}
+    if seen:
+        raise ValueError(
+            f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
+        )
+
+
+def check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
+    """Raise ValueError if a role is missing."""
+    missing = [role for role in roles if role not in data.roles]
+    if missing:
+        raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")
