@@ -19,7 +19,7 @@ from mi_core.checks import check_choice
 from mi_core.features import asked, parse_need
 from mi_core.records import Features, LabelledFeatures
 
-VIEWS, WIDTH, ANCHORS, SHADOWS = 10, 128, 2000, 4
+VIEWS, WIDTH, CLASSES, ANCHORS, SHADOWS = 10, 128, 10, 2000, 4
 _WARM = 200
 
 
@@ -29,7 +29,7 @@ def attack_benchmark(name: str, samples: int, *, width: int = WIDTH, anchors: in
     Args:
         name: key of `ATTACKS`.
         samples: N, half of them members; as many are scored.
-        width: D of the embeddings.
+        width: D of the embeddings; of classifiers it is 10 classes.
         anchors: A, for attacks that take anchors.
 
     Returns:
@@ -38,6 +38,7 @@ def attack_benchmark(name: str, samples: int, *, width: int = WIDTH, anchors: in
     """
     check_choice("attack", name, ATTACKS)
     method = ATTACKS[name]
+    width = CLASSES if method.outputs == ("logits",) else width
     parameters = method.Parameters()
     reference, scored = _features(method, samples, width, anchors, 0), _features(method, samples, width, anchors, 1)
     epochs = _epochs(parameters)
@@ -86,11 +87,19 @@ def _features(method: type[Attack], samples: int, width: int, anchors: int, seed
     values = {}
     for need in method().needs:
         feature, setting = parse_need(need)
-        columns = {"pairwise": VIEWS * (VIEWS - 1) // 2, "patches": feature.queries(setting, VIEWS) - 1}
-        columns |= {"parts": 2 * (feature.queries(setting, VIEWS) - 1), "embedding": width}
+        queries = feature.queries(setting, VIEWS)
+        shapes: dict[str, tuple[int, ...]] = {
+            "pairwise": (VIEWS * (VIEWS - 1) // 2,),
+            "patches": (queries - 1,),
+            "parts": (2 * (queries - 1),),
+            "embedding": (width,),
+            "view-embeddings": (VIEWS, width),
+            "adversarial": (queries, width),
+        }
         kind = "embedding" if need == "caption:embedding" else need.partition(":")[0]
-        shape = (len(ids), columns[kind]) if kind in columns else (len(ids),)
+        shape = (len(ids), *shapes.get(kind, ()))
         drawn = np.tanh(generator.normal(0.5, 0.3, shape) + 0.1 * member.reshape(-1, *[1] * (len(shape) - 1)))
         values[need] = (drawn + (asked(need) == "clean")).astype(np.float32)
     others = generator.normal(size=(anchors, width)).astype(np.float32) if method.anchored else None
-    return LabelledFeatures(Features(ids, values, others), member)
+    labels = generator.integers(0, width, len(ids)) if method.labelled else None
+    return LabelledFeatures(Features(ids, values, others, labels), member)

@@ -22,7 +22,7 @@ from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
-from mi_core.features import asked, compute, consumes, queries_per_image
+from mi_core.features import asked, compute, consumes, parse_need, queries_per_image
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.part_energy import parse_parts
@@ -49,6 +49,10 @@ class QueryPlan:
     def __post_init__(self) -> None:
         check_range("views", self.views, 1)
         check_range("batch_views", self.batch_views, 1)
+        for need in self.needs:
+            only = parse_need(need)[0].output
+            if only not in (None, *self.outputs):
+                raise ConfigError(f"{need} is read off the output {only!r}, the outputs are {', '.join(self.outputs)}")
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -178,6 +182,8 @@ class Extractor:
             columns: dict[str, np.ndarray] = {}
             for output in self.plan.outputs:
                 for need in self.plan.needs:
+                    if parse_need(need)[0].output not in (None, output):
+                        continue
                     kind = asked(need)
                     answer: Any = of_own[kind] if kind in of_own else answers[kind][output]
                     if consumes(need) == "caption":

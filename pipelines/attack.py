@@ -26,6 +26,7 @@ from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
+from pipelines.attribute_inference import inferences, planes, run_inference, run_plane
 from pipelines.console import say
 from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
@@ -142,6 +143,13 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         for epoch in config.attacked_epochs(name):
             same = digest(common, name, epoch, config.utility.model_dump(mode="json"))
             yield _Work(utility_path(folder, name, epoch), measure, (folder, name, epoch), same)
+    for inference in inferences(config, folder):
+        same = digest(common, inference.epoch, inference.config.model_dump(mode="json"))
+        yield _Work(inference.path, run_inference, (inference,), same)
+    for mapped in planes(config, folder):
+        chosen = mapped.config
+        same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
+        yield _Work(mapped.path, run_plane, (mapped,), same)
     yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
 
 

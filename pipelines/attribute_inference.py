@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from mi_core.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.hashing import digest64
+from mi_core.records import Features
+from mi_core.report import plane
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.errors import UserError
@@ -84,20 +86,48 @@ def each_inference(entries: Sequence[Any]) -> list[Any]:
     return spelled
 
 
+def settings_of(config: RunConfig, chosen: AttributeInferenceConfig) -> str:
+    """What tells an inference from the others of its attribute, target and output; empty if there are none."""
+    same = [other.model_dump(mode="json") for other in config.attribute_inference if _entry(other) == _entry(chosen)]
+    return ", ".join(
+        f"{name} = {value}"
+        for name, value in chosen.model_dump(mode="json").items()
+        if any(other[name] != value for other in same)
+    )
+
+
+def _entry(chosen: AttributeInferenceConfig) -> tuple[str, str, str]:
+    return chosen.attribute, chosen.target, chosen.output
+
+
 @dataclass(frozen=True)
 class Inference:
     """One inference on one checkpoint of one seed."""
 
     folder: SeedFolder
-    config: _Inference
+    config: AttributeInferenceConfig
     epoch: int
 
     @property
-    def place(self) -> str:
-        """Folder of its results; a function of all that it is."""
+    def path(self) -> str:
+        """File of its result; its name is a function of all that the inference is."""
         chosen = self.config
-        name = f"{chosen.attribute}-{chosen.target}-{chosen.output}-{self.epoch:04d}"
-        return f"{self.folder.path}/attribute-inference/{name}-{digest(chosen.model_dump(mode='json'))[:8]}"
+        name = f"{'-'.join(_entry(chosen))}-{self.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
+        return f"{self.folder.path}/attribute-inference/{name}.json"
+
+
+@dataclass(frozen=True)
+class EmbeddingPlane:
+    """The embeddings of the samples attacked, in the plane: one for each attribute, target and output of a seed."""
+
+    folder: SeedFolder
+    config: AttributeInferenceConfig
+    epoch: int
+
+    @property
+    def path(self) -> str:
+        """File of the points."""
+        return f"{self.folder.path}/attribute-inference/map-{'-'.join(_entry(self.config))}-{self.epoch:04d}.parquet"
 
 
 def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
@@ -105,6 +135,34 @@ def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
     for chosen in config.attribute_inference:
         for epoch in config.attacked_epochs(chosen.target):
             yield Inference(folder, chosen, epoch)
+
+
+def planes(config: RunConfig, folder: SeedFolder) -> list[EmbeddingPlane]:
+    """All maps of one seed, at the last checkpoints."""
+    found: dict[tuple[str, str, str], EmbeddingPlane] = {}
+    for chosen in config.attribute_inference:
+        last = config.attacked_epochs(chosen.target)[-1]
+        found.setdefault(_entry(chosen), EmbeddingPlane(folder, chosen, last))
+    return list(found.values())
+
+
+def run_plane(config: RunConfig, task: EmbeddingPlane) -> None:
+    """Map embeddings to the plane and write down the points, with class and attribute."""
+    splits = Splits.load(task.folder.path)
+    features, values = _embeddings(config, task, splits, task.config.test)
+    shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)
+    kept = np.array([name in shown for name in features.ids])
+    points = plane(features.values["embedding"][kept], task.folder.seed)
+    labels = splits.labels()
+    classes = [labels[name] for name in features.ids[kept]]
+    table = {
+        "id": features.ids[kept].tolist(),
+        "x": points[:, 0],
+        "y": points[:, 1],
+        "class": [-1 if label is None else label for label in classes],
+        "value": values[kept],
+    }
+    storage.write_table(task.path, pa.table(table))
 
 
 def run_inference(config: RunConfig, task: Inference) -> None:
@@ -126,15 +184,12 @@ def run_inference(config: RunConfig, task: Inference) -> None:
         parameters=chosen.parameters(),
         seed=task.folder.seed,
     )
-    table = {"id": tested.ids.tolist(), "value": values, "right": found.right, "guessed": found.guessed}
-    storage.write_table(f"{task.place}/inferred.parquet", pa.table(table))
     storage.write_json(
-        f"{task.place}/result.json",
+        task.path,
         {
-            **{name: getattr(chosen, name) for name in ("attribute", "target", "output", "share")},
+            **dict(zip(("attribute", "target", "output"), _entry(chosen), strict=True)),
             "epoch": task.epoch,
             "seed": task.folder.seed,
-            "parameters": asdict(chosen.parameters()),
             "values": len(attribute.names),
             "n_auxiliary": int(kept.sum()),
             "accuracy": found.accuracy.as_json(),
@@ -143,7 +198,22 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     )
 
 
-def _embeddings(config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str]) -> tuple[Any, np.ndarray]:
+def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    """What was found on one seed, for the report.
+
+    Raises:
+        UserError: an inference has not run.
+    """
+    for task in inferences(config, folder):
+        if not storage.exists(task.path):
+            raise UserError(f"{task.path} is missing; run the attack stage first")
+        settings = settings_of(config, task.config)
+        yield storage.read_json(task.path) | ({"settings": settings} if settings else {})
+
+
+def _embeddings(
+    config: RunConfig, task: Inference | EmbeddingPlane, splits: Splits, roles: Sequence[str]
+) -> tuple[Features, np.ndarray]:
     """Embeddings of some roles and the attribute of each sample.
 
     Raises:

@@ -117,6 +117,21 @@ def bench_attacks(
         save(result, json)
 
 
+@bench_app.command("label-only")
+def bench_label_only(
+    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeat.")] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
+) -> None:
+    """The search of the label-only attack against that of the Adversarial Robustness Toolbox."""
+    from pipelines.bench import label_only, save
+
+    result = label_only.run(case or (), threads=threads)
+    output.print(label_only.table(result))
+    if json is not None:
+        save(result, json)
+
+
 @app.command()
 def quickstart(
     overrides: Overrides = None,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mi_core.report import AttackScores, FigureData, LossCurve, StatisticCurve
+from mi_core.report import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.attack import Task, tasks
 from pipelines.attack_config import AttackConfig
+from pipelines.attribute_inference import planes
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 
@@ -82,7 +83,22 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
             if not len(loss):
                 continue
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
-    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)))
+    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)), tuple(_maps(config, folder)))
+
+
+def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:
+    """Embeddings of the first seed in the plane."""
+    for task in planes(config, folder.seed(config.seeds[0])):
+        table, chosen = storage.read_table(task.path), task.config
+        yield EmbeddingMap(
+            chosen.target,
+            chosen.output,
+            chosen.attribute,
+            np.stack([np.asarray(table["x"]), np.asarray(table["y"])], axis=1),
+            np.asarray(table["class"]),
+            np.asarray(table["value"]),
+            config.data.attributes[chosen.attribute].names,
+        )
 
 
 def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve]:

@@ -26,6 +26,7 @@ from pipelines.splits import Splits
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
+_SHARED = ("base", "roles", "needs")  # of a recorded layer: what tells another run that it may be copied
 VERSION = 1  # of the features: a change of their meaning makes a new base
 
 
@@ -118,6 +119,11 @@ class Layer:
         """Short name of this layer in file names."""
         return digest(self.base, sorted(self.needs))[:12]
 
+    @property
+    def queries_per_image(self) -> int:
+        """Queries of the encoder per image, over all checkpoints."""
+        return self.plan().queries_per_image * len(self.epochs)
+
     def plan(self) -> QueryPlan:
         """What is asked per image."""
         return QueryPlan(self.needs, self.outputs, self.views, self.batch_views, self.precision)
@@ -151,38 +157,48 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         folder.seed,
         *crafted,
     )
-    path = layers_path(folder, demand.encoder)
-    recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+    recorded = recorded_layers(folder, demand.encoder)
     mine = [entry for entry in recorded if entry["base"] == base]
     if plan:
-        new = [{"base": base, "roles": roles, "needs": needs} for needs, roles in _missing(demand, mine).items()]
+        new = []
+        for needs, roles in _missing(demand, mine).items():
+            asked = replace(template, needs=needs).queries_per_image
+            new.append({"base": base, "roles": roles, "needs": needs, "per_image": asked, "count": demand.count})
         if new:
-            storage.write_json(path, recorded + new)
+            storage.write_json(layers_path(folder, demand.encoder), recorded + new)
         mine += new
     return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
+
+
+def recorded_layers(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
+    """The layers planned for an encoder so far; one with ``per_image`` was asked by this run, others were copied."""
+    path = layers_path(folder, encoder)
+    found: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+    return found
 
 
 def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
     """Plan on from what other runs of the same seed have planned for the same samples, so that it can be shared."""
     splits = Splits.load(folder.path)
     for encoder in encoders:
-        path = layers_path(folder, encoder)
-        recorded: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+        recorded = recorded_layers(folder, encoder)
+        planned = [{name: entry[name] for name in _SHARED} for entry in recorded]
         new: list[dict[str, Any]] = []
         for other in others:
-            theirs = layers_path(other, encoder)
-            if other == folder or not storage.exists(theirs):
+            theirs = [] if other == folder else recorded_layers(other, encoder)
+            if not theirs:
                 continue
             known = Splits.load(other.path)
-            for entry in storage.read_json(theirs):
+            for entry in theirs:
                 same = all(
                     role in splits.roles and splits.role_digest(role) == known.role_digest(role)
                     for role in entry["roles"]
                 )
-                if same and entry not in recorded and entry not in new:
-                    new.append(entry)
+                bare = {name: entry[name] for name in _SHARED}
+                if same and bare not in planned and bare not in new:
+                    new.append(bare)
         if new:
-            storage.write_json(path, recorded + new)
+            storage.write_json(layers_path(folder, encoder), recorded + new)
 
 
 def layers_path(folder: SeedFolder, encoder: str) -> str:

@@ -7,7 +7,7 @@ at a chunk leaves a marker with its queries, the commit takes one away, and thos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,7 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
-from pipelines.layers import layers_of
+from pipelines.layers import layers_of, recorded_layers
 from pipelines.shard_jobs import ATTEMPTS, ShardJob, attempts_folder
 from pipelines.splits import Splits
 
@@ -43,12 +43,19 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
     Besides the roles there is the probe of an encoder from elsewhere, and what was lost, where there is any.
     """
     counts = Splits.load(folder.path).counts()
+
+    def entry(encoder: str, role: str, per_image: int, count: int | None) -> Entry:
+        images = counts[role] if count is None else min(counts[role], count)
+        return encoder, role, images, images * per_image
+
     for demand in config.demands():
         for layer in layers_of(demand, config, folder, plan=False):
-            per_image = layer.plan().queries_per_image * len(layer.epochs)
             for role in layer.roles:
-                images = counts[role] if layer.count is None else min(counts[role], layer.count)
-                yield demand.encoder, role, images, images * per_image
+                yield entry(demand.encoder, role, layer.queries_per_image, layer.count)
+    for name in config.encoders:
+        for old in _outdated(config, folder, name):
+            for role in old["roles"]:
+                yield entry(name, role, old["per_image"], old["count"])
     for name in config.encoders:
         probed = probe_queries(config, folder, name)
         if probed:
@@ -56,6 +63,13 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         lost = lost_queries(folder, name)
         if lost:
             yield name, LOST, 0, lost
+
+
+def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
+    """Layers that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
+    demands = [demand for demand in config.demands() if demand.encoder == encoder]
+    read = {layer.base for demand in demands for layer in layers_of(demand, config, folder, plan=False)}
+    return [entry for entry in recorded_layers(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 
 
 def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
@@ -112,7 +126,15 @@ def attempts(runs: Sequence[Run], jobs: Sequence[ShardJob], left: Sequence[Shard
         for folder in map(of_run.seed, config.seeds)
         for name in targets
     }
-    asked = sum(job.queries for job in jobs if job.layer.encoder in targets) + sum(probed.values())
+    outdated = {
+        (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
+        for config, of_run in runs
+        for seed in config.seeds
+        for name in targets
+        for old in _outdated(config, of_run.seed(seed), name)
+    }
+    asked: int = sum(job.queries for job in jobs if job.layer.encoder in targets)
+    asked += sum(probed.values()) + sum(outdated.values())
     lost = sum(lost_queries(folder, name) for folder, name in made)
     if asked + lost > budget:
         again = f", and {lost} more were spent on what a crash or an interruption lost" if lost else ""
@@ -123,6 +145,12 @@ def attempts(runs: Sequence[Run], jobs: Sequence[ShardJob], left: Sequence[Shard
         )
     still = sum(job.queries for job in left if job.layer.encoder in targets)
     return min(ATTEMPTS, 1 + (budget - lost - asked) // max(1, still))
+
+
+def _images(layer: Mapping[str, Any], folder: SeedFolder) -> int:
+    counts, most = Splits.load(folder.path).counts(), layer["count"]
+    sizes = [counts[role] if most is None else min(counts[role], most) for role in layer["roles"]]
+    return sum(sizes)
 
 
 def _attacked(runs: Sequence[Run]) -> set[str]:

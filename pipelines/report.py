@@ -15,6 +15,7 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report import (
     draw_figures,
+    pool_inferences,
     pool_seeds,
     render_html,
     terminal_table,
@@ -26,6 +27,7 @@ from pipelines.adopt import consistency_in_words
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
 from pipelines.attack import Task, blind_path, tasks
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
+from pipelines.attribute_inference import inferred
 from pipelines.console import say
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.figure_data import figure_data, result_of, settings_of
@@ -90,6 +92,9 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "attacks": attacks,
         "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
         "pooled": pool_seeds(attacks),
+        "attribute_inference": pool_inferences(
+            entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
+        ),
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
         "validity": _validity(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mi_core.metrics.membership import published_tpr
-from mi_core.report import final_rows, pooled_rows
+from mi_core.report import final_inferences, final_rows, pooled_rows
 from pipelines import storage
 from pipelines.artifacts import RunFolder
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ESTIMATES = ("accuracy", "precision", "recall", "auc")
 _WORDS = ("attack", "target", "output", "reference", "shadow", "settings", "epoch")
+_INFERRED = ("accuracy", "majority")
 _KNOWLEDGE = ("distribution", "architecture", "algorithm")
 
 
@@ -32,6 +33,8 @@ def sweeps(points: Sequence[Point], folder: RunFolder, own: Mapping[str, Any]) -
     for point in points:
         report = own if point.folder == folder else storage.read_json(f"{point.folder.path}/report.json")
         entry: dict[str, Any] = {"label": point.label, "rows": final_rows(pooled_rows(report))}
+        if "attribute_inference" in report:
+            entry["attribute_inference"] = final_inferences(report["attribute_inference"])
         if point.value is not None:
             entry["value"] = point.value
         utility = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
@@ -59,10 +62,15 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
     found = {part: report[part] for part in parts if part in report}
     found["utility"] = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
     found["rows"] = rows
+    if "attribute_inference" in report:
+        found["attribute_inference"] = _inferences(report)
     for sweep in report.get("sweeps", []):
         points = {point["label"]: [_short(row) for row in point["rows"]] for point in sweep["points"]}
         changed = {label: [row for row in mine if row not in rows] for label, mine in points.items()}
         found.setdefault("sweeps", {})[sweep["name"]] = changed
+        told = {point["label"]: _inferences(point) for point in sweep["points"]}
+        if len({str(rows) for rows in told.values()}) > 1:
+            found.setdefault("attribute_sweeps", {})[sweep["name"]] = told
     return found
 
 
@@ -78,6 +86,13 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
             short[name] = {key: _rounded(entry[key]) for key in ("value", "ci95", "sd") if key in entry}
     published = flat["tpr_0.001_percent_as_published"]
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
+
+
+def _inferences(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        row | {name: {key: _rounded(row[name][key]) for key in row[name] if key != "n"} for name in _INFERRED}
+        for row in final_inferences(report.get("attribute_inference", []))
+    ]
 
 
 def _rounded(value: Any) -> Any:

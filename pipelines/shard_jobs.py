@@ -59,7 +59,7 @@ class ShardJob:
 
     def queries_of(self, images: int) -> int:
         """What some of its images ask of the encoder, over all checkpoints."""
-        return images * self.layer.plan().queries_per_image * len(self.layer.epochs)
+        return images * self.layer.queries_per_image
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""

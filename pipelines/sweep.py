@@ -5,9 +5,9 @@
       size:                                           # several fields at once
         - {label: 250, data.roles.target-member.count: 250, data.roles.shadow-member.count: 250}
 
-``*`` stands for every attack that has the field. What points share with each other and with the run itself is made
-once: encoders and features of the same inputs are copied. `expand` spells the points out, so that a resolved config
-says the same as the one it came from.
+``*`` stands for every attack, or attribute inference, that has the field. What points share with each other and with
+the run itself is made once: encoders and features of the same inputs are copied. `expand` spells the points out, so
+that a resolved config says the same as the one it came from.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
 from pipelines.attack_config import ATTACK_CONFIGS, SHADOWS, each_attack
+from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
 from pipelines.config import RunConfig
 from pipelines.errors import UserError
 
@@ -112,18 +113,22 @@ def _changed(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def set_field(values: dict[str, Any], name: str, new: Any) -> None:
-    """Set a field by its dotted name; a number picks from a list, ``*`` every attack that has the field.
+    """Set a field by its dotted name; a number picks from a list, ``*`` everything in it that has the field.
 
     Raises:
         UserError: the name leads through a value, or to no element of a list.
     """
-    if name.startswith("attacks."):
-        values["attacks"] = each_attack(values.get("attacks", []))
+    for listed, (spell, _) in _LISTS.items():
+        if name.startswith(f"{listed}."):
+            values[listed] = spell(values.get(listed, []))
     head, star, field = name.partition(".*.")
     if star:
-        takers = [number for number, attack in enumerate(values.get(head, [])) if _takes(attack, field)]
-        if head != "attacks" or not takers:
-            raise UserError(f"{name}: no attack has the field {field!r}")
+        takes = _LISTS[head][1] if head in _LISTS else None
+        takers = [
+            number for number, entry in enumerate(values.get(head, [])) if takes is not None and takes(entry, field)
+        ]
+        if not takers:
+            raise UserError(f"{name}: nothing in {head} has the field {field!r}")
         for number in takers:
             set_field(values, f"{head}.{number}.{field}", new)
         return
@@ -148,6 +153,17 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
         return False
     own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}
     return field != "views" or any(consumes(need) == "views" for need in model(**own).needs())
+
+
+def _infers(inference: Mapping[str, Any], field: str) -> bool:
+    return field in AttributeInferenceConfig.model_fields
+
+
+_LISTS: dict[str, tuple[Callable[[Sequence[Any]], list[Any]], Callable[[Mapping[str, Any], str], bool]]] = {
+    "attacks": (each_attack, _takes),
+    "attribute_inference": (each_inference, _infers),
+}
+"""Sections that are lists: how they are spelled out, and whether an entry has a field."""
 
 
 def _element(place: Sequence[Any], index: str, name: str) -> Any:

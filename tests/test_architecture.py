@@ -38,6 +38,7 @@ MI_CORE = {
     "sanity": {"augmentations", "encoders", "metrics"},
     "captions": set(),
     "attack_benchmark": {"attacks", "features"},
+    "label_only_benchmark": {"adversarial", "encoders"},
     "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
 }
 # A stage imports stages to its left only.

@@ -35,12 +35,14 @@ class Feature:
         compute: what was asked for (tensors in the order of `Answers`) and the setting to one row per sample.
         check: raises ConfigError for an impossible setting.
         queries: setting and number of views to the queries per image; of an adaptive search the most it may spend.
+        output: the one output that it can be read off; None: any.
     """
 
     consumes: str
     compute: Callable[..., torch.Tensor]
     check: Callable[[str], object]
     queries: Callable[[str, int], int]
+    output: str | None = None
 
 
 def _is_metric(setting: str) -> None:
@@ -93,10 +95,10 @@ FEATURES: dict[str, Feature] = {
     "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
     "embedding": Feature("clean", _as_it_is, _is_empty, _one),
     "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),
-    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, _parts),
-    "caption": Feature("caption", _caption, _is_caption, _one),
-    "boundary": Feature("boundary", _as_it_is, parse_boundary, _boundary),
-    "adversarial": Feature("adversarial", _as_it_is, parse_adversarial, _adversarial),
+    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, _parts, "backbone"),
+    "caption": Feature("caption", _caption, _is_caption, _one, "projection"),
+    "boundary": Feature("boundary", _as_it_is, parse_boundary, _boundary, "logits"),
+    "adversarial": Feature("adversarial", _as_it_is, parse_adversarial, _adversarial, "logits"),
 }
 
 

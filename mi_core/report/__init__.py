@@ -4,8 +4,10 @@
 `figures`, `html` and `terminal` the three ways to show it. ``report.schema.json`` is the contract of report.json.
 """
 
+from mi_core.report.attributes import final_inferences, plane, pool_inferences
 from mi_core.report.contents import (
     AttackScores,
+    EmbeddingMap,
     FigureData,
     LossCurve,
     StatisticCurve,
@@ -23,11 +25,15 @@ from mi_core.report.terminal import terminal_table
 __all__ = [
     "AttackScores",
     "Drawing",
+    "EmbeddingMap",
     "FigureData",
     "LossCurve",
     "StatisticCurve",
     "draw_figures",
+    "final_inferences",
     "final_rows",
+    "plane",
+    "pool_inferences",
     "pool_seeds",
     "pooled_rows",
     "render_html",

@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.manifold import TSNE
 
-from mi_core.checks import check_shape
 from mi_core.records import FloatArray
-from mi_core.report.contents import Row, pool_estimate
+from mi_core.report.contents import EmbeddingMap, Row, pool_estimate
 from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, png
 from mi_core.report.numbers import count, rate
 
 _IDENTITY = ("attribute", "target", "output", "settings", "epoch")
 _MOST_COLOURS = 20
-
-
-@dataclass(frozen=True)
-class EmbeddingMap:
-    """Embeddings of N samples in the plane, with what the samples are.
-
-    Args:
-        target, output: whose embeddings.
-        attribute: its name.
-        points: (N, 2).
-        task: (N,) class of the task, -1 where there is none; values: (N,) value of the attribute.
-        names: of the attribute's values.
-
-    Raises:
-        ShapeError: the arrays differ in length.
-    """
-
-    target: str
-    output: str
-    attribute: str
-    points: FloatArray
-    task: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        samples, _ = check_shape("points", self.points, "N 2")
-        check_shape("classes of the points", self.task, "N", N=samples)
-        check_shape("values of the points", self.values, "N", N=samples)
 
 
 def plane(embeddings: FloatArray, seed: int) -> FloatArray:
@@ -115,12 +83,12 @@ def called(row: Row) -> str:
 def _accuracies(rows: Sequence[Row]) -> Drawing:
     figure, (panel,) = blank(height=1.2 + 0.34 * len(rows))
     places = np.arange(len(rows))[::-1]
-    for name, colour, shift in (("accuracy", COLOURS[0], 0.0), ("majority", GREY, 0.0)):
+    for name, colour in (("accuracy", COLOURS[0]), ("majority", GREY)):
         values = np.array([row[name]["value"] for row in rows])
         low, high = np.array([row[name]["ci95"] for row in rows]).T
         label = "attack" if name == "accuracy" else "guessing the most frequent value"
         style = {"fmt": "o" if name == "accuracy" else "|", "color": colour, "capsize": 2.5, "markersize": 5}
-        panel.errorbar(values, places + shift, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
+        panel.errorbar(values, places, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
     panel.set_yticks(places, [called(row) for row in rows], fontsize=7.5)
     panel.set_ylim(-0.6, len(rows) - 0.4)
     label_axes(panel, "accuracy of attribute inference", "")

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -102,12 +105,42 @@ class StatisticCurve:
 
 
 @dataclass(frozen=True)
+class EmbeddingMap:
+    """Embeddings of N samples in the plane, with what the samples are.
+
+    Args:
+        target, output: whose embeddings.
+        attribute: its name.
+        points: (N, 2).
+        task: (N,) class of the task, -1 where there is none; values: (N,) value of the attribute.
+        names: of the attribute's values.
+
+    Raises:
+        ShapeError: the arrays differ in length.
+    """
+
+    target: str
+    output: str
+    attribute: str
+    points: FloatArray
+    task: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        samples, _ = check_shape("points", self.points, "N 2")
+        check_shape("classes of the points", self.task, "N", N=samples)
+        check_shape("values of the points", self.values, "N", N=samples)
+
+
+@dataclass(frozen=True)
 class FigureData:
     """The arrays that figures need and report.json does not hold."""
 
     scores: tuple[AttackScores, ...] = ()
     losses: tuple[LossCurve, ...] = ()
     statistics: tuple[StatisticCurve, ...] = ()
+    maps: tuple[EmbeddingMap, ...] = ()
 
 
 def schema() -> dict[str, Any]:

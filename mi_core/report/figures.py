@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from sklearn.metrics import roc_curve
 
 from mi_core.records import FloatArray
+from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
     AttackScores,
     FigureData,
@@ -55,7 +56,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         File name without suffix -> figure: ``roc-<output>``, ``precision-recall-<output>`` and
         ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
         where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
-        ``loss``; from two checkpoints on ``early-stopping`` and ``means-...``; those of `curves`.
+        ``loss``; from two checkpoints on ``early-stopping`` and ``means-...``; those of `curves` and `attributes`.
     """
     drawings: dict[str, Drawing] = {}
     names = series_names((run.attack, run.reference) for run in data.scores)
@@ -84,7 +85,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
     for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
         mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
         drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine)
-    return drawings | comparison_figures(report) | sweep_figures(report)
+    return drawings | comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
 
 
 def _groups(runs: Sequence[AttackScores]) -> dict[str, list[AttackScores]]:

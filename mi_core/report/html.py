@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mi_core.report import numbers, wording
+from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.drawing import Drawing
 
@@ -72,6 +73,7 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         controls=_controls,
         probes=_probes,
         utilities=_utilities,
+        inferred=final_inferences(report.get("attribute_inference", [])),
         checkpoints=_checkpoints,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
@@ -209,7 +211,7 @@ def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
 def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
     sections: dict[str, list[dict[str, Any]]] = {
-        section: [] for section in ("roc", "scores", "compare", "sweep", "training")
+        section: [] for section in ("roc", "scores", "compare", "sweep", "attributes", "training")
     }
     joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
     for name, drawing in figures.items():

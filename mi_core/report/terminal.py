@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report import wording
+from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
 
@@ -47,6 +48,9 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     parts += _attacks(pooled_rows(report))
     lead = primary_row(pooled_rows(report))
     parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
+    inferred = final_inferences(report.get("attribute_inference", []))
+    if inferred:
+        parts.append(_inferred(inferred))
     if report.get("timings"):
         parts.append(_timings(report["timings"]))
     return Group(*parts)
@@ -109,6 +113,15 @@ def _sweep(sweep: Row, lead: Row | None) -> Table | None:
     table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", "accuracy", "AUC", "n"])
     for label, row in rows:
         table.add_row(label, estimate(row["accuracy"]), estimate(row["auc"]), count(row["auc"]["n"]))
+    return table
+
+
+def _inferred(rows: Sequence[Row]) -> Table:
+    table = _table("Attribute inference", ["attribute", "from", "accuracy", "most frequent", "n"], words=2)
+    for row in rows:
+        source = ", ".join(filter(None, (row["target"], row["output"], row.get("settings"))))
+        numbers = (estimate(row[name]) for name in ("accuracy", "majority"))
+        table.add_row(row["attribute"], source, *numbers, count(row["accuracy"]["n"]))
     return table
 
 

@@ -171,7 +171,7 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
         "embedding",
         "pairwise:cosine",
     )
-    made = extractor(model, needs=needs, outputs=("projection",))
+    made = extractor(model, needs=needs)
     assert made.plan.queries_per_image == 9 + 6 + 4 + 1 + 4
     captions = [f"caption {row}" for row in range(30)]
     found = made(images, streams, ids, captions)["e"]
@@ -183,16 +183,20 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
         whole, parts = global_and_parts(images, streams, 5, size=12, part_size=6)
         embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 5))
         energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
-        np.testing.assert_allclose(found["projection.parts:5"], energies, atol=1e-4)
+        np.testing.assert_allclose(found["backbone.parts:5"], energies, atol=1e-4)
         whole, parts = global_and_parts(images, streams, 3, size=12, part_size=3)
         embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 3))
         energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
-        np.testing.assert_allclose(found["projection.parts:3/4"], energies, atol=1e-4)
+        np.testing.assert_allclose(found["backbone.parts:3/4"], energies, atol=1e-4)
         texts = model.text(captions)
         cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)
         np.testing.assert_allclose(found["projection.caption:cosine"], cosines, atol=1e-5)
         np.testing.assert_allclose(found["projection.caption:embedding"], texts, atol=1e-6)
-    small = extractor(model, needs=needs, outputs=("projection",), batch_views=25)(images, streams, ids, captions)["e"]
+    assert "projection.parts:5" not in found
+    assert "backbone.caption:cosine" not in found
+    with pytest.raises(ConfigError, match="caption:cosine is read off the output 'projection', the outp"):
+        QueryPlan(("caption:cosine",), ("backbone",))
+    small = extractor(model, needs=needs, batch_views=25)(images, streams, ids, captions)["e"]
     for column, values in found.items():
         np.testing.assert_allclose(small[column], values, atol=1e-4, err_msg=column)
 

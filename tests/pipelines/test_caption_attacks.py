@@ -97,6 +97,6 @@ def test_an_encoder_without_a_text_tower_is_told(trained_run: Path, tmp_path: Pa
 
     folder = tmp_path / "run"
     shutil.copytree(trained_run, folder)
-    raw = small_config(attacks=[{"attack": "clip-cosine", "reference": "nonmembers"}])
+    raw = small_config(attacks=[{"attack": "clip-cosine", "reference": "nonmembers", "fpr": 0.1}])
     with pytest.raises(UserError, match="has no text tower, which an attack on captions needs"):
         audit.run(parse(raw, "small.yaml"), str(folder), last="extract")

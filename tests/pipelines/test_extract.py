@@ -272,9 +272,9 @@ def test_compaction_counts_what_it_joins_and_lists_what_was_rejected(tmp_path: P
     storage.write_table(chunks[1], pa.table({"key": ["b"], "status": ["ok"]}))
     files = ((f"{tmp_path}/x.parquet", chunks),)
     with pytest.raises(RuntimeError, match="do not hold the 4 samples"):
-        compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c", "d"), ())])
+        compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c", "d"))])
     assert len(list(tmp_path.glob("*.parquet"))) == 2
-    compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c"), ())])
+    compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c"))])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.parquet"]
     assert storage.read_table(f"{tmp_path}/x.parquet")["key"].to_pylist() == ["a", "c", "b"]
     assert storage.read_json(f"{tmp_path}/x.json") == [

@@ -188,7 +188,7 @@ def test_a_sweep_is_spelled_out_and_likes_follow() -> None:
     ("sweep", "expected"),
     [
         ({"encoders.target.epoch": [1]}, "point 1: unknown key encoders.target.epoch; did you mean epochs?"),
-        ({"attacks.*.p": [1]}, "no attack has the field 'p'"),
+        ({"attacks.*.p": [1]}, "nothing in attacks has the field 'p'"),
         ({"attacks.19.views": [1]}, "'19' is no position in a list of 10"),
         ({"queries.views": []}, "a list of values is missing"),
         ({"queries.views": [3, 3]}, "two points are called alike: 3, 3"),

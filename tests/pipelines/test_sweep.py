@@ -26,9 +26,9 @@ from tests.conftest import small_config
 
 def wide() -> dict[str, Any]:
     config = small_config()
-    config["data"]["sources"]["noise"] = {"kind": "noise", "options": {"count": 20, "size": 8}}
+    config["data"]["sources"]["noise"] = {"kind": "noise", "options": {"count": 50, "size": 8}}
     config["data"]["roles"] |= {
-        "anchor": {"from": "digits", "count": 30},
+        "anchor": {"from": "noise", "count": 30},
         "known-nonmember": {"from": "noise", "count": 12},
     }
     config["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
@@ -49,8 +49,11 @@ def wide() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def swept(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Target and shadow stand there already, since their roles and settings are the same."""
     folder = tmp_path_factory.mktemp("runs") / "wide"
+    audit.run(parse(wide(), "wide.yaml"), str(folder), last="data")
+    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
     audit.run(parse(wide(), "wide.yaml"), str(folder))
     return folder
 

@@ -1,0 +1,65 @@
+"""The label-only attack's search: ours beside the Adversarial Robustness Toolbox's (`mi_core.label_only_benchmark`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from pipelines.artifacts import now, versions
+from pipelines.console import say
+from pipelines.errors import UserError
+
+
+def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
+    """Measure the cases and return ``{"cases": {name: rates and ratios}, ...}``.
+
+    Args:
+        cases: keys of `LABEL_ONLY_CASES`; none: all.
+        threads: cores to use.
+
+    Raises:
+        UserError: no such case.
+    """
+    import torch
+
+    from mi_core.label_only_benchmark import LABEL_ONLY_CASES, label_only_benchmark
+
+    chosen = list(cases) or list(LABEL_ONLY_CASES)
+    unknown = [name for name in chosen if name not in LABEL_ONLY_CASES]
+    if unknown:
+        raise UserError(f"--case {unknown[0]}, allowed: {', '.join(LABEL_ONLY_CASES)}")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results = {}
+    for name in chosen:
+        found = results[name] = label_only_benchmark(name, threads=threads, device=device, reach=name == "small")
+        say(
+            "bench",
+            f"{name}: {found['toolbox_over_ours']} times as fast, distances {found['distance_ratio']} of theirs",
+        )
+    return {"cases": results, "created": now(), "versions": versions()}
+
+
+def table(result: dict[str, Any]) -> Table:
+    """The result for a terminal."""
+    shown = Table(title="HopSkipJump, seven iterations", title_justify="left", box=box.SIMPLE_HEAD)
+    shown.add_column("case")
+    shown.add_column("way")
+    for name in ("s / image", "queries / image", "us / query", "distance", "ours is"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for case, found in result["cases"].items():
+        for way, title in (("ours", "ours"), ("toolbox", "toolbox, one image at a time")):
+            of_way = found[way]
+            shown.add_row(
+                f"{case} ({found['backbone']}, n {found['images']})" if way == "ours" else "",
+                title,
+                f"{of_way['seconds_per_image']:.2f}",
+                f"{of_way['queries_per_image']:,.0f}",
+                f"{of_way['microseconds_per_query']['median']:,.0f}",
+                f"{of_way['median_distance']:.3f}",
+                f"{found['toolbox_over_ours']:.2f} x" if way == "toolbox" else "",
+            )
+        shown.add_section()
+    return shown
