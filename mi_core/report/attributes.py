@@ -80,6 +80,20 @@ def called(row: Row) -> str:
     return ", ".join(filter(None, (f"{row['attribute']} from {row['target']}", row["output"], row.get("settings"))))
 
 
+def swept_inferences(sweep: Row) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
+    """What a sweep changes of attribute inference: the names of the series, and by point (label, row by name)."""
+    series = _series(sweep["points"])
+    found = [
+        (point["label"], {_name(row): row for row in final_inferences(point.get("attribute_inference", []))})
+        for point in sweep["points"]
+    ]
+    return list(series), found
+
+
+def _name(row: Row) -> str:
+    return f"{row['attribute']} from {row['target']}, {row['output']}"
+
+
 def _accuracies(rows: Sequence[Row]) -> Drawing:
     figure, (panel,) = blank(height=1.2 + 0.34 * len(rows))
     places = np.arange(len(rows))[::-1]
@@ -104,8 +118,7 @@ def _series(points: Sequence[Row]) -> dict[str, list[tuple[float, Row]]]:
     found: dict[str, list[tuple[float, Row]]] = {}
     for number, point in enumerate(points):
         for row in final_inferences(point.get("attribute_inference", [])):
-            name = f"{row['attribute']} from {row['target']}, {row['output']}"
-            found.setdefault(name, []).append((point["value"] if numeric else float(number), row))
+            found.setdefault(_name(row), []).append((point["value"] if numeric else float(number), row))
     return {
         name: sorted(rows, key=lambda entry: entry[0])
         for name, rows in found.items()

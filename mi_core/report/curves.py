@@ -21,7 +21,8 @@ def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
         report: the content of report.json.
 
     Returns:
-        ``compare-targets`` and, where targets have a utility, ``compare-utility``; nothing for one target.
+        ``compare-targets`` and, where targets have a utility or are classifiers, ``compare-utility`` and
+        ``compare-overfitting``; nothing for one target.
     """
     rows = final_rows(pooled_rows(report))
     lead = primary_row(rows) or (rows[0] if rows else None)
@@ -34,8 +35,15 @@ def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     utility = {name: encoders[name]["utility"] for name in targets if "utility" in encoders.get(name, {})}
     names = [name for name in next(iter(utility.values()), {}) if name not in ("n", "ci95")]
     if len(utility) > 1 and names:
-        shown = [row for row in rows if row["target"] in utility]
-        drawings["compare-utility"] = _against_utility(shown, {name: utility[name] for name in utility}, names[0])
+        values = {name: utility[name][names[0]] for name in utility}
+        x = f"downstream accuracy, {probe(names[0])}"
+        drawings["compare-utility"] = _against(rows, values, x, "What a better encoder gives away", "utility")
+    trained = {name: encoders[name]["classifier"] for name in targets if "classifier" in encoders.get(name, {})}
+    if len(trained) > 1:
+        values = {name: found["overfitting"]["value"] for name, found in trained.items()}
+        x = "overfitting level: training minus test accuracy"
+        title = "What an overfitted classifier gives away"
+        drawings["compare-overfitting"] = _against(rows, values, x, title, "the overfitting level")
     return drawings
 
 
@@ -72,26 +80,28 @@ def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     return Drawing(png(figure), title, f"Attack accuracy on {', '.join(targets)}: {'; '.join(told)}.")
 
 
-def _against_utility(rows: Sequence[Row], utility: Mapping[str, Row], name: str) -> Drawing:
+def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
+    """Attack accuracy against a number that each target has."""
     figure, (panel,) = blank()
+    rows = [row for row in rows if row["target"] in values]
     told = []
     for index, ((attack, reference), series) in enumerate(_names(rows).items()):
         mine = sorted(
             (row for row in rows if (row["attack"], _reference(row)) == (attack, reference)),
-            key=lambda row: utility[row["target"]][name],
+            key=lambda row: values[row["target"]],
         )
-        places = [utility[row["target"]][name] for row in mine]
-        values = [row["accuracy"]["value"] for row in mine]
+        accuracies = [row["accuracy"]["value"] for row in mine]
         style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
-        panel.plot(places, values, marker=_MARKERS[index % len(_MARKERS)], markersize=4.5, label=series, **style)
-        told.append(f"{series} {', '.join(rate(value) for value in values)}")
+        marker = _MARKERS[index % len(_MARKERS)]
+        places = [values[row["target"]] for row in mine]
+        panel.plot(places, accuracies, marker=marker, markersize=4.5, label=series, **style)
+        told.append(f"{series} {', '.join(rate(value) for value in accuracies)}")
     low, high = panel.get_ylim()
-    for target, found in utility.items():
-        panel.annotate(target, (found[name], low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
+    for target, value in values.items():
+        panel.annotate(target, (value, low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
     panel.set_ylim(low, high)
-    label_axes(panel, f"downstream accuracy, {probe(name)}", "attack accuracy")
-    alt = f"Attack accuracy against utility, targets in the order of utility: {'; '.join(told)}."
-    return Drawing(png(figure), "What a better encoder gives away", alt)
+    label_axes(panel, x, "attack accuracy")
+    return Drawing(png(figure), title, f"Attack accuracy, targets in the order of {order}: {'; '.join(told)}.")
 
 
 def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:

@@ -56,7 +56,8 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         File name without suffix -> figure: ``roc-<output>``, ``precision-recall-<output>`` and
         ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
         where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
-        ``loss``; from two checkpoints on ``early-stopping`` and ``means-...``; those of `curves` and `attributes`.
+        ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones) and ``means-...``;
+        those of `curves` and `attributes`.
     """
     drawings: dict[str, Drawing] = {}
     names = series_names((run.attack, run.reference) for run in data.scores)
@@ -79,9 +80,9 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
                     drawings[file_name(f"statistic-{where}-{name}")] = _histogram(name, runs, statistic=True)
     if data.losses:
         drawings["loss"] = _loss(data)
-    rows = _curve_rows(report)
-    if rows:
-        drawings["early-stopping"] = _early_stopping(report, rows)
+    for number, rows in enumerate(_curve_rows(report)):
+        suffix = f"-{rows[0]['target']}" if number else ""
+        drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
     for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
         mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
         drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine)
@@ -245,14 +246,22 @@ def _loss(data: FigureData) -> Drawing:
     return Drawing(png(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
 
 
-def _curve_rows(report: Mapping[str, Any]) -> list[Row]:
-    """The rows with an epoch on the primary attack's target and output, if they span at least two epochs."""
+def _curve_rows(report: Mapping[str, Any]) -> list[list[Row]]:
+    """The rows by epoch of each target, on the primary attack's output, that span two epochs; its own target first.
+
+    Of many attacks on a target the first few are kept, as many as a figure has colours for.
+    """
     rows = [row for row in pooled_rows(report) if "epoch" in row]
     if not rows:
         return []
     lead = primary_row(rows) or rows[0]
-    rows = [row for row in rows if (row["target"], row["output"]) == (lead["target"], lead["output"])]
-    return rows if len({row["epoch"] for row in rows}) > 1 else []
+    found = []
+    for target in sorted({row["target"] for row in rows}, key=lambda name: (name != lead["target"], name)):
+        here = [row for row in rows if (row["target"], row["output"]) == (target, lead["output"])]
+        shown = _distinct(series_of(row) for row in here)[:BLACK]
+        if len({row["epoch"] for row in here}) > 1:
+            found.append([row for row in here if series_of(row) in shown])
+    return found
 
 
 def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mi_core.report import numbers, wording
-from mi_core.report.attributes import final_inferences
+from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.drawing import Drawing
 
@@ -66,6 +66,7 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         groups=_groups(report, rows),
         matrices=_matrices(rows, lead),
         sweep_rows=_sweep_rows,
+        swept_inferences=swept_inferences,
         references=_REFERENCES,
         seeds=sorted({entry["seed"] for entry in report["attacks"]}),
         epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),

@@ -1,0 +1,158 @@
+"""Attribute inference in the report: means over seeds, tables, figures; and classifiers by their overfitting."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from mi_core.checks import ShapeError
+from mi_core.report import (
+    EmbeddingMap,
+    FigureData,
+    draw_figures,
+    final_inferences,
+    plane,
+    pool_inferences,
+    pool_seeds,
+    render_html,
+    schema,
+    terminal_table,
+)
+from mi_core.report.attributes import attribute_figures, swept_inferences
+from mi_core.report.curves import comparison_figures
+from mi_core.report.numbers import rate
+from tests.mi_core.report.conftest import estimate
+
+
+def entry(target: str, seed: int, accuracy: float, epoch: int = 100, **extra: Any) -> dict[str, Any]:
+    return {
+        "attribute": "race",
+        "target": target,
+        "output": "backbone",
+        "epoch": epoch,
+        "seed": seed,
+        "values": 5,
+        "n_auxiliary": 300,
+        "accuracy": estimate(accuracy, 200),
+        "majority": estimate(0.42, 200),
+        **extra,
+    }
+
+
+ENTRIES = [
+    entry("contrastive", 0, 0.4, epoch=50),
+    entry("contrastive", 1, 0.5, epoch=50),
+    entry("contrastive", 0, 0.7),
+    entry("contrastive", 1, 0.6),
+    entry("supervised", 0, 0.45),
+    entry("supervised", 1, 0.45),
+]
+
+
+@pytest.fixture
+def inferred(report: dict[str, Any]) -> dict[str, Any]:
+    whole = copy.deepcopy(report)
+    whole["attribute_inference"] = pool_inferences(ENTRIES)
+    points = [
+        {
+            "label": f"{share:g}",
+            "value": share,
+            "rows": whole["pooled"][:1],
+            "attribute_inference": pool_inferences([entry("contrastive", 0, 0.5 + 0.2 * share)]),
+        }
+        for share in (0.9, 0.1)
+    ]
+    whole["sweeps"] = [{"name": "attribute_inference.*.share", "points": points}]
+    return whole
+
+
+def test_seeds_are_pooled_and_the_last_epoch_stands_for_the_encoder() -> None:
+    rows = pool_inferences(ENTRIES)
+    assert [(row["target"], row["epoch"], row["seeds"]) for row in rows] == [
+        ("contrastive", 50, [0, 1]), ("contrastive", 100, [0, 1]), ("supervised", 100, [0, 1]),
+    ]  # fmt: skip
+    assert rows[1]["accuracy"]["value"] == pytest.approx(0.65)
+    assert rows[1]["accuracy"]["n"] == 400
+    assert rows[1]["accuracy"]["sd"] == pytest.approx(0.1 / 2**0.5)
+    assert rows[1]["n_auxiliary"] == 600
+    assert [row["epoch"] for row in final_inferences(rows)] == [100, 100]
+
+
+def test_settings_keep_rows_apart() -> None:
+    rows = pool_inferences([entry("t", 0, 0.5, settings="layers = 3"), entry("t", 0, 0.6, settings="layers = 5")])
+    assert [row["settings"] for row in rows] == ["layers = 3", "layers = 5"]
+
+
+def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    jsonschema.validate(inferred, schema())
+    generator = np.random.default_rng(0)
+    one = EmbeddingMap(
+        "contrastive", "backbone", "race", generator.normal(size=(30, 2)), np.arange(30) % 2 - 1, np.arange(30) % 3,
+        ("a", "b", "c"),
+    )  # fmt: skip
+    drawings = draw_figures(inferred, FigureData(maps=(one,)))
+    names = {
+        "attributes-accuracy", "attributes-sweep-attribute_inference._.share",
+        "attributes-map-contrastive-backbone-race",
+    }  # fmt: skip
+    assert names <= set(drawings)
+    assert "race from contrastive, backbone .650, guessing .420" in drawings["attributes-accuracy"].alt
+    # points stand in the order of their values
+    assert f"from {rate(0.52)} to {rate(0.68)}" in drawings["attributes-sweep-attribute_inference._.share"].alt
+    page = render_html(inferred, drawings)
+    assert 'id="attributes"' in page
+    assert "Attribute inference, sweep of attribute_inference.*.share" in page
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(terminal_table(inferred))
+    assert "Attribute inference" in capture.get()
+    assert max(len(line) for line in capture.get().splitlines()) <= 80
+
+
+def test_nothing_is_drawn_where_nothing_was_inferred(report: dict[str, Any], inferred: dict[str, Any]) -> None:
+    assert attribute_figures(report, ()) == {}
+    assert 'id="attributes"' not in render_html(report, {})
+    steady = copy.deepcopy(inferred["sweeps"][0])
+    for point in steady["points"]:
+        point["attribute_inference"] = pool_inferences([entry("contrastive", 0, 0.5)])
+    assert swept_inferences(steady)[0] == []
+
+
+def test_the_plane_keeps_groups_apart_and_is_a_function_of_the_seed() -> None:
+    generator = np.random.default_rng(0)
+    groups = np.repeat([0.0, 50.0], 40)[:, None] + generator.normal(size=(80, 5))
+    points = plane(groups, seed=3)
+    assert points.shape == (80, 2)
+    np.testing.assert_array_equal(points, plane(groups, seed=3))
+    centres = points[:40].mean(axis=0), points[40:].mean(axis=0)
+    nearest = [np.linalg.norm(points - centre, axis=1) for centre in centres]
+    assert ((nearest[0] < nearest[1]) == (np.arange(80) < 40)).all()
+    with pytest.raises(ShapeError, match="classes of the points"):
+        EmbeddingMap("t", "o", "a", points, np.zeros(3), np.zeros(80), ("x",))
+
+
+def test_classifiers_are_compared_by_how_much_they_overfit(report: dict[str, Any]) -> None:
+    whole = copy.deepcopy(report)
+    second = copy.deepcopy(whole["attacks"])
+    for row in second:
+        row["target"] = "other"
+        row.pop("primary", None)
+    whole["attacks"] += second
+    whole["pooled"] = pool_seeds(whole["attacks"])
+    whole["encoders"]["other"] = copy.deepcopy(whole["encoders"]["target"])
+    for name, level in (("target", 0.4), ("other", 0.1)):
+        whole["encoders"][name]["classifier"] = {
+            "train_accuracy": estimate(0.9, 100), "test_accuracy": estimate(0.9 - level, 100),
+            "overfitting": {"value": level, "ci95": [level - 0.1, level + 0.1], "n": 100},
+        }  # fmt: skip
+    jsonschema.validate(whole, schema())
+    drawings = comparison_figures(whole)
+    assert "compare-overfitting" in drawings
+    assert "in the order of the overfitting level" in drawings["compare-overfitting"].alt
+    assert "early-stopping-other" in draw_figures(whole, FigureData())
