@@ -178,6 +178,7 @@ def ray_processes(group: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")

@@ -107,6 +107,7 @@ def phases(**target: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
     """Streamed from the source, logged, and each phase begins where the last one ended."""
     folder = tmp_path / "run"
