@@ -16,7 +16,6 @@ from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.hashing import digest64
 from mi_core.records import Features
-from mi_core.report import plane
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.errors import UserError
@@ -148,6 +147,8 @@ def planes(config: RunConfig, folder: SeedFolder) -> list[EmbeddingPlane]:
 
 def run_plane(config: RunConfig, task: EmbeddingPlane) -> None:
     """Map embeddings to the plane and write down the points, with class and attribute."""
+    from mi_core.report import plane  # what drawing needs takes seconds to import, in every process
+
     splits = Splits.load(task.folder.path)
     features, values = _embeddings(config, task, splits, task.config.test)
     shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)

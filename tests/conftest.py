@@ -57,11 +57,18 @@ def small_config(**sections: Any) -> dict[str, Any]:
 START_SECONDS = 300  # what a process may take to start Ray and work, on a busy machine
 
 
+# ``python -m``, heeding Ctrl-C even where the shell that started the tests ignores it for what runs in the background
+_MODULE = (
+    "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "del sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+
+
 @contextmanager
 def background(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """``python -m ...`` in a process group of its own, with a Ray of its own; nothing of it is left afterwards."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = [sys.executable, "-m", *arguments]
+    command = [sys.executable, "-c", _MODULE, *arguments]
     process = subprocess.Popen(command, start_new_session=True, env=environment, stderr=subprocess.PIPE)
     try:
         yield process

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from mi_core.attacks.base import Attack
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
@@ -110,7 +110,7 @@ class LiRA(Attack):
             shadows = state["out_count"]
             pooled = self.parameters.variance == "pooled"
             degrees = int(shadows.sum()) - len(names) if pooled else int(shadows.min()) - 1
-            state["threshold"] = np.array(student.isf(self.parameters.fpr, degrees))
+            state["threshold"] = np.array(-stdtrit(degrees, self.parameters.fpr))
         return state
 
     def _gaussians(

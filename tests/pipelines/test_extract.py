@@ -145,6 +145,7 @@ def encoder_actors() -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
 def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, folder: Path) -> None:
     config = config_with(queries={"views": 4, "chunk": 4})
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))

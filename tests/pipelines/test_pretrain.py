@@ -57,6 +57,7 @@ def test_what_a_training_leaves(trained_run: Path) -> None:
     assert other["fingerprints"]["3"] != description["fingerprints"]["3"]
 
 
+@pytest.mark.slow
 def test_two_workers_train_one_encoder(local_ray: None, trained_run: Path, tmp_path: Path) -> None:
     """The batch of 30 is cut in two, negatives are gathered from both: the loss is that of one worker but for batch
     normalisation, which sees 15 images instead of 30. Without gathered negatives it would be lower by log 2."""
