@@ -95,7 +95,9 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
         own, copied = (place / "seed-0" / "encoders" / name for place in (swept, point))
         assert (own / "encoder.json").read_bytes() == (copied / "encoder.json").read_bytes()
         assert not (copied / "state").exists()  # it was not trained there
-    features = sorted(path.relative_to(swept) for path in (swept / "seed-0" / "features").rglob("epoch-0003/**/*.parquet"))
+    features = sorted(
+        path.relative_to(swept) for path in (swept / "seed-0" / "features").rglob("epoch-0003/**/*.parquet")
+    )
     assert not list((point / "seed-0" / "features").glob("*/epoch-0001"))  # points ask the last checkpoint alone
     same = [path for path in features if (point / path).is_file()]
     assert len(same) > len(features) / 2
