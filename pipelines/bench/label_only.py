@@ -50,11 +50,11 @@ def table(result: dict[str, Any]) -> Table:
     for name in ("s / image", "queries / image", "us / query", "distance", "ours is"):
         shown.add_column(name, justify="right", no_wrap=True)
     for case, found in result["cases"].items():
-        for way, title in (("ours", "ours"), ("toolbox", "toolbox, one image at a time")):
+        for way in ("ours", "toolbox"):
             of_way = found[way]
             shown.add_row(
-                f"{case} ({found['backbone']}, n {found['images']})" if way == "ours" else "",
-                title,
+                case if way == "ours" else f"n {found['images']}",
+                way,
                 f"{of_way['seconds_per_image']:.2f}",
                 f"{of_way['queries_per_image']:,.0f}",
                 f"{of_way['microseconds_per_query']['median']:,.0f}",
