@@ -46,7 +46,7 @@ def table(result: dict[str, Any]) -> Table:
     """The result for a terminal."""
     shown = Table(title="HopSkipJump, seven iterations", title_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("case")
-    shown.add_column("way")
+    shown.add_column("way", no_wrap=True)
     for name in ("s / image", "queries / image", "us / query", "distance", "ours is"):
         shown.add_column(name, justify="right", no_wrap=True)
     for case, found in result["cases"].items():
