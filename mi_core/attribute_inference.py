@@ -22,11 +22,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core import mlp
-from mi_core.checks import ShapeError, check_choice, check_finite, check_range, check_shape
+from mi_core.checks import VARIANTS, ShapeError, check_choice, check_finite, check_range, check_shape
 from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate, FloatArray
 
-VARIANTS = ("paper", "released")
 _Values = npt.NDArray[np.int64]
 
 

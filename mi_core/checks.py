@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+VARIANTS = ("paper", "released")  # whether a method follows its paper, or its authors' scripts where they differ
+
 
 class ConfigError(ValueError):
     """A parameter the user chose is impossible; the message names it, its value and what is allowed."""

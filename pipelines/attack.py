@@ -149,7 +149,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     for mapped in planes(config, folder):
         chosen = mapped.config
         same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
-        yield _Work(mapped.path, run_plane, (mapped,), same)
+        yield _Work(mapped.map_path, run_plane, (mapped,), same)
     yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
 
 
@@ -197,7 +197,7 @@ def _attack(config: RunConfig, task: Task) -> None:
         return
     control = None
     try:
-        control = None if task.control is None else _control_scores(config, task, method, evaluated)
+        control = None if task.control is None else _control_scores(config, task, splits, method, evaluated)
     except NotApplicable as error:
         result["control_not_applicable"] = str(error)
     member = _members(splits, evaluated, config.audited[0])
@@ -220,7 +220,7 @@ def _anchors(features: Features) -> int:
     return 0 if features.anchors is None else len(features.anchors)
 
 
-def _features(config: RunConfig, task: Task, encoder: str, roles: Sequence[str]) -> Features:
+def _features(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
     """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
     attack, recipe = task.attack, config.recipe(task.attack)
     epoch = config.epoch_beside(encoder, task.epoch)
@@ -244,7 +244,7 @@ def _features(config: RunConfig, task: Task, encoder: str, roles: Sequence[str])
         anchors = given.values["embedding"]
     labels = None
     if attack.method().labelled:
-        known = Splits.load(task.folder.path).labels()
+        known = splits.labels()
         labels = np.array([known_label(name, known[name]) for name in found.ids], dtype=np.int64)
     return Features(found.ids, values, anchors, labels)
 
@@ -255,7 +255,7 @@ def _reference(config: RunConfig, task: Task, splits: Splits, target: str) -> La
     roles, shadows = config.reference_roles(attack), config.shadows(attack)
     if attack.reference not in config.encoders and shadows:
         return _halves(config, task, splits, shadows)
-    features = _features(config, task, shadows[0] if shadows else target, roles)
+    features = _features(config, task, splits, shadows[0] if shadows else target, roles)
     member = _is_member(splits, features, roles)
     if attack.reference_count is not None:
         chosen = set(splits.first(roles, attack.reference_count, task.folder.seed))
@@ -268,7 +268,7 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
     """The audited samples as each of several shadows sees them, with those it was trained on as members."""
     seen, members = [], []
     for name in shadows:
-        features = _features(config, task, name, config.audited)
+        features = _features(config, task, splits, name, config.audited)
         encoder = cast(TrainedConfig, config.encoders[name])
         trained = set(members_of(splits, encoder, task.folder.seed).ids(encoder.train_on))
         seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
@@ -285,7 +285,7 @@ def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.n
 
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
     """The samples an attack is judged on: those it was not fitted on, however few of these it used."""
-    target = _features(config, task, task.attack.target, config.audited)
+    target = _features(config, task, splits, task.attack.target, config.audited)
     if config.shadows(task.attack):
         return target
     known = set(splits.ids(config.reference_roles(task.attack)))
@@ -297,13 +297,12 @@ def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
     return np.array([name in members for name in features.ids])
 
 
-def _control_scores(config: RunConfig, task: Task, method: Attack, evaluated: Features) -> np.ndarray:
+def _control_scores(config: RunConfig, task: Task, splits: Splits, method: Attack, evaluated: Features) -> np.ndarray:
     """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
     assert task.control is not None
-    features = _features(config, task, task.control, config.audited)
+    features = _features(config, task, splits, task.control, config.audited)
     row_of = {name: row for row, name in enumerate(features.ids)}
     if not config.shadows(task.attack):
-        splits = Splits.load(task.folder.path)
         method = task.attack.method()(task.attack.parameters(), seed=task.folder.seed)
         method.fit(_reference(config, task, splits, task.control))
     return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
-from itertools import product
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
@@ -14,7 +12,7 @@ from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes
-from pipelines.methods import build
+from pipelines.methods import build, combinations, parameter_fields
 
 KNOWN, NONMEMBERS, UNLABELLED = "known", "nonmembers", "unlabelled"
 SHADOW, SHADOWS = "shadow", "shadows"
@@ -88,24 +86,14 @@ class AttackConfig(BaseModel):
 
 
 def _attack_model(name: str) -> type[AttackConfig]:
-    own: dict[str, Any] = {"attack": (Literal[name], name)}
-    own |= {
-        field.name: (field.type, field.default if field.default is not MISSING else ...)
-        for field in fields(ATTACKS[name].Parameters)
-    }
+    own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
     model: type[AttackConfig] = create_model(f"{name}-config", __base__=AttackConfig, __module__=__name__, **own)
     return model
 
 
 def each_attack(entries: Sequence[Any]) -> list[Any]:
     """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
-    spelled = []
-    for entry in entries:
-        lists = ("attack", "target", "reference")
-        named = [name for name in lists if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
-        for values in product(*(entry[name] for name in named)):
-            spelled.append({**entry, **dict(zip(named, values, strict=True))} if named else entry)
-    return spelled
+    return combinations(entries, ("attack", "target", "reference"))
 
 
 ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}

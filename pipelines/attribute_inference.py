@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.errors import UserError
-from pipelines.methods import build
+from pipelines.methods import build, combinations, parameter_fields, told_apart
 from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 
@@ -70,29 +69,18 @@ else:
         "AttributeInferenceConfig",
         __base__=_Inference,
         __module__=__name__,
-        **{field.name: (field.type, field.default) for field in fields(AttributeInferenceParameters)},
+        **parameter_fields(AttributeInferenceParameters),
     )
 
 
 def each_inference(entries: Sequence[Any]) -> list[Any]:
     """Inferences one by one: an entry with lists under attribute, target or output stands for all combinations."""
-    spelled = []
-    for entry in entries:
-        lists = ("attribute", "target", "output")
-        named = [name for name in lists if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
-        for values in product(*(entry[name] for name in named)):
-            spelled.append({**entry, **dict(zip(named, values, strict=True))} if named else entry)
-    return spelled
+    return combinations(entries, ("attribute", "target", "output"))
 
 
 def settings_of(config: RunConfig, chosen: AttributeInferenceConfig) -> str:
     """What tells an inference from the others of its attribute, target and output; empty if there are none."""
-    same = [other.model_dump(mode="json") for other in config.attribute_inference if _entry(other) == _entry(chosen)]
-    return ", ".join(
-        f"{name} = {value}"
-        for name, value in chosen.model_dump(mode="json").items()
-        if any(other[name] != value for other in same)
-    )
+    return told_apart(chosen, [other for other in config.attribute_inference if _entry(other) == _entry(chosen)])
 
 
 def _entry(chosen: AttributeInferenceConfig) -> tuple[str, str, str]:
@@ -114,18 +102,9 @@ class Inference:
         name = f"{'-'.join(_entry(chosen))}-{self.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
         return f"{self.folder.path}/attribute-inference/{name}.json"
 
-
-@dataclass(frozen=True)
-class EmbeddingPlane:
-    """The embeddings of the samples attacked, in the plane: one for each attribute, target and output of a seed."""
-
-    folder: SeedFolder
-    config: AttributeInferenceConfig
-    epoch: int
-
     @property
-    def path(self) -> str:
-        """File of the points."""
+    def map_path(self) -> str:
+        """File of the attacked samples' embeddings in the plane: one for each attribute, target and output."""
         return f"{self.folder.path}/attribute-inference/map-{'-'.join(_entry(self.config))}-{self.epoch:04d}.parquet"
 
 
@@ -136,16 +115,16 @@ def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
             yield Inference(folder, chosen, epoch)
 
 
-def planes(config: RunConfig, folder: SeedFolder) -> list[EmbeddingPlane]:
-    """All maps of one seed, at the last checkpoints."""
-    found: dict[tuple[str, str, str], EmbeddingPlane] = {}
-    for chosen in config.attribute_inference:
-        last = config.attacked_epochs(chosen.target)[-1]
-        found.setdefault(_entry(chosen), EmbeddingPlane(folder, chosen, last))
+def planes(config: RunConfig, folder: SeedFolder) -> list[Inference]:
+    """The inferences of one seed whose embeddings are mapped: the first of each map, at the last checkpoint."""
+    found: dict[str, Inference] = {}
+    for task in inferences(config, folder):
+        if task.epoch == config.attacked_epochs(task.config.target)[-1]:
+            found.setdefault(task.map_path, task)
     return list(found.values())
 
 
-def run_plane(config: RunConfig, task: EmbeddingPlane) -> None:
+def run_plane(config: RunConfig, task: Inference) -> None:
     """Map embeddings to the plane and write down the points, with class and attribute."""
     from mi_core.report import plane  # what drawing needs takes seconds to import, in every process
 
@@ -163,7 +142,7 @@ def run_plane(config: RunConfig, task: EmbeddingPlane) -> None:
         "class": [-1 if label is None else label for label in classes],
         "value": values[kept],
     }
-    storage.write_table(task.path, pa.table(table))
+    storage.write_table(task.map_path, pa.table(table))
 
 
 def run_inference(config: RunConfig, task: Inference) -> None:
@@ -213,7 +192,7 @@ def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
 
 
 def _embeddings(
-    config: RunConfig, task: Inference | EmbeddingPlane, splits: Splits, roles: Sequence[str]
+    config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str]
 ) -> tuple[Features, np.ndarray]:
     """Embeddings of some roles and the attribute of each sample.
 

@@ -15,6 +15,7 @@ from pipelines.attack_config import AttackConfig
 from pipelines.attribute_inference import planes
 from pipelines.encoders import describe
 from pipelines.errors import UserError
+from pipelines.methods import told_apart
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -36,12 +37,7 @@ def result_of(task: Task) -> dict[str, Any]:
 def settings_of(config: RunConfig, attack: AttackConfig) -> str:
     """What tells an attack from the others of its name, target and reference; empty if there are none."""
     same = [one for one in config.attacks if _entry(one) == _entry(attack)]
-    values = [one.model_dump(mode="json") for one in same]
-    return ", ".join(
-        f"{name} = {value}"
-        for name, value in attack.model_dump(mode="json").items()
-        if name != "outputs" and any(other[name] != value for other in values)
-    )
+    return told_apart(attack, same, without=("outputs",))
 
 
 def _entry(attack: AttackConfig) -> tuple[str, str, str]:
@@ -89,7 +85,7 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
 def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:
     """Embeddings of the first seed in the plane."""
     for task in planes(config, folder.seed(config.seeds[0])):
-        table, chosen = storage.read_table(task.path), task.config
+        table, chosen = storage.read_table(task.map_path), task.config
         yield EmbeddingMap(
             chosen.target,
             chosen.output,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
 from functools import cache
+from itertools import product
 from typing import Any, TypeVar, cast
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 T = TypeVar("T")
@@ -37,3 +38,30 @@ def complete(parameters: type[Any], values: Mapping[str, Any]) -> dict[str, Any]
     """The plain values with all defaults filled in."""
     filled: dict[str, Any] = asdict(build(parameters, values))
     return filled
+
+
+def parameter_fields(parameters: type[Any]) -> dict[str, Any]:
+    """The fields of a parameter dataclass as `pydantic.create_model` takes them."""
+    return {
+        field.name: (field.type, field.default if field.default is not MISSING else ...) for field in fields(parameters)
+    }
+
+
+def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Entries one by one: one with lists under some names stands for all combinations of their values."""
+    spelled = []
+    for entry in entries:
+        listed = [name for name in names if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
+        for values in product(*(entry[name] for name in listed)):
+            spelled.append({**entry, **dict(zip(listed, values, strict=True))} if listed else entry)
+    return spelled
+
+
+def told_apart(chosen: BaseModel, alike: Sequence[BaseModel], without: Sequence[str] = ()) -> str:
+    """The settings that tell an entry of a config from those alike, in words; empty if there are none."""
+    others = [one.model_dump(mode="json") for one in alike]
+    return ", ".join(
+        f"{name} = {value}"
+        for name, value in chosen.model_dump(mode="json").items()
+        if name not in without and any(other[name] != value for other in others)
+    )

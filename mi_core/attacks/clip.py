@@ -123,7 +123,3 @@ class WeakSupervision(NetworkAttack):
 
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, *_WIDTHS, 1)
-
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training

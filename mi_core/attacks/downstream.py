@@ -55,10 +55,6 @@ class _Downstream(ClassifierAttack, NetworkAttack):
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training
-
 
 class BaselineA(_Downstream):
     """The posteriors in descending order."""

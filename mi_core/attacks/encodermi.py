@@ -32,13 +32,12 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks.base import Attack
 from mi_core.attacks.network import NetworkAttack
-from mi_core.checks import check_choice, check_range
+from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
 
 _THREAT_MODEL = "embeddings of augmented views; a shadow encoder trained on own data, or known members of the target"
 _SOURCE = "EncoderMI (CCS 2021), sections 4.2-4.3"
-VARIANTS = ("paper", "released")
 _RELEASED_RATE, _RELEASED_EPSILON, _RELEASED_CLIP = 1e-3, 1e-3, 5.0
 
 

@@ -60,10 +60,6 @@ class FeatureMI(NetworkAttack):
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training
-
     def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
         self._check_width(features, state)
         return super()._score(features, state)

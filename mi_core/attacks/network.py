@@ -30,8 +30,9 @@ class NetworkAttack(Attack):
     def _network(self, width: int) -> nn.Module:
         """A network for inputs whose second axis has this width, to one logit."""
 
-    @abstractmethod
-    def _training(self) -> mlp.Training: ...
+    def _training(self) -> mlp.Training:
+        training: mlp.Training = self.parameters.training()
+        return training
 
     def _augment(self) -> mlp.Augment | None:
         return None

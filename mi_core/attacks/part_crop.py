@@ -76,7 +76,3 @@ class PartCrop(NetworkAttack):
                 nn.init.normal_(layer.weight, std=0.01)
                 nn.init.zeros_(layer.bias)
         return network
-
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training

@@ -23,11 +23,10 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks.classifier import ClassifierAttack, posteriors
 from mi_core.attacks.network import NetworkAttack
-from mi_core.checks import check_choice, check_range
+from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.records import Features
 
 AGGREGATES = ("none", "mean", "concatenation")
-VARIANTS = ("paper", "released")
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,6 @@ class PosteriorNN(ClassifierAttack, NetworkAttack):
             return mlp.layers(width, hidden, hidden, 1)
         return nn.Sequential(mlp.layers(width, hidden, hidden, 2), nn.ReLU(), _Difference())
 
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training
-
 
 class _Difference(nn.Module):
     """Two logits to the one whose sigmoid is the softmax of the second: (B, 2) to (B, 1)."""
@@ -136,7 +131,3 @@ class PosteriorMLP(ClassifierAttack, NetworkAttack):
 
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, *[self.parameters.hidden] * 5, 1)
-
-    def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training

@@ -9,8 +9,8 @@ from rich import box
 from rich.table import Table
 
 from pipelines.artifacts import now, versions
+from pipelines.bench import chosen_of
 from pipelines.console import say
-from pipelines.errors import UserError
 
 
 def run(attacks: Iterable[str] = (), *, samples: int = 20_000, threads: int = 1) -> dict[str, Any]:
@@ -29,10 +29,7 @@ def run(attacks: Iterable[str] = (), *, samples: int = 20_000, threads: int = 1)
     from mi_core.attack_benchmark import attack_benchmark
     from mi_core.attacks import ATTACKS
 
-    chosen = list(attacks) or list(ATTACKS)
-    unknown = [name for name in chosen if name not in ATTACKS]
-    if unknown:
-        raise UserError(f"--attack {unknown[0]}, allowed: {', '.join(ATTACKS)}")
+    chosen = chosen_of(attacks, ATTACKS, "--attack")
     torch.set_num_threads(threads)
     results = {}
     for name in chosen:

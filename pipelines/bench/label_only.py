@@ -9,8 +9,8 @@ from rich import box
 from rich.table import Table
 
 from pipelines.artifacts import now, versions
+from pipelines.bench import chosen_of
 from pipelines.console import say
-from pipelines.errors import UserError
 
 
 def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
@@ -27,10 +27,7 @@ def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
 
     from mi_core.label_only_benchmark import LABEL_ONLY_CASES, label_only_benchmark
 
-    chosen = list(cases) or list(LABEL_ONLY_CASES)
-    unknown = [name for name in chosen if name not in LABEL_ONLY_CASES]
-    if unknown:
-        raise UserError(f"--case {unknown[0]}, allowed: {', '.join(LABEL_ONLY_CASES)}")
+    chosen = chosen_of(cases, LABEL_ONLY_CASES, "--case")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results = {}
     for name in chosen:

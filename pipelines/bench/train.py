@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from pipelines.artifacts import now, versions
+from pipelines.bench import chosen_of
 from pipelines.console import say
 from pipelines.errors import UserError
 
@@ -38,10 +39,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
 
     from mi_core.benchmark import training_benchmark
 
-    chosen = list(cases) or list(CASES)
-    for name in chosen:
-        if name not in CASES:
-            raise UserError(f"--case {name}, allowed: {', '.join(CASES)}")
+    chosen = chosen_of(cases, CASES, "--case")
     images = torch.from_numpy(_random_images() if data is None else _images(data))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cores = threads or os.cpu_count() or 1
