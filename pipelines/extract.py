@@ -21,6 +21,7 @@ import torch
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
@@ -256,10 +257,7 @@ class _EncodeChunks:
             layer = job.layer
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
-                {
-                    _named(job, epoch): trained.load(epoch).to(self.device).to(memory_format=torch.channels_last)
-                    for epoch in layer.epochs
-                },
+                {_named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
                 layer.plan(),
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
@@ -270,7 +268,7 @@ class _EncodeChunks:
     def _last(self, folder: SeedFolder, name: str) -> Encoder:
         """An encoder with its last weights."""
         found = describe(folder, name)
-        return found.load(found.epochs[-1]).to(self.device).to(memory_format=torch.channels_last)
+        return for_queries(found.load(found.epochs[-1]), self.device)
 
 
 def _named(job: ShardJob, epoch: int) -> str:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mi_core.report import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.features import consumes
+from mi_core.report import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, ViewGrid
+from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.attack import Task, tasks
@@ -15,10 +18,14 @@ from pipelines.attack_config import AttackConfig
 from pipelines.attribute_inference import planes
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.methods import told_apart
+from pipelines.loading import load_images
+from pipelines.methods import build, told_apart
+from pipelines.splits import Splits
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
+
+VIEWED = 4  # images shown with their views
 
 
 def result_of(task: Task) -> dict[str, Any]:
@@ -79,7 +86,38 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
             if not len(loss):
                 continue
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
-    return FigureData(tuple(scores), tuple(losses), tuple(_statistics(config, folder)), tuple(_maps(config, folder)))
+    return FigureData(
+        tuple(scores),
+        tuple(losses),
+        tuple(_statistics(config, folder)),
+        tuple(_maps(config, folder)),
+        _views(config, folder),
+    )
+
+
+def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
+    """The first candidates of the first seed as the first attack on views sees them; None: no such attack or images."""
+    drawing = [attack for attack in config.attacks if any(consumes(need) == "views" for need in attack.needs())]
+    if not drawing:
+        return None
+    import torch
+
+    from mi_core.augmentations.views import make_views
+
+    place, attack = folder.seed(config.seeds[0]), drawing[0]
+    try:
+        shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
+    except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
+        return None
+    streams = torch.cat([stream_keys(place.seed, "query", source, [key]) for source, key in shown.names()])
+    recipe = config.recipe(attack)
+    drawn = make_views(
+        torch.from_numpy(shown.images),
+        streams,
+        build(AUGMENTATIONS[recipe.name], recipe.settings),
+        views=attack.views or config.queries.views,
+    )
+    return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())
 
 
 def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:

@@ -20,6 +20,7 @@ from mi_core.report.contents import (
 from mi_core.report.drawing import Drawing
 from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
+from mi_core.report.images import ViewGrid
 from mi_core.report.terminal import terminal_table
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FigureData",
     "LossCurve",
     "StatisticCurve",
+    "ViewGrid",
     "draw_figures",
     "final_inferences",
     "final_rows",

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.report.images import ViewGrid
 
 Row = dict[str, Any]
 _IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
@@ -141,6 +142,7 @@ class FigureData:
     losses: tuple[LossCurve, ...] = ()
     statistics: tuple[StatisticCurve, ...] = ()
     maps: tuple[EmbeddingMap, ...] = ()
+    views: ViewGrid | None = None
 
 
 def schema() -> dict[str, Any]:

@@ -41,6 +41,7 @@ from mi_core.report.drawing import (
     label_axes,
     png,
 )
+from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
 from mi_core.report.wording import probe
 
@@ -57,7 +58,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
         where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
         ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones) and ``means-...``;
-        those of `curves` and `attributes`.
+        ``views``; those of `curves` and `attributes`.
     """
     drawings: dict[str, Drawing] = {}
     names = series_names((run.attack, run.reference) for run in data.scores)
@@ -86,6 +87,8 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
     for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
         mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
         drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine)
+    if data.views is not None:
+        drawings["views"] = view_grid(data.views)
     return drawings | comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
 
 

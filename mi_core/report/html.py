@@ -212,7 +212,7 @@ def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
 def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
     sections: dict[str, list[dict[str, Any]]] = {
-        section: [] for section in ("roc", "scores", "compare", "sweep", "attributes", "training")
+        section: [] for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training")
     }
     joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
     for name, drawing in figures.items():

@@ -63,7 +63,10 @@ def test_the_report_keeps_its_contract(finished_run: Path) -> None:
     assert set(report["timings"]) == {"ray_start", "data", "pretrain", "extract", "attack", "report"}
     assert [point["epoch"] for point in report["encoders"]["target"]["curve"]] == [1, 3]
     assert report["rejected_count"] == 0
-    for name in ("report.html", "figures/loss.png", "figures/early-stopping.png", "figures/roc-projection.png"):
+    for name in (
+        "report.html",
+        *(f"figures/{figure}.png" for figure in ("loss", "early-stopping", "roc-projection", "views")),
+    ):
         assert (finished_run / name).stat().st_size > 1000
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mi_core.report import AttackScores, Drawing, FigureData, draw_figures
+from mi_core.checks import ShapeError
+from mi_core.report import AttackScores, Drawing, FigureData, ViewGrid, draw_figures
 from mi_core.report.figures import _rate_at
 
 
@@ -52,3 +53,26 @@ def test_rates_on_the_curve_match_counting(seed: int) -> None:
 def test_hostile_names_stay_inside_the_folder(short_report: dict[str, Any]) -> None:
     run = AttackScores("../up", "target", "backbone", "s", 0, np.array([0.0, 1.0]), np.array([False, True]))
     assert all("/" not in name for name in draw_figures(short_report, FigureData((run,))))
+
+
+def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any]) -> None:
+    """Panels hold the pixels of their image: red, green and blue images with darker views."""
+    images = np.zeros((3, 3, 8, 8), dtype=np.uint8)
+    for row in range(3):
+        images[row, row] = 255
+    views = np.repeat(images[:, None] // 2, 2, axis=1)
+    drawn = draw_figures(short_report, FigureData(views=ViewGrid(images, views)))
+    drawing = drawn["views"]
+    pixels = np.asarray(Image.open(io.BytesIO(drawing.png)).convert("RGB"))
+    height, width, _ = pixels.shape
+    for row in range(3):
+        shown = pixels[int((row + 0.5) * height / 3)]
+        assert [int(column[row]) for column in (shown[width // 8], shown[width // 2], shown[-width // 8])] == [
+            255,
+            127,
+            127,
+        ]
+        assert shown[width // 8].sum() == 255
+    assert "3 candidate images" in drawing.alt
+    with pytest.raises(ShapeError, match="views of the grid"):
+        ViewGrid(images, views[:2])
