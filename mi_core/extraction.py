@@ -79,6 +79,11 @@ class QueryPlan:
         """Queries of one image that are in memory together: a search for a boundary asks them one after the other."""
         return queries_per_image((need for need in self.needs if consumes(need) != "boundary"), self.views) or 1
 
+    @property
+    def images_at_once(self) -> int:
+        """Images whose queries go to the encoder in one call."""
+        return max(1, self.batch_views // self.at_once_per_image)
+
 
 @dataclass
 class Seconds:
@@ -146,7 +151,7 @@ class Extractor:
             ShapeError: an encoder returns other than (B, D), or another D than before.
             ConfigError: an encoder lacks the text tower, the feature map or the logits that a need asks for.
         """
-        size = max(1, self.plan.batch_views // self.plan.at_once_per_image)
+        size = self.plan.images_at_once
         parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
         for start in range(0, len(images), size):
             rows = slice(start, start + size)

@@ -3,46 +3,29 @@
 A reader streams one shard and emits one row per chunk of encoded images; an encoder actor decodes, makes the
 views, runs the encoder and commits one Parquet file per chunk and checkpoint; only a receipt goes on. The
 committed files are the truth: names are a function of the work, so a repeated chunk overwrites itself and a
-resumed run reads only what is missing. Chunks of a finished shard are compacted into one file.
+resumed run reads only what is missing. Chunks of a finished shard are compacted into one file. Shards are
+planned and queried in parts of at most 40,000 chunks: Ray and the driver never hold more.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
+import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import torch
-
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.folding import for_queries
-from mi_core.extraction import Extractor, Seconds
-from mi_core.images import Decoder, ImageError, decode
-from mi_core.memory import keep_freed_memory
-from mi_core.streams import stream_keys
 from pipelines import ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder
+from pipelines.attempts import begun
+from pipelines.chunks import STEPS, EncodeChunks, decode_chunks
 from pipelines.console import bars, say
-from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.layers import inherit_layers, layers_path
-from pipelines.methods import build
+from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
 from pipelines.readers import ReadOrder, compact, read_chunks
-from pipelines.shard_jobs import (
-    ATTEMPTS,
-    ShardJob,
-    rejected_samples,
-    remaining,
-    sample_table,
-    shard_jobs,
-    share_features,
-)
+from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -52,11 +35,16 @@ if TYPE_CHECKING:
 READERS_PER_ACTOR = 2
 SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
 COMPACTED = 32  # shards per compaction task
+PART = 40_000  # chunks that Ray is given at once
 
 
 @dataclass
 class Throughput:
-    """Counts and seconds of an extraction, summed over actors."""
+    """Counts and seconds of an extraction, summed over actors.
+
+    ``steady`` is the rate in images per second while all actors work: from when each has committed its first chunk
+    until the first has nothing left; ``started`` the seconds until then. Both 0 where there were too few chunks.
+    """
 
     images: int = 0
     views: int = 0
@@ -67,14 +55,37 @@ class Throughput:
     forward: float = 0.0
     features: float = 0.0
     commit: float = 0.0
+    started: float = 0.0
+    steady: float = 0.0
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count one committed chunk."""
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
-        for name in ("decode", "augment", "forward", "features", "commit"):
+        for name in STEPS:
             setattr(self, name, getattr(self, name) + receipt[name])
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The layers of one seed of one run."""
+
+    config: RunConfig
+    folder: SeedFolder
+    layers: list[Layer] = field(default_factory=list)
+
+    def jobs(self, places: Sequence[Place]) -> Iterator[ShardJob]:
+        """What is asked of some shards."""
+        known = set(self.config.data.sources)
+        mine = [place for place in places if place[0] in known and self.config.data.sources[place[0]] == place[1]]
+        for layer in self.layers:
+            yield from jobs_of(layer, self.config, self.folder, mine)
+
+    def chunks(self) -> int:
+        """How many chunks are asked in all, about."""
+        counts = Splits.load(self.folder.path).counts()
+        return sum(sum(counts[role] for role in layer.roles) // self.config.queries.chunk + 1 for layer in self.layers)
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -86,37 +97,33 @@ def run(runs: Sequence[Run]) -> None:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
             any more, more samples than allowed were rejected, or the queries exceed the budget.
     """
-    plans = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    jobs: list[ShardJob] = []
-    for number, (config, folder) in enumerate(runs):
-        for seed in config.seeds:
-            others = [before.seed(seed) for of_run, before in runs[:number] if seed in of_run.seeds]
-            inherit_layers(folder.seed(seed), others, list(config.encoders))
-            jobs += [
-                job for demand in config.demands() for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
-            ]
-    first: dict[str, ShardJob] = {}
-    for job in jobs:
-        first[job.identity] = job.joined(first.get(job.identity))
-    todo = [left for job in first.values() if (left := remaining(job)) is not None]
+    before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
+    planned = list(_planned(runs))
+    parts = _parts(runs, planned)
     try:
-        attempts = ledger.attempts(runs, list(first.values()), todo)
+        allowed = _allowed(runs, planned, parts)
     except UserError:
-        for path, content in plans.items():  # a plan that is not paid for is not kept
+        for path, content in before.items():  # a plan that is not paid for is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
-    todo = _counted(todo, attempts)
-    if len(todo) < len(first):
-        say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
-    config, folder = runs[0]
-    if todo:
-        throughput = _stream(todo, config)
-        folder.append_manifest("extraction", asdict(throughput))
-        _compact(todo, config)
-        rate = throughput.images / throughput.wall
-        say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
-    for job in jobs:
-        share_features(first[job.identity], job)
+    session, done, whole = uuid.uuid4().hex, 0, 0
+    for number, part in enumerate(parts, start=1):
+        jobs = [job for one in planned for job in one.jobs(part)]
+        first = _distinct(jobs)
+        todo = _counted(remaining(list(first.values())), allowed, session)
+        done, whole = done + len(first) - len(todo), whole + len(first)
+        if number == len(parts) and done:
+            say("extract", f"{done} of {whole} shards done before")
+        if todo:
+            config, folder = runs[0]
+            throughput = _stream(todo, config)
+            folder.append_manifest("extraction", asdict(throughput))
+            _compact(todo, config)
+            rate = throughput.images / throughput.wall
+            of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
+            say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+        for job in jobs:
+            share_features(first[job.identity], job)
     for config, folder in runs:
         _account(config, folder)
 
@@ -130,10 +137,64 @@ def _plans(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _counted(jobs: Sequence[ShardJob], attempts: int) -> list[ShardJob]:
+def _planned(runs: Sequence[Run]) -> Iterator[_Planned]:
+    """The layers of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            place = folder.seed(seed)
+            inherit_layers(
+                place,
+                [before.seed(seed) for other, before in runs[:number] if seed in other.seeds],
+                list(config.encoders),
+            )
+            layers = [layer for demand in config.demands() for layer in layers_of(demand, config, place, plan=True)]
+            yield _Planned(config, place, layers)
+
+
+def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
+    """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
+    places: dict[tuple[str, str, str], Place] = {}
+    for config, _ in runs:
+        for place in places_of(config):
+            places.setdefault(_name(place), place)
+    every = list(places.values())
+    per_place = sum(one.chunks() + len(one.layers) * len(every) for one in planned) / max(1, len(every))
+    size = max(1, int(PART / max(1.0, per_place)))
+    return [every[start : start + size] for start in range(0, len(every), size)] or [[]]
+
+
+def _name(place: Place) -> tuple[str, str, str]:
+    source, reader, item = place
+    return source, reader.model_dump_json(), item.name
+
+
+def _distinct(jobs: Sequence[ShardJob]) -> dict[str, ShardJob]:
+    """The jobs to do by identity: of the first folder that asks, at the epochs of all."""
+    first: dict[str, ShardJob] = {}
+    for job in jobs:
+        first[job.identity] = job.joined(first.get(job.identity))
+    return first
+
+
+def _allowed(runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]]) -> int:
+    """How often a chunk may be begun, so that the budget is never exceeded; all parts are looked through."""
+    asked: Counter[tuple[SeedFolder, str]] = Counter()
+    left: Counter[tuple[SeedFolder, str]] = Counter()
+    for part in parts if runs[0][0].budget.queries is not None else ():
+        jobs = list(_distinct([job for one in planned for job in one.jobs(part)]).values())
+        for counted, some in ((asked, jobs), (left, remaining(jobs))):
+            for job in some:
+                counted[job.folder, job.layer.encoder] += job.queries
+    return ledger.attempts_left(runs, asked, left)
+
+
+def _counted(jobs: Sequence[ShardJob], allowed: int, session: str) -> list[ShardJob]:
     """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
-    before = {place: ledger.begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
-    return [replace(job, attempts=attempts, begun=job.counted(before[job.folder, job.layer.encoder])) for job in jobs]
+    before = {place: begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
+    return [
+        replace(job, attempts=allowed, begun=job.counted(before[job.folder, job.layer.encoder]), session=session)
+        for job in jobs
+    ]
 
 
 def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
@@ -150,15 +211,26 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(resources.encoder_actors, max(1, chunks))
     rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
-    items = ray.data.from_items(rows, override_num_blocks=len(rows))
-    receipts = items.map_batches(
+    data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         read_chunks,
         batch_size=1,
         batch_format="pyarrow",
         compute=TaskPoolStrategy(size=min(len(rows), READERS_PER_ACTOR * actors)),  # more would only wait
         num_cpus=resources.reader_cpus,
-    ).map_batches(
-        _EncodeChunks,
+    )
+    decoders = resources.decoders(actors, ray.cluster_resources())
+    if decoders:
+        say("extract", f"decoding apart, in up to {decoders} tasks")
+        data = data.map_batches(
+            decode_chunks,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=TaskPoolStrategy(size=decoders),
+            num_cpus=resources.decoder_cpus,
+        )
+    receipts = data.map_batches(
+        EncodeChunks,
+        fn_constructor_args=(resources.decoding_threads,),
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
@@ -167,7 +239,8 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     )
     total = Throughput()
     started = time.perf_counter()
-    images = sum(len(job.wanted) - len(job.skip) * job.chunk for job in jobs)
+    images = sum(job.images for job in jobs)
+    came: list[tuple[float, int]] = []
     with bars("images") as progress:
         task = progress.add_task("querying encoders", total=images, note="")
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -175,9 +248,14 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
+                came.append((time.perf_counter() - started, receipt["rows"]))
             rate = total.images / (time.perf_counter() - started)
             progress.update(task, completed=total.images, note=f"  {rate:.0f} images/s")
     total.wall = time.perf_counter() - started
+    if len(came) >= 3 * actors:
+        first, last = came[actors - 1][0], came[-actors][0]
+        total.started = round(first, 3)
+        total.steady = round(sum(count for _, count in came[actors : len(came) - actors + 1]) / (last - first), 2)
     return total
 
 
@@ -193,111 +271,6 @@ def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
             yield ReadOrder(first.source, first.reader, first.item, shares)
 
 
-class _EncodeChunks:
-    """The actor: holds encoders, turns chunks of encoded images into committed feature files."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device.type == "cpu":
-            torch.set_num_threads(1)
-            keep_freed_memory()
-        self.extractors: dict[str, Extractor] = {}
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        row = batch.to_pylist()[0]
-        receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0}
-        receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
-        receipt["error"] = row["error"]
-        if not row["error"]:
-            try:
-                receipt |= self._encode(pickle.loads(row["job"]), row)
-            except (
-                ConfigError,
-                NumericError,
-                ShapeError,
-            ) as error:  # stop and name the sample
-                receipt["error"] = str(error)
-        return pa.table({name: [value] for name, value in receipt.items()})
-
-    def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
-        chunk, keys, images = row["chunk"], row["keys"], row["images"]
-        started = time.perf_counter()
-        decoded: list[np.ndarray] = []
-        if _begin_attempt(job, chunk):
-            status, decoded = _decode(images, job.decoder)
-        else:
-            status = ["crashed: the worker died on this chunk"] * len(keys)
-        seconds = {"decode": time.perf_counter() - started}
-        good = [key for key, state in zip(keys, status, strict=True) if state == "ok"]
-        extractor = self._extractor(job)
-        extractor.seconds = Seconds()
-        columns: dict[str, dict[str, np.ndarray]] = {_named(job, epoch): {} for epoch in job.layer.epochs}
-        if good:
-            columns = extractor(
-                torch.from_numpy(np.stack(decoded)),
-                stream_keys(job.folder.seed, "query", job.source, good),
-                [f"{job.source}/{key}" for key in good],
-                [text for text, state in zip(row["captions"], status, strict=True) if state == "ok"]
-                if row["captions"]
-                else None,
-                None if job.labels is None else [job.labels[key] for key in good],
-            )
-        seconds |= asdict(extractor.seconds)
-        started = time.perf_counter()
-        for epoch in job.layer.epochs:
-            storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[_named(job, epoch)]))
-        seconds["commit"] = time.perf_counter() - started
-        storage.remove(job.attempt(chunk, 1))  # one attempt is what it takes; those that stay were lost
-        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": job.queries_of(len(good))} | seconds
-
-    def _extractor(self, job: ShardJob) -> Extractor:
-        name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
-        if name not in self.extractors:
-            self.extractors.clear()  # one layer's checkpoints at a time in memory
-            layer = job.layer
-            trained = describe(job.folder, layer.encoder)
-            self.extractors[name] = Extractor(
-                {_named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
-                layer.plan(),
-                build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
-                self.device,
-                None if layer.crafter is None else self._last(job.folder, layer.crafter),
-            )
-        return self.extractors[name]
-
-    def _last(self, folder: SeedFolder, name: str) -> Encoder:
-        """An encoder with its last weights."""
-        found = describe(folder, name)
-        return for_queries(found.load(found.epochs[-1]), self.device)
-
-
-def _named(job: ShardJob, epoch: int) -> str:
-    """A checkpoint as errors call it."""
-    return f"{job.layer.encoder} at epoch {epoch}"
-
-
-def _begin_attempt(job: ShardJob, chunk: int) -> bool:
-    """Note an attempt at a chunk; False when it has already killed its worker as often as it may be tried."""
-    for number in range(1, min(ATTEMPTS, job.begun.get(chunk, 0) + job.attempts) + 1):
-        marker = job.attempt(chunk, number)
-        if not storage.exists(marker):
-            storage.write_atomic(marker, str(job.queries_of(job.size(chunk))).encode())
-            return True
-    return False
-
-
-def _decode(images: list[bytes], decoder: Decoder) -> tuple[list[str], list[np.ndarray]]:
-    """Status of every image and the pixels (C, S, S) of those that decode."""
-    status, decoded = [], []
-    for data in images:
-        try:
-            decoded.append(decode(data, decoder))
-            status.append("ok")
-        except ImageError as error:
-            status.append(f"undecodable: {error}")
-    return status, decoded
-
-
 def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     import ray
 
@@ -309,15 +282,15 @@ def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
 def _account(config: RunConfig, folder: RunFolder) -> None:
     """Raise when too many samples were rejected, now or before."""
     roles = {role for demand in config.demands() for role in demand.needs}
-    asked = len({name for seed in config.seeds for name in Splits.load(folder.seed(seed).path).ids(roles)})
-    found = [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
-    rejected = len({(bad["source"], bad["key"]) for bad in found})
-    if rejected > config.data.max_rejected * asked:
-        first = found[0]
-        raise UserError(
-            f"{rejected} of {asked} samples could not be queried, more than data.max_rejected = "
-            f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
-        )
+    for seed in config.seeds:
+        asked = len(Splits.load(folder.seed(seed).path).rows(roles))
+        found = rejected_samples(config, folder.seed(seed))
+        if len(found) > config.data.max_rejected * asked:
+            first = found[0]
+            raise UserError(
+                f"{len(found)} of {asked} samples could not be queried, more than data.max_rejected = "
+                f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
+            )
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines import storage
 from pipelines.artifacts import SeedFolder
+from pipelines.attempts import ATTEMPTS, lost_queries
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
 from pipelines.layers import layers_of, recorded_layers
-from pipelines.shard_jobs import ATTEMPTS, ShardJob, attempts_folder
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 PROBE, LOST = "(probe)", "(lost and asked again)"
 Entry = tuple[str, str, int, int]
 """Encoder, role, images, queries."""
+Spending = Mapping[tuple[SeedFolder, str], int]
+"""Queries by the folder and the name of an encoder."""
 
 
 class BudgetConfig(BaseModel):
@@ -79,20 +80,6 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
     return 2 * int(describe(folder, encoder).description["consistency"]["encoder"]["n"])
 
 
-def lost_queries(folder: SeedFolder, encoder: str) -> int:
-    """Queries of an encoder that were begun and not committed, at most: an interrupted chunk may have asked fewer."""
-    return sum(int(storage.read_bytes(path)) for path in storage.list_files(attempts_folder(folder, encoder)))
-
-
-def begun(folder: SeedFolder, encoder: str) -> Mapping[str, int]:
-    """How often every chunk of an encoder was begun and lost, by the name of its markers."""
-    found: dict[str, int] = {}
-    for path in storage.list_files(attempts_folder(folder, encoder)):
-        name = path.rpartition(".")[0]
-        found[name] = found.get(name, 0) + 1
-    return found
-
-
 def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None:
     """Raise UserError if probing encoders from elsewhere, (name, images) each, would already exceed the budget."""
     budget = runs[0][0].budget.queries
@@ -104,13 +91,13 @@ def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None
         )
 
 
-def attempts(runs: Sequence[Run], jobs: Sequence[ShardJob], left: Sequence[ShardJob]) -> int:
+def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     """How often a chunk may be begun from now on: what is begun again after a crash is paid for again.
 
     Args:
         runs: a run and the points of its sweeps, which have one budget.
-        jobs: everything that is asked, once or before.
-        left: what of it is still to ask.
+        asked: queries by folder and encoder of everything that is asked, once or before.
+        left: those of it that are still to ask.
 
     Raises:
         UserError: the queries of the attacked encoders exceed the budget; nothing has been asked then.
@@ -119,7 +106,6 @@ def attempts(runs: Sequence[Run], jobs: Sequence[ShardJob], left: Sequence[Shard
     if budget is None:
         return ATTEMPTS
     targets = _attacked(runs)
-    made = {(job.folder, job.layer.encoder): None for job in jobs if job.layer.encoder in targets}
     probed = {
         describe(folder, name).description["inputs"]: probe_queries(config, folder, name)
         for config, of_run in runs
@@ -133,18 +119,18 @@ def attempts(runs: Sequence[Run], jobs: Sequence[ShardJob], left: Sequence[Shard
         for name in targets
         for old in _outdated(config, of_run.seed(seed), name)
     }
-    asked: int = sum(job.queries for job in jobs if job.layer.encoder in targets)
-    asked += sum(probed.values()) + sum(outdated.values())
-    lost = sum(lost_queries(folder, name) for folder, name in made)
-    if asked + lost > budget:
+    total: int = sum(queries for (_, name), queries in asked.items() if name in targets)
+    total += sum(probed.values()) + sum(outdated.values())
+    lost: int = sum(lost_queries(folder, name) for folder, name in asked if name in targets)
+    if total + lost > budget:
         again = f", and {lost} more were spent on what a crash or an interruption lost" if lost else ""
         raise UserError(
-            f"budget.queries = {budget}, but the attacks ask {asked} queries of {', '.join(sorted(targets))}{again}; "
-            + (f"raise the budget to {asked + lost}" if lost else "lower queries.views or the roles' counts")
+            f"budget.queries = {budget}, but the attacks ask {total} queries of {', '.join(sorted(targets))}{again}; "
+            + (f"raise the budget to {total + lost}" if lost else "lower queries.views or the roles' counts")
             + (", or start another run folder with less to ask" if lost else ", or raise the budget")
         )
-    still = sum(job.queries for job in left if job.layer.encoder in targets)
-    return min(ATTEMPTS, 1 + (budget - lost - asked) // max(1, still))
+    still = sum(queries for (_, name), queries in left.items() if name in targets)
+    return min(ATTEMPTS, 1 + (budget - lost - total) // max(1, still))
 
 
 def _images(layer: Mapping[str, Any], folder: SeedFolder) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +23,10 @@ class ResourcesConfig(BaseModel):
     actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
     gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
     reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
+    decode: Literal["auto", "fused", "apart"] = Field(
+        default="auto", description="in the encoder actors, or in tasks of its own on CPUs that they leave free"
+    )
+    decoder_cpus: float = Field(default=1.0, gt=0, description="CPUs per decoding task, where decoding stands apart")
     resident_mb: int = Field(
         default=4096, ge=0, description="decoded members that a training worker keeps; more are streamed from shards"
     )
@@ -48,6 +53,18 @@ class ResourcesConfig(BaseModel):
             raise UserError(
                 f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
             )
+
+    @property
+    def decoding_threads(self) -> int:
+        """Threads that decode in an actor while its accelerator works; without one there is nothing to wait for."""
+        return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
+
+    def decoders(self, actors: int, available: Mapping[str, float]) -> int:
+        """Tasks that decode at once, on the CPUs that actors and readers leave; 0: the actors decode."""
+        if self.decode != "apart":
+            return 0
+        left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
+        return max(1, int(left / self.decoder_cpus))
 
     def available_cpus(self) -> float:
         """CPUs of the cluster that is connected."""

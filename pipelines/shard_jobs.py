@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
+from pipelines.attempts import ATTEMPTS, QUERYING, Begun, markers_folder
 from pipelines.captions import made_caption
 from pipelines.errors import UserError
 from pipelines.layers import Demand, Layer, Recipe, layers_of
@@ -31,7 +32,8 @@ from pipelines.splits import Splits
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
-ATTEMPTS = 3  # a chunk that killed its worker this often is committed as crashed instead of tried again
+Place = tuple[str, SourceConfig, Item]
+"""A shard: the name of its source, the source, and which of its items."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,18 @@ class ShardJob:
     captions: Mapping[str, str] | None = None
     labels: Mapping[str, int] | None = None
     attempts: int = ATTEMPTS
-    begun: Mapping[int, int] = field(default_factory=dict)
+    begun: Mapping[int, Begun] = field(default_factory=dict)
+    session: str = ""
 
     @property
     def queries(self) -> int:
         """What is asked of the encoder for the chunks that are not skipped, over all checkpoints."""
-        return sum(self.queries_of(self.size(chunk)) for chunk in range(self.chunks) if chunk not in self.skip)
+        return self.queries_of(self.images)
+
+    @property
+    def images(self) -> int:
+        """Images of the chunks that are not skipped."""
+        return sum(self.size(chunk) for chunk in range(self.chunks) if chunk not in self.skip)
 
     def queries_of(self, images: int) -> int:
         """What some of its images ask of the encoder, over all checkpoints."""
@@ -85,11 +93,11 @@ class ShardJob:
             layer=replace(before.layer, epochs=tuple(sorted({*before.layer.epochs, *self.layer.epochs}))),
         )
 
-    def counted(self, begun: Mapping[str, int]) -> dict[int, int]:
-        """How often its chunks were begun, from the number of markers by name."""
+    def counted(self, begun: Mapping[str, Begun]) -> dict[int, Begun]:
+        """What was begun of its chunks, from what is begun by the name of markers."""
         if not begun:
             return {}
-        names = {chunk: self.attempt(chunk, 1).rpartition(".")[0] for chunk in range(self.chunks)}
+        names = {chunk: self.marker(chunk, "1", QUERYING).rpartition(".")[0] for chunk in range(self.chunks)}
         return {chunk: begun[name] for chunk, name in names.items() if name in begun}
 
     def path(self, epoch: int, chunk: int | None = None) -> str:
@@ -121,10 +129,16 @@ class ShardJob:
         """File that lists the rejected samples, if there are any."""
         return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
 
-    def attempt(self, chunk: int, number: int) -> str:
+    def marker(self, chunk: int, number: str, kind: str) -> str:
         """Marker of an attempt at a chunk."""
-        folder = attempts_folder(self.folder, self.layer.encoder)
-        return f"{folder}/{self.source}-{self.item.name}.{self.tag}-{chunk:05d}.{number}"
+        return f"{markers_folder(self.folder, self.layer.encoder, kind)}/{self._chunk_name(chunk)}.{number}"
+
+    def suspects(self, chunk: int) -> str:
+        """Where the samples of a chunk that may kill a worker are noted."""
+        return f"{self.folder.path}/features/{self.layer.encoder}/suspects/{self._chunk_name(chunk)}.json"
+
+    def _chunk_name(self, chunk: int) -> str:
+        return f"{self.source}-{self.item.name}.{self.tag}-{chunk:05d}"
 
 
 def load_features(
@@ -159,7 +173,7 @@ def load_features(
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
     demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
-    for job in (job for demand in demands for job in shard_jobs(demand, config, folder, plan=False)):
+    for job in (job for demand in demands for job in shard_jobs(demand, config, folder)):
         present = [
             need
             for need in needs
@@ -188,28 +202,35 @@ def load_features(
     )
 
 
-def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> Iterator[ShardJob]:
-    """All (layer, shard) pairs of one demand, in a fixed order."""
-    splits = Splits.load(folder.path)
-    decoder = config.data.decoder()
-    shards = [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
+def places_of(config: RunConfig) -> list[Place]:
+    """All shards of all sources, in a fixed order."""
+    return [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
+
+
+def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[ShardJob]:
+    """All (layer, shard) pairs of one demand, in a fixed order; with ``plan``, what none covers is planned first."""
+    places = places_of(config)
     for layer in layers_of(demand, config, folder, plan=plan):
-        first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
-        for source, model, item in shards:
-            wanted = sorted(splits.keys(source, item.name, layer.roles))
-            if first is not None:
-                wanted = [key for key in wanted if f"{source}/{key}" in first]
-            if wanted:
-                job = ShardJob(folder, layer, source, model, item, tuple(wanted), config.queries.chunk, decoder)
-                made = _made_captions(config, splits, job) if layer.plan().captioned else None
-                yield replace(job, captions=made, labels=_labels(splits, job) if layer.plan().labelled else None)
+        yield from jobs_of(layer, config, folder, places)
 
 
-def _labels(splits: Splits, job: ShardJob) -> dict[str, int]:
-    """The true classes of a shard's samples. Raises UserError: one has none."""
-    labels = splits.labels()
-    found = {key: labels[f"{job.source}/{key}"] for key in job.wanted}
-    return {key: known_label(f"{job.source}/{key}", label) for key, label in found.items()}
+def jobs_of(layer: Layer, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
+    """The jobs of one layer on some shards; none where a shard holds no sample that is wanted."""
+    splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), layer.plan()
+    first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
+    for source, model, item in places:
+        classes = splits.classes(source, item.name, layer.roles)
+        if first is not None:
+            classes = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
+        if not classes:
+            continue
+        job = ShardJob(folder, layer, source, model, item, tuple(classes), config.queries.chunk, decoder)
+        made, known = None, None
+        if plan.captioned:
+            made = {key: made_caption(config.data, source, key, label) for key, label in classes.items()}
+        if plan.labelled:
+            known = {key: known_label(f"{source}/{key}", label) for key, label in classes.items()}
+        yield replace(job, captions=made, labels=known)
 
 
 def known_label(name: str, label: int | None) -> int:
@@ -219,37 +240,32 @@ def known_label(name: str, label: int | None) -> int:
     return label
 
 
-def _made_captions(config: RunConfig, splits: Splits, job: ShardJob) -> dict[str, str]:
-    """Captions from class names, for the samples of a shard that bring none."""
-    labels = splits.labels()
-    return {key: made_caption(config.data, job.source, key, labels[f"{job.source}/{key}"]) for key in job.wanted}
-
-
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    for demand in config.demands():
-        for job in shard_jobs(demand, config, folder, plan=False):
-            if storage.exists(job.rejected_path):
-                found |= {tuple(entry.values()): entry for entry in storage.read_json(job.rejected_path)}
-    return list(found.values())
+    paths = [job.rejected_path for demand in config.demands() for job in shard_jobs(demand, config, folder)]
+    there = _listed(paths)
+    entries = [entry for path in dict.fromkeys(paths) if path in there for entry in storage.read_json(path)]
+    return list({tuple(entry.values()): entry for entry in entries}.values())
 
 
-def attempts_folder(folder: SeedFolder, encoder: str) -> str:
-    """Where the attempts at chunks of an encoder are marked."""
-    return f"{folder.path}/features/{encoder}/attempts"
+def _listed(paths: Iterable[str]) -> set[str]:
+    """What stands in the folders of some files; each folder is listed once."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return {path for folder in folders for path in storage.list_files(folder, recursive=False)}
 
 
-def remaining(job: ShardJob) -> ShardJob | None:
-    """The job with the chunks to skip, or None when its shard is complete."""
-    if all(storage.exists(job.path(epoch)) for epoch in job.layer.epochs):
-        return None
-    done = {
-        chunk
-        for chunk in range(job.chunks)
-        if all(storage.exists(job.path(epoch, chunk)) for epoch in job.layer.epochs)
-    }
-    return replace(job, skip=frozenset(done))
+def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+    """Those of some jobs whose shards are not complete, with the chunks to skip."""
+    there = _listed(job.path(epoch) for job in jobs for epoch in job.layer.epochs)
+
+    def done(job: ShardJob, chunk: int | None = None) -> bool:
+        return all(job.path(epoch, chunk) in there for epoch in job.layer.epochs)
+
+    return [
+        replace(job, skip=frozenset(chunk for chunk in range(job.chunks) if done(job, chunk)))
+        for job in jobs
+        if not done(job)
+    ]
 
 
 def share_features(done: ShardJob, job: ShardJob) -> None:

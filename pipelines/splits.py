@@ -7,9 +7,9 @@ ranks of that order, role after role by name, a fraction a range of the hash. An
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +154,7 @@ class Splits:
 
     def check(self) -> None:
         """Raise RuntimeError if two roles share a key or an image."""
-        for what, names in (("key", self._ids), ("image", self.table["sha256"].to_pylist())):
+        for what, names in (("key", self._ids()), ("image", self.table["sha256"].to_pylist())):
             twice = [name for name, times in Counter(names).items() if times > 1]
             if twice:
                 raise RuntimeError(f"the splits hold {len(twice)} {what}s twice, first {twice[0]}")
@@ -176,13 +176,18 @@ class Splits:
 
     @classmethod
     def load(cls, folder: str) -> Splits:
-        """The splits of a seed's folder.
+        """The splits of a seed's folder, read once per process.
 
         Raises:
-            UserError: they are not drawn yet, or were changed so that roles share a key or an image.
+            UserError: they are not drawn yet.
         """
         if not exists(folder):
             raise UserError(f"{folder}/splits is missing; run the stages from the start")
+        return cls._read(folder, storage.stamp(f"{folder}/splits/{SUMMARY}"))
+
+    @classmethod
+    @lru_cache(maxsize=2)
+    def _read(cls, folder: str, _written: str) -> Splits:
         rejected = storage.read_table(f"{folder}/splits/{REJECTED}").to_pylist()
         summary = storage.read_json(f"{folder}/splits/{SUMMARY}")
         return cls(
@@ -193,31 +198,43 @@ class Splits:
         )
 
     @cached_property
-    def _ids(self) -> list[str]:
-        pairs = zip(self.table["source"].to_pylist(), self.table["key"].to_pylist(), strict=True)
-        return [f"{source}/{key}" for source, key in pairs]
+    def _roles(self) -> tuple[_Coded, _Coded]:
+        """Role and part of every row."""
+        return _Coded.of(self.table["role"]), _Coded.of(self.table["part"])
 
     @cached_property
-    def _names(self) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
-        role, part = (np.array(self.table[name].to_pylist(), dtype=np.str_) for name in ("role", "part"))
-        return role, part
+    def _places(self) -> tuple[npt.NDArray[np.intp], dict[tuple[str, str], tuple[int, int]]]:
+        """Rows in the order of their items, and where in it an item begins and ends."""
+        source, item = _Coded.of(self.table["source"]), _Coded.of(self.table["item"])
+        place = source.codes.astype(np.int64) * len(item.values) + item.codes
+        order = np.argsort(place, kind="stable")
+        found, starts = np.unique(place[order], return_index=True)
+        names = [
+            (source.values[number // len(item.values)], item.values[number % len(item.values)]) for number in found
+        ]
+        ends = [*starts[1:].tolist(), len(order)]
+        return order, dict(zip(names, zip(starts.tolist(), ends, strict=True), strict=True))
 
-    @cached_property
-    def _by_item(self) -> dict[tuple[str, str], list[int]]:
-        rows: dict[tuple[str, str], list[int]] = {}
-        for row, place in enumerate(zip(self.table["source"].to_pylist(), self.table["item"].to_pylist(), strict=True)):
-            rows.setdefault(place, []).append(row)
-        return rows
+    def _ids(self, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
+        """``source/key`` of some rows, or of all."""
+        table = self.table.select(["source", "key"])
+        some = table if rows is None else table.take(pa.array(rows))
+        return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]
+
+    def _having(self, roles: Iterable[str], rows: npt.NDArray[np.intp] | slice) -> npt.NDArray[np.bool_]:
+        """Which of some rows are in some roles or parts."""
+        wanted = list(roles)
+        role, part = self._roles
+        found: npt.NDArray[np.bool_] = role.among(wanted)[role.codes[rows]] | part.among(wanted)[part.codes[rows]]
+        return found
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
         """Row numbers of the samples in some roles or parts, ascending."""
-        role, part = self._names
-        wanted = list(roles)
-        return np.flatnonzero(np.isin(role, wanted) | np.isin(part, wanted))
+        return np.flatnonzero(self._having(roles, slice(None)))
 
     def ids(self, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
-        return [self._ids[row] for row in self.rows(roles)]
+        return self._ids(self.rows(roles))
 
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
         """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
@@ -233,24 +250,30 @@ class Splits:
         With one shadow encoder per half every sample is in the data of exactly half of the encoders.
         """
         rows = self.rows(roles)
-        ranks = np.array([digest64(seed, "half", index // 2, self._ids[row]) for row in rows], dtype=np.uint64)
+        ranks = np.array([digest64(seed, "half", index // 2, name) for name in self._ids(rows)], dtype=np.uint64)
         order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
         chosen = order[middle:] if index % 2 else order[:middle]
         return replace(self, table=self.table.take(pa.array(np.sort(rows[chosen]))))
 
+    def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
+        """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
+        order, places = self._places
+        start, end = places.get((source, item), (0, 0))
+        rows = order[start:end]
+        here = self.table.select(["key", "label"]).take(pa.array(rows[self._having(roles, rows)], pa.int64()))
+        return dict(zip(here["key"].to_pylist(), here["label"].to_pylist(), strict=True))
+
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
-        """Keys of the samples of one item in some roles or parts."""
-        wanted = set(self.rows(roles).tolist())
-        here = [row for row in self._by_item.get((source, item), []) if row in wanted]
-        return self.table["key"].take(pa.array(here, pa.int64())).to_pylist() if here else []
+        """Keys of the samples of one item in some roles or parts, ascending."""
+        return list(self.classes(source, item, roles))
 
     def counts(self) -> dict[str, int]:
         """Number of samples per role and part."""
-        return {role: len(self.rows([role])) for role in self.roles}
+        return {role: int(self._having([role], slice(None)).sum()) for role in self.roles}
 
     def labels(self) -> dict[str, int | None]:
         """Class of every sample by id; None where the source has no classes."""
-        return dict(zip(self._ids, self.table["label"].to_pylist(), strict=True))
+        return dict(zip(self._ids(), self.table["label"].to_pylist(), strict=True))
 
     def attribute(self, name: str) -> dict[str, int | None]:
         """Value of an attribute of every sample by id; None where the source has it not.
@@ -260,13 +283,30 @@ class Splits:
         """
         if f"{ATTRIBUTE}{name}" not in self.table.column_names:
             raise UserError(f"the splits have no attribute {name}; redo with --force data")
-        return dict(zip(self._ids, self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
+        return dict(zip(self._ids(), self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
 
     def role_digest(self, role: str) -> str:
         """Sha256 of the ids and pixels of a role: what a registration binds."""
         rows = self.rows([role])
         hashes = self.table["sha256"].take(pa.array(rows)).to_pylist()
-        return digest([[self._ids[row], sha] for row, sha in zip(rows, hashes, strict=True)])
+        return digest([[name, sha] for name, sha in zip(self._ids(rows), hashes, strict=True)])
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A column of few distinct texts: the texts, and the number of each row's."""
+
+    values: list[str]
+    codes: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> _Coded:
+        coded = column.combine_chunks().dictionary_encode()
+        return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
+
+    def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Which of the texts are wanted."""
+        return np.array([value in wanted for value in self.values], dtype=bool)
 
 
 def exists(folder: str) -> bool:

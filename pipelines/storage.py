@@ -54,6 +54,13 @@ def exists(path: str) -> bool:
     return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
 
 
+def stamp(path: str) -> str:
+    """When a file was written and how long it is: another stamp says that it was written again."""
+    filesystem, place = _resolve(path)
+    info = filesystem.get_file_info(place)
+    return f"{info.mtime_ns}:{info.size}"
+
+
 def is_folder(path: str) -> bool:
     """Whether a folder is there."""
     filesystem, place = _resolve(path)

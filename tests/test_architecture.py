@@ -39,6 +39,7 @@ MI_CORE = {
     "captions": set(),
     "attack_benchmark": {"attacks", "features"},
     "label_only_benchmark": {"adversarial", "encoders"},
+    "extraction_benchmark": {"augmentations", "encoders", "extraction", "images"},
     "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
 }
 # A stage imports stages to its left only.
@@ -53,12 +54,14 @@ STAGES = [
     "encoders",
     "readers",
     "layers",
+    "attempts",
     "shard_jobs",
     "ledger",
     "adopt",
     "streaming",
     "training",
     "pretrain",
+    "chunks",
     "extract",
     "utility",
     "attack_config",

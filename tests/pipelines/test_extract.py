@@ -19,8 +19,9 @@ from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.extraction import Extractor, QueryPlan
+from mi_core.images import encode_png
 from mi_core.streams import stream_keys
-from pipelines import audit, storage
+from pipelines import attempts, audit, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
@@ -33,7 +34,7 @@ from pipelines.shard_jobs import load_features, rejected_samples, shard_jobs
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
 from tests.conftest import background, small_config, wait_until
-from tests.pipelines.tars import image_bytes, shard_bytes
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember")
 
@@ -139,7 +140,7 @@ def encoder_actors() -> list[int]:
                 text = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"_EncodeChunks" in text:
+            if b"EncodeChunks" in text:
                 found.append(int(entry.name))
     return found
 
@@ -203,12 +204,12 @@ def test_an_encoder_that_returns_nan_stops_the_run_naming_a_sample(folder: Path)
 
 
 def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Path) -> None:
-    """Markers of three attempts stand there, as after three deaths."""
+    """Markers of one session stand there, as after five deaths."""
     config = config_with()
     place = RunFolder(str(folder)).seed(0)
     job = next(job for demand in config.demands() for job in shard_jobs(demand, config, place, plan=True))
-    for number in (1, 2, 3):
-        storage.write_atomic(job.attempt(1, number), b"")
+    for number in range(1, 7):
+        storage.write_atomic(job.marker(1, str(number), attempts.QUERYING), b"10 then")
     with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
         extraction(folder, config)
     with pytest.raises(UserError, match="32 of .*: crashed"):  # nor is a second start a way around
@@ -219,6 +220,65 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
     assert {bad["key"] for bad in listed} < set(job.wanted)
     assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
+
+
+def test_interruptions_are_no_deaths(folder: Path) -> None:
+    """A chunk in flight in many runs that were killed is asked all the same."""
+    config = config_with()
+    place = RunFolder(str(folder)).seed(0)
+    job = next(job for demand in config.demands() for job in shard_jobs(demand, config, place, plan=True))
+    for number in range(1, 8):
+        storage.write_atomic(job.marker(1, str(number), attempts.QUERYING), b"10 session-%d" % number)
+    assert extraction(folder, config)[-1]["rejected"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decode", ["fused", "apart"])
+def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, tmp_path: Path, decode: str) -> None:
+    """A real SIGKILL by an encoder that dies on one image; the other images of its chunk are queried."""
+    data = tmp_path / "data.tar"
+    data.write_bytes(shard_bytes(range(40)))
+    roles = ("target-member", "target-nonmember", "known-member", "known-nonmember")
+    config = parse(
+        {
+            "name": "poison",
+            "data": {
+                "sources": {"pool": {"kind": "shards", "path": str(data)}},
+                "image_size": 8,
+                "max_rejected": 0.1,
+                "roles": {role: {"from": "pool", "count": 10} for role in roles},
+            },
+            "encoders": {"target": {"load": "python:tests.pipelines.killer:encode", "trust_code": True}},
+            "queries": {"chunk": 16, "outputs": ["backbone"]},
+            "attacks": [{"attack": "lpla", "target": "target", "reference": "known"}],
+            "resources": {"encoder_actors": 1, "actor_cpus": 0.5, "decode": decode, "decoder_cpus": 0.25},
+        },
+        "poison.yaml",
+    )
+    folder = tmp_path / "run"
+    audit.run(config, str(folder), last="pretrain")
+    members = {f"s{number:04d}.png": image_bytes(number) for number in range(40)}
+    white = np.full((8, 8, 3), 255, dtype=np.uint8)
+    members["s0021.png"] = encode_png(white)
+    data.write_bytes(tar_bytes(members.items()))
+    assert extraction(folder, config)[-1]["rejected"] == 1
+    place = RunFolder(str(folder)).seed(0)
+    (listed,) = rejected_samples(config, place)
+    assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
+    found = load_features(config, place, "target", 0, "backbone", ["norm:2"], roles)
+    assert len(found.ids) == 39
+
+
+def test_parts_of_shards_give_what_all_at_once_gives(
+    finished_run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.extract.PART", 1)  # every shard is a part of its own
+    assert len(extraction(folder, config_with())) == 2
+    for output in ("projection", "backbone"):
+        one, two = features(config_with(), finished_run, output), features(config_with(), folder, output)
+        assert one["ids"].tolist() == two["ids"].tolist()
+        np.testing.assert_array_equal(one["norm:2"], two["norm:2"])
+    assert not chunk_files(folder)
 
 
 def keys_of(folder: Path) -> set[str]:

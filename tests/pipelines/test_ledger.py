@@ -11,10 +11,11 @@ import pytest
 
 from pipelines import audit, report, storage
 from pipelines.artifacts import RunFolder
+from pipelines.attempts import QUERYING, begin, lost_queries
+from pipelines.attempts import begun as begun_of
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.errors import UserError
-from pipelines.extract import _begin_attempt
 from pipelines.ledger import LOST, count_queries
 from pipelines.shard_jobs import ShardJob, rejected_samples, shard_jobs
 from tests.conftest import small_config
@@ -72,8 +73,8 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     config = config_with(budget={"queries": NEEDED})
     jobs = jobs_of(config, folder, plan=True)
     job = max(jobs, key=lambda job: job.chunks)
-    assert _begin_attempt(job, 1)  # a worker that went no further
-    assert _begin_attempt(replace(job, begun={1: 1}), 1)
+    assert begin(job, 1, QUERYING) == 0  # a worker that went no further
+    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING) == 0
     lost = 2 * job.queries_of(job.size(1))
     with pytest.raises(UserError, match=f"and {lost} more were spent .* raise the budget to {NEEDED + lost}, or start"):
         audit.run(config, str(folder), last="extract")
@@ -89,15 +90,28 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     assert {entry["queries"] for entry in entries if entry["role"] == LOST} == {lost}
 
 
-@pytest.mark.parametrize(("attempts", "begun", "allowed"), [(1, 0, 1), (2, 0, 2), (3, 0, 3), (1, 1, 1), (1, 3, 0)])
+@pytest.mark.parametrize(
+    ("bears", "begun", "deaths", "allowed"),
+    [(1, 0, 0, 1), (2, 0, 0, 2), (9, 0, 0, 5), (1, 1, 0, 1), (9, 3, 2, 3), (9, 7, 0, 5), (9, 6, 5, 0)],
+)
 def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
-    folder: Path, attempts: int, begun: int, allowed: int
+    folder: Path, bears: int, begun: int, deaths: int, allowed: int
 ) -> None:
     job = jobs_of(config_with(), folder, plan=True)[0]
-    for _ in range(begun):
-        assert _begin_attempt(job, 0)
-    job = replace(job, attempts=attempts, begun={0: begun})
-    assert sum(_begin_attempt(job, 0) for _ in range(5)) == allowed
+    for number in range(begun):
+        storage.write_atomic(job.marker(0, str(number + 1), QUERYING), b"10 before")
+    job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
+    tries = [begin(job, 0, QUERYING) for _ in range(8)]
+    assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
+
+
+def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
+    job = jobs_of(config_with(), folder, plan=True)[0]
+    for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
+        storage.write_atomic(job.marker(0, str(number), QUERYING), b"10 " + session.encode())
+    found = begun_of(job.folder, job.layer.encoder)
+    assert job.counted(found) == {0: (5, 2)}
+    assert lost_queries(job.folder, job.layer.encoder) == 50
 
 
 def test_attacks_on_other_outputs_read_the_same_queries() -> None:
