@@ -28,6 +28,7 @@ from mi_core.streams import stream_keys
 from pipelines import attempts, storage
 from pipelines.artifacts import SeedFolder
 from pipelines.encoders import describe
+from pipelines.errors import storage_fault
 from pipelines.methods import build
 from pipelines.shard_jobs import ShardJob, sample_table
 
@@ -80,6 +81,8 @@ class EncodeChunks:
                 receipt |= self._encode(pickle.loads(row["job"]), row)
             except (ConfigError, NumericError, ShapeError) as error:  # stop and name the sample
                 receipt["error"] = str(error)
+            except OSError as error:
+                receipt["error"] = storage_fault(error)
         return pa.table({name: [value] for name, value in receipt.items()})
 
     def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,22 @@ def bench_label_only(
         save(result, json)
 
 
+@bench_app.command("extract")
+def bench_extract(
+    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeat.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards to query with; default random ones.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+) -> None:
+    """Membership features through Ray against the published way, a batched loop and the bare encoder."""
+    from pipelines.bench import extract, save
+
+    result = extract.run(case or (), data=data, threads=threads)
+    output.print(extract.table(result))
+    if json is not None:
+        save(result, json)
+
+
 @app.command()
 def quickstart(
     overrides: Overrides = None,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
+
+# what a user can mend: no space, over a quota, a folder that cannot be written
+_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class UserError(ValueError):
@@ -19,7 +23,15 @@ def fault_of_user(error: BaseException) -> str | None:
     for inner in _chain(error, set()):
         if type(inner) in (UserError, ConfigError, NumericError, ShapeError):
             return " ".join(str(inner).split())
+        if isinstance(inner, OSError) and inner.errno in _OF_STORAGE:
+            return storage_fault(inner)
     return None
+
+
+def storage_fault(error: OSError) -> str:
+    """One line for a disk or folder that refuses; what was committed is kept, so that the same command goes on."""
+    what = " ".join(str(error.strerror or error).split())
+    return f"{error.filename or 'storage'}: {what}; what was committed is kept: mend it and run the same command again"
 
 
 def _chain(error: BaseException, seen: set[int]) -> Iterator[BaseException]:

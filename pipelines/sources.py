@@ -275,12 +275,23 @@ def _shard_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
                     yield Problem(key, "the key stands twice in the shard")
                     continue
                 seen.add(key)
-                yield _grouped(key, parts)
+                yield _misnamed(key) or _grouped(key, parts)
     except TarError as error:
         lost = 0 if samples and not error.lost else max(1, round(error.lost * samples / max(1, read)))
         yield Problem("", f"{error}; about {lost} samples lost" if lost else str(error), lost)
     except OSError as error:
         yield Problem("", f"unreadable: {error}")
+
+
+def _misnamed(key: str) -> Problem | None:
+    """What is wrong with a name; no name is ever used as a path."""
+    if ".." in key.split("/"):
+        return Problem(key.encode("utf-8", "backslashreplace").decode(), "its name leads out of its folder")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return Problem(key.encode("utf-8", "backslashreplace").decode(), "its name is not UTF-8")
+    return None
 
 
 def _fields(stream: Any) -> Iterator[tuple[str, str, bytes]]:
