@@ -44,8 +44,8 @@ class LabelOnlyCase:
 
 
 LABEL_ONLY_CASES = {
-    "small": LabelOnlyCase("resnet8", 16, 5, 256),
-    "resnet18": LabelOnlyCase("resnet18", 4, 3, 128),
+    "small": LabelOnlyCase("resnet8", 64, 3, 128),
+    "resnet18": LabelOnlyCase("resnet18", 4, 4, 64),
 }
 
 

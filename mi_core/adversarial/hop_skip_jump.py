@@ -58,7 +58,9 @@ class _Search:
     def other(self, rows: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         """Whether points (R, E, C, H, W) of R images are of another class: (R, E) bool."""
         each = points.shape[1]
-        called = torch.cat([self.predict(block) for block in points.flatten(0, 1).split(self.batch)])
+        whole = points.flatten(0, 1)
+        even = math.ceil(len(whole) / math.ceil(len(whole) / self.batch))  # a small rest would cost as much as a batch
+        called = torch.cat([self.predict(block) for block in whole.split(even)])
         self.spent[rows] += each
         found: torch.Tensor = called.unflatten(0, (-1, each)) != self.labels[rows, None]
         return found
@@ -69,7 +71,10 @@ class _Search:
 
     def drawn(self, rows: torch.Tensor, kind: Callable[..., torch.Tensor], *shape: int) -> torch.Tensor:
         """Random numbers (R, ...) of R images, from each one's own generator."""
-        return torch.stack([kind(*shape, generator=self.generators[row], device=rows.device) for row in rows.tolist()])
+        found = torch.empty(len(rows), *shape, device=rows.device)
+        for row, place in zip(rows.tolist(), found, strict=True):
+            kind(*shape, generator=self.generators[row], out=place)
+        return found
 
     def right(self) -> torch.Tensor:
         """The rows that are classified correctly."""
@@ -112,21 +117,23 @@ class _Search:
 
     def normal(self, rows: torch.Tensor, evaluations: int, radius: torch.Tensor) -> torch.Tensor:
         """Unit vectors (R, C, H, W) towards the other class at the boundary, estimated from points around."""
+        channels, height, width = self.given.shape[1:]
         groups = []
-        each = max(1, 8 * self.batch // evaluations)  # images whose directions are in memory at once
+        each = max(1, self.batch // evaluations)  # images whose points are in memory at once
         for some, reach in zip(rows.split(each), radius.split(each), strict=True):
-            directions = self.drawn(some, torch.randn, evaluations, *self.given.shape[1:])
-            directions /= directions.flatten(2).norm(dim=2)[:, :, None, None, None]
-            centre, wide = self.found[some][:, None], reach[:, None, None, None, None]
-            points = torch.addcmul(centre, wide, directions).clamp_(0, 1)
-            signs = self.other(some, points).float() * 2 - 1
+            centre = self.found[some].permute(0, 2, 3, 1).flatten(1)[:, None]  # pixel by pixel, as encoders read them
+            directions = self.drawn(some, torch.randn, evaluations, centre.shape[2])
+            lengths = torch.linalg.vector_norm(directions, dim=2, keepdim=True)
+            points = torch.addcmul(centre, reach[:, None, None] / lengths, directions).clamp_(0, 1)
+            images = points.view(-1, evaluations, height, width, channels).permute(0, 1, 4, 2, 3)
+            signs = self.other(some, images).float() * 2 - 1
             mean = signs.mean(dim=1, keepdim=True)
-            weights = torch.where(mean.abs() == 1, signs, signs - mean)
-            directions = points.sub_(centre).div_(wide)  # what clamping left of them
-            groups.append(torch.einsum("re,rechw->rchw", weights, directions))
+            weights = torch.where(mean.abs() == 1, signs, signs - mean)[:, None]
+            # the weighted sum of what clamping left of the directions, up to a factor
+            groups.append((weights @ points - weights.sum(dim=2, keepdim=True) * centre)[:, 0])
         summed = torch.cat(groups)
-        unit: torch.Tensor = summed / summed.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None, None]
-        return unit
+        summed = (summed / torch.linalg.vector_norm(summed, dim=1, keepdim=True).clamp_min(1e-30)).contiguous()
+        return summed.view(-1, height, width, channels).permute(0, 3, 1, 2)
 
     def step(self, rows: torch.Tensor, towards: torch.Tensor, length: torch.Tensor) -> None:
         """Step from the boundary along a direction, halving the step until the class is another."""

@@ -100,7 +100,7 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
     for name, colour in (("accuracy", COLOURS[0]), ("majority", GREY)):
         values = np.array([row[name]["value"] for row in rows])
         low, high = np.array([row[name]["ci95"] for row in rows]).T
-        label = "attack" if name == "accuracy" else "guessing the most frequent value"
+        label = "attack" if name == "accuracy" else "most frequent value"
         style = {"fmt": "o" if name == "accuracy" else "|", "color": colour, "capsize": 2.5, "markersize": 5}
         panel.errorbar(values, places, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
     panel.set_yticks(places, [called(row) for row in rows], fontsize=7.5)

@@ -42,7 +42,7 @@ def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> Table:
     """The result for a terminal."""
     shown = Table(title="HopSkipJump, seven iterations", title_justify="left", box=box.SIMPLE_HEAD)
-    shown.add_column("case")
+    shown.add_column("case", no_wrap=True)
     shown.add_column("way", no_wrap=True)
     for name in ("s / image", "queries / image", "us / query", "distance", "ours is"):
         shown.add_column(name, justify="right", no_wrap=True)
