@@ -23,6 +23,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, Seconds
+from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
@@ -33,6 +34,7 @@ from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.layers import inherit_layers, layers_path
 from pipelines.methods import build
+from pipelines.ray_runtime import finished
 from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.shard_jobs import (
     ATTEMPTS,
@@ -44,6 +46,7 @@ from pipelines.shard_jobs import (
     share_features,
 )
 from pipelines.splits import Splits
+from pipelines.tasks import stopping_rule
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
@@ -108,17 +111,50 @@ def run(runs: Sequence[Run]) -> None:
     todo = _counted(todo, attempts)
     if len(todo) < len(first):
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
-    config, folder = runs[0]
-    if todo:
-        throughput = _stream(todo, config)
-        folder.append_manifest("extraction", asdict(throughput))
-        _compact(todo, config)
-        rate = throughput.images / throughput.wall
-        say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
-    for job in jobs:
-        share_features(first[job.identity], job)
+    for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
+        wave = [job for job in todo if (job.layer.stopping is not None) == stopped]
+        if wave:
+            _query(_with_rules(wave, runs) if stopped else wave, *runs[0])
+        for job in jobs:
+            share_features(first[job.identity], job)
     for config, folder in runs:
         _account(config, folder)
+
+
+def _query(jobs: list[ShardJob], config: RunConfig, folder: RunFolder) -> None:
+    throughput = _stream(jobs, config)
+    folder.append_manifest("extraction", asdict(throughput))
+    _compact(jobs, config)
+    rate = throughput.images / throughput.wall
+    say("extract", f"{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+
+
+def _with_rules(jobs: Sequence[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
+    """The jobs with their stopping rules, fitted as Ray tasks and written where there is none yet.
+
+    Raises:
+        UserError: an attack cannot be fitted on its reference.
+    """
+    import ray
+
+    configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
+    first = {job.rule_path: job for job in jobs if not storage.exists(job.rule_path)}
+    remote = ray.remote(num_cpus=1)(_fit_rule)
+    pending = [remote.remote(configs[job.folder], job) for job in first.values()]
+    for fault in filter(None, finished(pending, "rules", "when to stop asking")):
+        raise UserError(fault)
+    rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in jobs}}
+    return [replace(job, rule=rules[job.rule_path]) for job in jobs]
+
+
+def _fit_rule(config: RunConfig, job: ShardJob) -> str:
+    """Fit and write a rule; returns what is wrong with what the user gave, or nothing."""
+    assert job.layer.stopping is not None
+    try:
+        storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        return str(error)
+    return ""
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:
@@ -248,7 +284,10 @@ class _EncodeChunks:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, status, columns[_named(job, epoch)]))
         seconds["commit"] = time.perf_counter() - started
         storage.remove(job.attempt(chunk, 1))  # one attempt is what it takes; those that stay were lost
-        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": job.queries_of(len(good))} | seconds
+        made = job.queries_of(len(good))
+        if job.rule is not None and good:
+            made = sum(int(found[:, 0].sum()) for of_epoch in columns.values() for found in of_epoch.values())
+        return {"rows": len(keys), "rejected": len(keys) - len(good), "queries": made} | seconds
 
     def _extractor(self, job: ShardJob) -> Extractor:
         name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
@@ -258,7 +297,7 @@ class _EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {_named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
-                layer.plan(),
+                job.plan,
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
                 None if layer.crafter is None else self._last(job.folder, layer.crafter),

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from mi_core.extraction import QueryPlan
 from mi_core.features import consumes
+from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.captions import made_caption
 from pipelines.errors import UserError
-from pipelines.layers import Demand, Layer, Recipe, layers_of
+from pipelines.layers import SEQUENTIAL, Demand, Layer, Recipe, Stopping, layers_of
 from pipelines.readers import Compaction, Share
 from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits
@@ -51,15 +53,26 @@ class ShardJob:
     labels: Mapping[str, int] | None = None
     attempts: int = ATTEMPTS
     begun: Mapping[int, int] = field(default_factory=dict)
+    rule: StoppingRule | None = None
 
     @property
     def queries(self) -> int:
-        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints."""
+        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints, at most."""
         return sum(self.queries_of(self.size(chunk)) for chunk in range(self.chunks) if chunk not in self.skip)
 
     def queries_of(self, images: int) -> int:
-        """What some of its images ask of the encoder, over all checkpoints."""
+        """What some of its images ask of the encoder, over all checkpoints, at most."""
         return images * self.layer.queries_per_image
+
+    @property
+    def plan(self) -> QueryPlan:
+        """What is asked per image, and until when."""
+        return replace(self.layer.plan(), rule=self.rule)
+
+    @property
+    def rule_path(self) -> str:
+        """File of the rule that stops the asking: it is fitted once, before the first query."""
+        return f"{self.folder.path}/features/{self.layer.encoder}/rules/{self.layer.tag}.json"
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
@@ -139,6 +152,8 @@ def load_features(
     *,
     crafter: str | None = None,
     count: int | None = None,
+    stopping: Stopping | None = None,
+    without: Sequence[str] = (),
 ) -> Features:
     """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
 
@@ -146,6 +161,8 @@ def load_features(
         recipe: of the views, for needs that consume views.
         crafter: encoder that images were crafted on, for needs that consume such.
         count: samples of each role, by rank of a hash; None: all.
+        stopping: what decided when to stop asking for views, for the need that such a decision makes.
+        without: roles whose samples are left out.
 
     Raises:
         UserError: features are missing (extraction has not finished).
@@ -155,6 +172,8 @@ def load_features(
     if count is not None:
         chosen = set(splits.first(roles, count, folder.seed))
         wanted = [name for name in wanted if name in chosen]
+    left_out = set(splits.ids(without))
+    wanted = [name for name in wanted if name not in left_out]
     asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
@@ -166,6 +185,7 @@ def load_features(
             if need in job.layer.needs
             and (consumes(need) != "views" or job.layer.recipe == recipe)
             and (consumes(need) != "adversarial" or job.layer.crafter == crafter)
+            and (need != SEQUENTIAL or job.layer.stopping == stopping)
         ]
         if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
@@ -196,7 +216,8 @@ def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: b
     for layer in layers_of(demand, config, folder, plan=plan):
         first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
         for source, model, item in shards:
-            wanted = sorted(splits.keys(source, item.name, layer.roles))
+            left_out = set(splits.keys(source, item.name, layer.without))
+            wanted = sorted(set(splits.keys(source, item.name, layer.roles)) - left_out)
             if first is not None:
                 wanted = [key for key in wanted if f"{source}/{key}" in first]
             if wanted:
