@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
 from pipelines.attack_config import ANCHOR_ROLE
-from pipelines.layers import SEQUENTIAL, Demand, Recipe, Stopping
+from pipelines.layers import SEQUENTIAL, Demand, Recipe, Stopping, stopping_of
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -66,7 +66,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
             for role in roles:
                 wanted.setdefault((encoder, own, asked(need), role), _Asked()).add(need, outputs, count)
 
-    for position, attack in enumerate(config.attacks):
+    for attack in config.attacks:
         needs, outputs, shadows = attack.needs(), config.outputs_of(attack), config.shadows(attack)
         way = _Way(config.recipe(attack), config.crafter(attack))
         own = [] if shadows else config.whole_roles(config.reference_roles(attack))
@@ -75,7 +75,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
             known = config.fitted_on_target(attack)
             queried = {attack.target: known}
             for epoch, output in product(config.attacked_epochs(attack.target), outputs):
-                until = _Way(way.recipe, stopping=Stopping(position, output, epoch), without=known)
+                until = _Way(way.recipe, None, stopping_of(config, attack, output, epoch), known)
                 want(attack.target, (output,), (SEQUENTIAL,), config.audited, until, attack.count)
         queried |= dict.fromkeys(shadows, config.reference_roles(attack))
         control = config.control_of(attack)

@@ -24,6 +24,7 @@ from pipelines.methods import complete
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
+    from pipelines.attack_config import AttackConfig
     from pipelines.config import RunConfig
 
 _SHARED = ("base", "roles", "needs")  # of a recorded layer: what tells another run that it may be copied
@@ -86,6 +87,11 @@ class Stopping:
     position: int
     output: str
     epoch: int
+
+
+def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:
+    """What decides how many views an attack asks; None: it asks all. Equal attacks are the first of them."""
+    return Stopping(config.attacks.index(attack), output, epoch) if attack.method().sequential else None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mi_core.records import Features, LabelledFeatures
 from pipelines.artifacts import SeedFolder
 from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
 from pipelines.encoders import TrainedConfig
-from pipelines.layers import SEQUENTIAL, Stopping
+from pipelines.layers import SEQUENTIAL, Stopping, stopping_of
 from pipelines.shard_jobs import known_label, load_features
 from pipelines.splits import Splits
 from pipelines.training import members_of
@@ -34,16 +34,12 @@ class Task:
     output: str
     epoch: int
     control: str | None
+    stopping: Stopping | None = None  # decides how often the target is asked for an image; None: for all views
 
     @property
     def target_output(self) -> str:
         """What is attacked, in words."""
         return f"the {self.output} output of {self.attack.target}"
-
-    @property
-    def stopping(self) -> Stopping | None:
-        """What decides how often the target is asked for an image; None: it is asked for all views."""
-        return Stopping(self.position, self.output, self.epoch) if self.attack.method().sequential else None
 
     @property
     def name(self) -> str:
@@ -56,7 +52,8 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     for position, attack in enumerate(config.attacks):
         for epoch in config.attacked_epochs(attack.target):
             for output in config.outputs_of(attack):
-                yield Task(folder, position, attack, output, epoch, config.control_of(attack))
+                until = stopping_of(config, attack, output, epoch)
+                yield Task(folder, position, attack, output, epoch, config.control_of(attack), until)
 
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:

@@ -170,6 +170,16 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
     np.testing.assert_allclose([one[name] for name in sorted(one)], [two[name] for name in sorted(two)], atol=1e-5)
 
 
+def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
+    config = config_with(attacks=[SEQUENTIAL, SEQUENTIAL, {**SEQUENTIAL, "tolerance": 0.1}])
+    asking = [(demand.stopping.position, demand.stopping.epoch) for demand in config.demands() if demand.stopping]
+    assert sorted(asking) == [(0, 1), (0, 3), (2, 1), (2, 3)]
+    plain = [demand for demand in config.demands() if demand.encoder == "target" and demand.stopping is None]
+    assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
+        "embedding"
+    }  # for utility
+
+
 def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path) -> None:
     attacks = [SEQUENTIAL]
     needed = 2 * (VIEWS * 120 + 240)  # of two checkpoints: every view of the audited images, and all images themselves
