@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from mi_core.adversarial.hop_skip_jump import hop_skip_jump
 from mi_core.adversarial.pgd import targeted_pgd
@@ -27,6 +28,7 @@ from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
+from mi_core.features.sequential import FIRST, StoppingRule, log_similarity
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class QueryPlan:
         outputs: which embeddings, of ``backbone`` and ``projection``.
         views: augmented views V per image, spent only when a need consumes views.
         batch_views: queries sent to the encoder in one call, at most (memory).
+        precision: of the encoder's forward pass, ``float32`` or ``bfloat16``.
+        rule: when to stop asking for the views of an image; for the need ``sequential``.
     """
 
     needs: tuple[str, ...]
@@ -45,6 +49,7 @@ class QueryPlan:
     views: int = 10
     batch_views: int = 640
     precision: str = "float32"
+    rule: StoppingRule | None = None
 
     def __post_init__(self) -> None:
         check_range("views", self.views, 1)
@@ -71,13 +76,15 @@ class QueryPlan:
 
     @property
     def queries_per_image(self) -> int:
-        """Queries spent on one image, at most: the search for a boundary may end with fewer."""
+        """Queries spent on one image, at most: the search for a boundary, or a rule, may end with fewer."""
         return queries_per_image(self.needs, self.views)
 
     @property
     def at_once_per_image(self) -> int:
-        """Queries of one image that are in memory together: a search for a boundary asks them one after the other."""
-        return queries_per_image((need for need in self.needs if consumes(need) != "boundary"), self.views) or 1
+        """Queries of one image that are in memory together: some are asked one after the other."""
+        together = (need for need in self.needs if consumes(need) not in ("boundary", "sequential"))
+        first = FIRST if any(consumes(need) == "sequential" for need in self.needs) else 0
+        return queries_per_image(together, self.views) + first or 1
 
     @property
     def images_at_once(self) -> int:
@@ -172,7 +179,12 @@ class Extractor:
 
     def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
         started = time.perf_counter()
-        special = {"parts": self._parts, "boundary": self._boundary, "adversarial": self._adversarial}
+        special = {
+            "parts": self._parts,
+            "boundary": self._boundary,
+            "adversarial": self._adversarial,
+            "sequential": self._sequential,
+        }
         own = {kind: special[kind.partition(":")[0]] for kind in self.plan.sets if kind.partition(":")[0] in special}
         queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
         self.seconds.augment += time.perf_counter() - started
@@ -237,6 +249,44 @@ class Extractor:
             batch=self.plan.batch_views,
         )
         return found.distance
+
+    def _sequential(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Views asked, and the statistic of these, (B, 2) float64; each call holds one view of what is undecided."""
+        rule, outputs = self.plan.rule, self.plan.outputs
+        if rule is None or rule.views != self.plan.views or len(outputs) != 1:
+            raise ConfigError(
+                f"sequential queries take one output and a rule of as many views, not {len(outputs)} and "
+                f"{'no rule' if rule is None else rule.views} for {self.plan.views} views"
+            )
+        low, high = (torch.tensor(bounds, dtype=torch.float64, device=self.device) for bounds in (rule.low, rule.high))
+        total = torch.zeros(len(batch.images), dtype=torch.float64, device=self.device)
+        asked = torch.full_like(total, rule.views)
+        rows = torch.arange(len(batch.images), device=self.device)
+        seen: torch.Tensor | None = None  # (undecided, views asked, D), of length 1
+        for views in range(FIRST, rule.views + 1):
+            drawn = make_views(
+                batch.images[rows],
+                batch.streams[rows],
+                self.augmentation,
+                views=FIRST if seen is None else 1,
+                first=0 if seen is None else views - 1,
+                size=self._size(),
+            )
+            ids = [batch.ids[row] for row in rows.tolist()]
+            new = F.normalize(self._embed(name, encoder, drawn, ids)[outputs[0]], dim=2)
+            before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)
+            cosines = (before * last).sum(dim=2).clamp(-1, 1)
+            seen = torch.cat([before, last], dim=1)
+            total[rows] += log_similarity(cosines).sum(dim=1)
+            if views == rule.views:
+                break
+            statistic = total[rows] / (views * (views - 1) / 2)
+            undecided = (statistic > low[views - FIRST]) & (statistic < high[views - FIRST])
+            asked[rows[~undecided]] = views
+            rows, seen = rows[undecided], seen[undecided]
+            if not len(rows):
+                break
+        return torch.stack([asked, total / (asked * (asked - 1) / 2)], dim=1)
 
     def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
         """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""

@@ -45,7 +45,7 @@ class LabelOnlyCase:
 
 LABEL_ONLY_CASES = {
     "small": LabelOnlyCase("resnet8", 64, 3, 128),
-    "resnet18": LabelOnlyCase("resnet18", 4, 4, 64),
+    "resnet18": LabelOnlyCase("resnet18", 8, 2, 64),
 }
 
 

@@ -17,50 +17,24 @@ import pyarrow as pa
 import torch
 
 from mi_core.attacks.base import Attack, NotApplicable
-from mi_core.attacks.lira import shadow_row
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.features import of_first_views
 from mi_core.metrics.membership import evaluate
-from mi_core.records import Features, LabelledFeatures
+from mi_core.records import Features
 from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
-from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
 from pipelines.attribute_inference import inferences, planes, run_inference, run_plane
 from pipelines.console import say
-from pipelines.encoders import TrainedConfig
 from pipelines.errors import UserError
+from pipelines.layers import SEQUENTIAL
 from pipelines.loading import load_images
 from pipelines.ray_runtime import finished
-from pipelines.shard_jobs import known_label, load_features
 from pipelines.splits import Splits
-from pipelines.training import members_of
+from pipelines.tasks import Task, evaluated_of, features_of, reference_of, tasks
 from pipelines.utility import measure, utility_path
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
-
-
-@dataclass(frozen=True)
-class Task:
-    """One attack on one output of one checkpoint of one seed."""
-
-    folder: SeedFolder
-    position: int
-    attack: AttackConfig
-    output: str
-    epoch: int
-    control: str | None
-
-    @property
-    def target_output(self) -> str:
-        """What is attacked, in words."""
-        return f"the {self.output} output of {self.attack.target}"
-
-    @property
-    def name(self) -> str:
-        """Folder name of the result."""
-        return f"{self.attack.attack}-{self.position}-{self.output}-{self.epoch:04d}"
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -125,14 +99,6 @@ class _Work:
         return self.path.rpartition("/")[2]
 
 
-def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
-    """All attack tasks of one seed."""
-    for position, attack in enumerate(config.attacks):
-        for epoch in config.attacked_epochs(attack.target):
-            for output in config.outputs_of(attack):
-                yield Task(folder, position, attack, output, epoch, config.control_of(attack))
-
-
 def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     common = config.model_dump(mode="json", include={"data", "encoders", "queries"}), folder.seed
     for task in tasks(config, folder):
@@ -168,8 +134,8 @@ def _attack(config: RunConfig, task: Task) -> None:
     attack = task.attack
     method = attack.method()(attack.parameters(), seed=task.folder.seed)
     splits = Splits.load(task.folder.path)
-    reference = _reference(config, task, splits, attack.target)
-    evaluated = _evaluated(config, task, splits)
+    reference = reference_of(config, task, splits, attack.target)
+    evaluated = evaluated_of(config, task, splits)
     place = task.folder.attack(task.name)
     queries = method.queries_per_sample(attack.views or config.queries.views)
     result: dict[str, Any] = {
@@ -184,9 +150,11 @@ def _attack(config: RunConfig, task: Task) -> None:
         "queries": {
             "per_sample": queries,
             "attack_training": queries * len(reference.features) + _anchors(reference.features),
-            "evaluation": queries * len(evaluated) + (_anchors(evaluated) if config.shadows(attack) else 0),
+            "evaluation": _spent(evaluated, queries) + (_anchors(evaluated) if config.shadows(attack) else 0),
         },
     }
+    if task.stopping is not None:
+        result["queries"]["mean_per_sample"] = result["queries"]["evaluation"] / len(evaluated)
     try:
         fitting = time.perf_counter()
         method.fit(reference)
@@ -216,80 +184,14 @@ def _attack(config: RunConfig, task: Task) -> None:
     storage.write_json(f"{place}/result.json", result)
 
 
+def _spent(evaluated: Features, queries: int) -> int:
+    """What was asked for the samples: where a rule decided, what it decided, else so many ``queries`` for each."""
+    decided = evaluated.values.get(SEQUENTIAL)
+    return queries * len(evaluated) if decided is None else int(decided[:, 0].sum())
+
+
 def _anchors(features: Features) -> int:
     return 0 if features.anchors is None else len(features.anchors)
-
-
-def _features(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
-    """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
-    attack, recipe = task.attack, config.recipe(task.attack)
-    epoch = config.epoch_beside(encoder, task.epoch)
-    found = load_features(
-        config,
-        task.folder,
-        encoder,
-        epoch,
-        task.output,
-        attack.needs(),
-        roles,
-        recipe,
-        crafter=config.crafter(attack),
-        count=attack.count,
-    )
-    drawn, used = config.queries.views, attack.views or config.queries.views
-    values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
-    anchors = None
-    if attack.method().anchored:
-        given = load_features(config, task.folder, encoder, epoch, task.output, ["embedding"], [ANCHOR_ROLE])
-        anchors = given.values["embedding"]
-    labels = None
-    if attack.method().labelled:
-        known = splits.labels()
-        labels = np.array([known_label(name, known[name]) for name in found.ids], dtype=np.int64)
-    return Features(found.ids, values, anchors, labels)
-
-
-def _reference(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
-    """What the attack is fitted on, seen through its shadows or, without any, through ``target``."""
-    attack = task.attack
-    roles, shadows = config.reference_roles(attack), config.shadows(attack)
-    if attack.reference not in config.encoders and shadows:
-        return _halves(config, task, splits, shadows)
-    features = _features(config, task, splits, shadows[0] if shadows else target, roles)
-    member = _is_member(splits, features, roles)
-    if attack.reference_count is not None:
-        chosen = set(splits.first(roles, attack.reference_count, task.folder.seed))
-        rows = np.array([name in chosen for name in features.ids])
-        features, member = features.take(rows), member[rows]
-    return LabelledFeatures(features, member)
-
-
-def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
-    """The audited samples as each of several shadows sees them, with those it was trained on as members."""
-    seen, members = [], []
-    for name in shadows:
-        features = _features(config, task, splits, name, config.audited)
-        encoder = cast(TrainedConfig, config.encoders[name])
-        trained = set(members_of(splits, encoder, task.folder.seed).ids(encoder.train_on))
-        seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
-        members.append(np.array([one in trained for one in features.ids]))
-    ids = np.concatenate([features.ids for features in seen])
-    values = {need: np.concatenate([features.values[need] for features in seen]) for need in seen[0].values}
-    return LabelledFeatures(Features(ids, values), np.concatenate(members))
-
-
-def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
-    members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
-    return np.array([name in members for name in features.ids])
-
-
-def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
-    """The samples an attack is judged on: those it was not fitted on, however few of these it used."""
-    target = _features(config, task, splits, task.attack.target, config.audited)
-    if config.shadows(task.attack):
-        return target
-    known = set(splits.ids(config.reference_roles(task.attack)))
-    return target.take(np.array([name not in known for name in target.ids]))
 
 
 def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
@@ -300,11 +202,11 @@ def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
 def _control_scores(config: RunConfig, task: Task, splits: Splits, method: Attack, evaluated: Features) -> np.ndarray:
     """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
     assert task.control is not None
-    features = _features(config, task, splits, task.control, config.audited)
+    features = features_of(config, task, splits, task.control, config.audited)
     row_of = {name: row for row, name in enumerate(features.ids)}
     if not config.shadows(task.attack):
         method = task.attack.method()(task.attack.parameters(), seed=task.folder.seed)
-        method.fit(_reference(config, task, splits, task.control))
+        method.fit(reference_of(config, task, splits, task.control))
     return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))
 
 

@@ -106,8 +106,9 @@ class EncodeChunks:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, found.status, columns))
         trial.end()
         good = found.status.count(OK)
+        queries = job.queries_of(good) if job.rule is None else found.asked()
         spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
-        return {"rows": len(keys), "rejected": len(keys) - good, "queries": job.queries_of(good)} | spent
+        return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
 
     def _pending(self, job: ShardJob, row: Mapping[str, Any]) -> Callable[[int], Decoded]:
         """From a sample's number to its pixels; those not decoded yet are decoded by threads, or when asked for."""
@@ -144,7 +145,7 @@ class EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
-                layer.plan(),
+                job.plan,
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
                 None if layer.crafter is None else self._last(job.folder, layer.crafter),
@@ -205,6 +206,10 @@ class _Found:
         self.status += [one if isinstance(one, str) else OK for one in decoded]
         if answers:
             self.parts.append(answers)
+
+    def asked(self) -> int:
+        """Queries that a rule let be asked: the first number of every row."""
+        return sum(int(found[:, 0].sum()) for part in self.parts for one in part.values() for found in one.values())
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
         """Features of the samples that have them, by column."""

@@ -186,6 +186,10 @@ class RunConfig(BaseModel):
         pairs = [(role, role.removesuffix("-member") + "-nonmember") for role in trained]
         return tuple(role for pair in pairs for role in pair) or SHADOW_ROLES
 
+    def fitted_on_target(self, attack: AttackConfig) -> tuple[str, ...]:
+        """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
+        return () if self.shadows(attack) else self.reference_roles(attack)
+
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
         """Outputs of an encoder that an attack reads."""
         return attack.outputs or attack.method().outputs or self.queries.outputs

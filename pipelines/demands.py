@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
 from pipelines.attack_config import ANCHOR_ROLE
-from pipelines.layers import Demand, Recipe
+from pipelines.layers import SEQUENTIAL, Demand, Recipe, Stopping, stopping_of
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Way:
-    """How something is asked: with which views, and with images crafted on which encoder."""
+    """How something is asked: with which views, images crafted on which encoder, until when, and not of which roles."""
 
     recipe: Recipe | None = None
     crafter: str | None = None
+    stopping: Stopping | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass
@@ -55,8 +58,10 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
     ) -> None:
         for need in needs:
             own = _Way(
-                way.recipe if consumes(need) == "views" else None,
+                way.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
                 way.crafter if consumes(need) == "adversarial" else None,
+                way.stopping,
+                way.without,
             )
             for role in roles:
                 wanted.setdefault((encoder, own, asked(need), role), _Asked()).add(need, outputs, count)
@@ -66,6 +71,12 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
         way = _Way(config.recipe(attack), config.crafter(attack))
         own = [] if shadows else config.whole_roles(config.reference_roles(attack))
         queried: dict[str, Sequence[str]] = {attack.target: [*config.audited, *own]}
+        if attack.method().sequential:
+            known = config.fitted_on_target(attack)
+            queried = {attack.target: known}
+            for epoch, output in product(config.attacked_epochs(attack.target), outputs):
+                until = _Way(way.recipe, None, stopping_of(config, attack, output, epoch), known)
+                want(attack.target, (output,), (SEQUENTIAL,), config.audited, until, attack.count)
         queried |= dict.fromkeys(shadows, config.reference_roles(attack))
         control = config.control_of(attack)
         if control is not None:
@@ -94,9 +105,9 @@ def _joined(wanted: dict[tuple[str, _Way, str, str], _Asked]) -> Iterable[Demand
         by_role.setdefault(role, set()).update(found.needs)
     for (encoder, outputs, count), by_way in passes.items():
         plain = by_way.pop(_Way(), {})
-        first = next(iter(by_way), _Way())
+        first = next((way for way in by_way if way.stopping is None), _Way())
         of_first = by_way.setdefault(first, {})
         for role, needs in plain.items():
             of_first.setdefault(role, set()).update(needs)
         for way, by_role in by_way.items():
-            yield Demand(encoder, outputs, by_role, way.recipe, way.crafter, count)
+            yield Demand(encoder, outputs, by_role, way.recipe, way.crafter, count, way.stopping, way.without)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.features.sequential import StoppingRule
 from pipelines import ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
@@ -24,9 +26,11 @@ from pipelines.chunks import STEPS, EncodeChunks, decode_chunks
 from pipelines.console import bars, say
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
+from pipelines.ray_runtime import finished
 from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
+from pipelines.tasks import stopping_rule
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
@@ -82,6 +86,10 @@ class _Planned:
         for layer in self.layers:
             yield from jobs_of(layer, self.config, self.folder, mine)
 
+    def only(self, *, stopped: bool) -> _Planned:
+        """The layers that a rule stops, or those that none does."""
+        return replace(self, layers=[layer for layer in self.layers if bool(layer.stopping) == stopped])
+
     def chunks(self) -> int:
         """How many chunks are asked in all, about."""
         counts = Splits.load(self.folder.path).counts()
@@ -106,7 +114,23 @@ def run(runs: Sequence[Run]) -> None:
         for path, content in before.items():  # a plan that is not paid for is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
-    session, done, whole = uuid.uuid4().hex, 0, 0
+    session = uuid.uuid4().hex
+    for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
+        wave = [
+            replace(one, layers=[layer for layer in one.layers if bool(layer.stopping) == stopped]) for one in planned
+        ]
+        if any(one.layers for one in wave):
+            _query(runs, wave, parts, allowed, session)
+    for config, folder in runs:
+        _account(config, folder)
+
+
+def _query(
+    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], allowed: int, session: str
+) -> None:
+    """Query what is left of some layers, part by part."""
+    config, folder = runs[0]
+    done, whole = 0, 0
     for number, part in enumerate(parts, start=1):
         jobs = [job for one in planned for job in one.jobs(part)]
         first = _distinct(jobs)
@@ -115,7 +139,7 @@ def run(runs: Sequence[Run]) -> None:
         if number == len(parts) and done:
             say("extract", f"{done} of {whole} shards done before")
         if todo:
-            config, folder = runs[0]
+            todo = _with_rules(todo, runs)
             throughput = _stream(todo, config)
             folder.append_manifest("extraction", asdict(throughput))
             _compact(todo, config)
@@ -124,8 +148,36 @@ def run(runs: Sequence[Run]) -> None:
             say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
         for job in jobs:
             share_features(first[job.identity], job)
-    for config, folder in runs:
-        _account(config, folder)
+
+
+def _with_rules(jobs: list[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
+    """Jobs with their stopping rules, if any, fitted as Ray tasks and written where there is none yet.
+
+    Raises:
+        UserError: an attack cannot be fitted on its reference.
+    """
+    import ray
+
+    if all(job.layer.stopping is None for job in jobs):
+        return jobs
+    configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
+    first = {job.rule_path: job for job in jobs if not storage.exists(job.rule_path)}
+    remote = ray.remote(num_cpus=1)(_fit_rule)
+    pending = [remote.remote(configs[job.folder], job) for job in first.values()]
+    for fault in filter(None, finished(pending, "rules", "when to stop asking")):
+        raise UserError(fault)
+    rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in jobs}}
+    return [replace(job, rule=rules[job.rule_path]) for job in jobs]
+
+
+def _fit_rule(config: RunConfig, job: ShardJob) -> str:
+    """Fit and write a rule; returns what is wrong with what the user gave, or nothing."""
+    assert job.layer.stopping is not None
+    try:
+        storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        return str(error)
+    return ""
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:

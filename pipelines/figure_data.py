@@ -13,7 +13,6 @@ from mi_core.report import AttackScores, EmbeddingMap, FigureData, LossCurve, St
 from mi_core.streams import stream_keys
 from pipelines import storage
 from pipelines.artifacts import RunFolder
-from pipelines.attack import Task, tasks
 from pipelines.attack_config import AttackConfig
 from pipelines.attribute_inference import planes
 from pipelines.encoders import describe
@@ -21,6 +20,7 @@ from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.methods import build, told_apart
 from pipelines.splits import Splits
+from pipelines.tasks import Task, tasks
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig

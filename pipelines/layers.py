@@ -24,9 +24,11 @@ from pipelines.methods import complete
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
+    from pipelines.attack_config import AttackConfig
     from pipelines.config import RunConfig
 
 _SHARED = ("base", "roles", "needs")  # of a recorded layer: what tells another run that it may be copied
+SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
 VERSION = 1  # of the features: a change of their meaning makes a new base
 
 
@@ -79,11 +81,26 @@ def crops_alone(scale: tuple[float, float]) -> Recipe:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """The attack that decides how many views of an image are asked: its position, the output and the checkpoint."""
+
+    position: int
+    output: str
+    epoch: int
+
+
+def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:
+    """What decides how many views an attack asks; None: it asks all. Equal attacks are the first of them."""
+    return Stopping(config.attacks.index(attack), output, epoch) if attack.method().sequential else None
+
+
+@dataclass(frozen=True)
 class Demand:
     """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role.
 
     ``recipe`` None: nothing that is needed consumes views. ``crafter``: the encoder that adversarial images are crafted
-    on. ``count``: only so many samples of each role, by rank of a hash.
+    on. ``count``: only so many samples of each role, by rank of a hash. ``stopping``: what decides when to stop asking
+    for views, of one checkpoint. ``without``: roles whose samples are left out.
     """
 
     encoder: str
@@ -92,6 +109,8 @@ class Demand:
     recipe: Recipe | None = None
     crafter: str | None = None
     count: int | None = None
+    stopping: Stopping | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,8 @@ class Layer:
     base: str
     crafter: str | None = None
     count: int | None = None
+    stopping: Stopping | None = None
+    without: tuple[str, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -121,7 +142,7 @@ class Layer:
 
     @property
     def queries_per_image(self) -> int:
-        """Queries of the encoder per image, over all checkpoints."""
+        """Queries of the encoder per image, over all checkpoints; at most, where a rule decides."""
         return self.plan().queries_per_image * len(self.epochs)
 
     def plan(self) -> QueryPlan:
@@ -136,26 +157,29 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
     own = Recipe(description["config"]["objective"], description["config"]["augmentation"])
     template = Layer(
         encoder=demand.encoder,
-        epochs=config.queried_epochs(demand.encoder),
+        epochs=config.queried_epochs(demand.encoder) if demand.stopping is None else (demand.stopping.epoch,),
         roles=(),
         needs=(),
         outputs=demand.outputs,
-        views=queries.views,
+        views=queries.views if demand.stopping is None else _views(config, demand.stopping),
         recipe=demand.recipe or own,
         batch_views=queries.batch_views,
         precision=queries.precision,
         base="",
         crafter=demand.crafter,
         count=demand.count,
+        stopping=demand.stopping,
+        without=demand.without,
     )
     crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).description["fingerprints"]]
     base = digest(
         VERSION,
-        asdict(replace(template, batch_views=0, epochs=())),  # neither changes what a file holds
+        _identity(template),
         description["fingerprints"],
         config.data.decoder().digest(),
         folder.seed,
         *crafted,
+        *([] if demand.stopping is None else _decided_by(config, folder, demand.stopping)),
     )
     recorded = recorded_layers(folder, demand.encoder)
     mine = [entry for entry in recorded if entry["base"] == base]
@@ -168,6 +192,25 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
             storage.write_json(layers_path(folder, demand.encoder), recorded + new)
         mine += new
     return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
+
+
+def _views(config: RunConfig, stopping: Stopping) -> int:
+    return config.attacks[stopping.position].views or config.queries.views
+
+
+def _identity(layer: Layer) -> dict[str, Any]:
+    """What tells layers apart, but for what stops them; batches change no file, and each checkpoint has its own."""
+    plain = asdict(replace(layer, batch_views=0, epochs=(), stopping=None))
+    unset = [name for name in ("stopping", "without") if not plain[name]]
+    return {name: value for name, value in plain.items() if name not in unset}
+
+
+def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
+    """What a stopping rule is a function of: an attack, and what it is fitted on."""
+    attack, splits = config.attacks[stopping.position], Splits.load(folder.path)
+    fitted = {name: describe(folder, name).description["fingerprints"] for name in config.shadows(attack)}
+    roles = {role: splits.role_digest(role) for role in config.reference_roles(attack)}
+    return [attack.model_dump(mode="json"), stopping.output, stopping.epoch, fitted, roles]
 
 
 def recorded_layers(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:

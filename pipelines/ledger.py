@@ -15,7 +15,8 @@ from pipelines.artifacts import SeedFolder
 from pipelines.attempts import ATTEMPTS, lost_queries
 from pipelines.encoders import LoadedConfig, describe
 from pipelines.errors import UserError
-from pipelines.layers import layers_of, recorded_layers
+from pipelines.layers import SEQUENTIAL, Demand, Stopping, layers_of, recorded_layers
+from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         return encoder, role, images, images * per_image
 
     for demand in config.demands():
+        if demand.stopping is not None:
+            yield from _decided(demand, demand.stopping, config, folder)
+            continue
         for layer in layers_of(demand, config, folder, plan=False):
             for role in layer.roles:
                 yield entry(demand.encoder, role, layer.queries_per_image, layer.count)
@@ -64,6 +68,15 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         lost = lost_queries(folder, name)
         if lost:
             yield name, LOST, 0, lost
+
+
+def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
+    """What a rule asked of an encoder, as the committed features have it."""
+    kept: dict[str, Any] = {"count": demand.count, "stopping": stopping, "without": demand.without}
+    for role in demand.needs:
+        needs = (config, folder, demand.encoder, stopping.epoch, stopping.output, [SEQUENTIAL])
+        found = load_features(*needs, [role], **kept)
+        yield demand.encoder, role, len(found), int(found.values[SEQUENTIAL][:, 0].sum())
 
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:

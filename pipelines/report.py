@@ -25,7 +25,7 @@ from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import storage
 from pipelines.adopt import consistency_in_words
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack import Task, blind_path, tasks
+from pipelines.attack import blind_path
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.attribute_inference import inferred
 from pipelines.console import say
@@ -37,6 +37,7 @@ from pipelines.results import results_table, summary, sweeps
 from pipelines.shard_jobs import rejected_samples
 from pipelines.sources import NOISE
 from pipelines.splits import Splits
+from pipelines.tasks import Task, tasks
 from pipelines.utility import utility_path
 
 if TYPE_CHECKING:

@@ -76,7 +76,8 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     flat = _row(row, "", "")
-    kept = (*_WORDS, "seeds", "n_member", "n_nonmember", "queries_per_sample", "queries_attack_training")
+    spent = [f"queries_{name}" for name in ("per_sample", "mean_per_sample", "attack_training")]
+    kept = (*_WORDS, "seeds", "n_member", "n_nonmember", *spent)
     short = {name: flat[name] for name in kept if flat.get(name) is not None}
     if "knowledge" in row:
         short["knowledge"] = row["knowledge"]

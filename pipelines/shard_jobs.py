@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from mi_core.extraction import QueryPlan
 from mi_core.features import consumes
+from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
@@ -24,7 +26,7 @@ from pipelines.artifacts import SeedFolder, digest
 from pipelines.attempts import ATTEMPTS, QUERYING, Begun, markers_folder
 from pipelines.captions import made_caption
 from pipelines.errors import UserError
-from pipelines.layers import Demand, Layer, Recipe, layers_of
+from pipelines.layers import SEQUENTIAL, Demand, Layer, Recipe, Stopping, layers_of
 from pipelines.readers import Compaction, Share
 from pipelines.sources import Item, SourceConfig
 from pipelines.splits import Splits
@@ -54,10 +56,11 @@ class ShardJob:
     attempts: int = ATTEMPTS
     begun: Mapping[int, Begun] = field(default_factory=dict)
     session: str = ""
+    rule: StoppingRule | None = None
 
     @property
     def queries(self) -> int:
-        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints."""
+        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints, at most."""
         return self.queries_of(self.images)
 
     @property
@@ -66,8 +69,18 @@ class ShardJob:
         return sum(self.size(chunk) for chunk in range(self.chunks) if chunk not in self.skip)
 
     def queries_of(self, images: int) -> int:
-        """What some of its images ask of the encoder, over all checkpoints."""
+        """What some of its images ask of the encoder, over all checkpoints, at most."""
         return images * self.layer.queries_per_image
+
+    @property
+    def plan(self) -> QueryPlan:
+        """What is asked per image, and until when."""
+        return replace(self.layer.plan(), rule=self.rule)
+
+    @property
+    def rule_path(self) -> str:
+        """File of the rule that stops the asking: it is fitted once, before the first query."""
+        return f"{self.folder.path}/features/{self.layer.encoder}/rules/{self.layer.tag}.json"
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
@@ -153,6 +166,8 @@ def load_features(
     *,
     crafter: str | None = None,
     count: int | None = None,
+    stopping: Stopping | None = None,
+    without: Sequence[str] = (),
 ) -> Features:
     """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
 
@@ -160,6 +175,8 @@ def load_features(
         recipe: of the views, for needs that consume views.
         crafter: encoder that images were crafted on, for needs that consume such.
         count: samples of each role, by rank of a hash; None: all.
+        stopping: what decided when to stop asking for views, for the need that such a decision makes.
+        without: roles whose samples are left out.
 
     Raises:
         UserError: features are missing (extraction has not finished).
@@ -169,6 +186,8 @@ def load_features(
     if count is not None:
         chosen = set(splits.first(roles, count, folder.seed))
         wanted = [name for name in wanted if name in chosen]
+    left_out = set(splits.ids(without))
+    wanted = [name for name in wanted if name not in left_out]
     asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
@@ -180,6 +199,7 @@ def load_features(
             if need in job.layer.needs
             and (consumes(need) != "views" or job.layer.recipe == recipe)
             and (consumes(need) != "adversarial" or job.layer.crafter == crafter)
+            and (need != SEQUENTIAL or job.layer.stopping == stopping)
         ]
         if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
@@ -220,6 +240,8 @@ def jobs_of(layer: Layer, config: RunConfig, folder: SeedFolder, places: Iterabl
     first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
     for source, model, item in places:
         classes = splits.classes(source, item.name, layer.roles)
+        for key in splits.keys(source, item.name, layer.without) if layer.without else ():
+            classes.pop(key, None)
         if first is not None:
             classes = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
         if not classes:

@@ -132,8 +132,10 @@ class _Search:
             # the weighted sum of what clamping left of the directions, up to a factor
             groups.append((weights @ points - weights.sum(dim=2, keepdim=True) * centre)[:, 0])
         summed = torch.cat(groups)
-        summed = (summed / torch.linalg.vector_norm(summed, dim=1, keepdim=True).clamp_min(1e-30)).contiguous()
-        return summed.view(-1, height, width, channels).permute(0, 3, 1, 2)
+        unit: torch.Tensor = (
+            summed / torch.linalg.vector_norm(summed, dim=1, keepdim=True).clamp_min(1e-30)
+        ).contiguous()
+        return unit.view(-1, height, width, channels).permute(0, 3, 1, 2)
 
     def step(self, rows: torch.Tensor, towards: torch.Tensor, length: torch.Tensor) -> None:
         """Step from the boundary along a direction, halving the step until the class is another."""

@@ -23,11 +23,13 @@ from mi_core.attacks.patch_similarity import PatchSimilarity
 from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN
 from mi_core.attacks.quantile_regression import QuantileRegression
 from mi_core.attacks.sd_mi import SDMI
+from mi_core.attacks.sequential import EncoderMISequential
 
 ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
     "encodermi-v": EncoderMIVector,
     "encodermi-s": EncoderMISet,
+    "encodermi-sequential": EncoderMISequential,
     "patch-similarity": PatchSimilarity,
     "lpla": LpLA,
     "feature-mi": FeatureMI,

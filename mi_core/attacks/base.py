@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite
 from mi_core.features import queries_per_image
+from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
 Scores = npt.NDArray[np.float64]
@@ -46,6 +47,8 @@ class Attack(ABC):
     """Whether it compares embeddings with those of anchors: further images, `Features.anchors`."""
     labelled: ClassVar[bool] = False
     """Whether it knows the true classes of the samples: `Features.labels`."""
+    sequential: ClassVar[bool] = False
+    """Whether its fit says when to stop asking for views (`stopping_rule`): it then also scores ``sequential``."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -108,6 +111,14 @@ class Attack(ABC):
     def statistic(self, features: Features) -> Scores | None:
         """(N,) the one number per sample that the attack reads, in its own unit; None where it reads several."""
         return None
+
+    def stopping_rule(self) -> StoppingRule:
+        """When to stop asking for the views of an image; known after the fit.
+
+        Raises:
+            ConfigError: the attack asks for all views, or is not fitted.
+        """
+        raise ConfigError(f"{self.name} asks for all views")
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """What the fit learned, as arrays by name.

@@ -30,6 +30,7 @@ def make_views(
     augmentation: Augmentation,
     *,
     views: int,
+    first: int = 0,
     epoch: int = 0,
     size: int | None = None,
 ) -> torch.Tensor:
@@ -40,6 +41,7 @@ def make_views(
         streams: (B,) int64, from `streams.stream_keys`.
         augmentation: the recipe.
         views: V.
+        first: number of the first view; V views from 0 on are those from 0 and those from any other number on.
         epoch: epoch of the stream; attacks query in epoch 0 of the purpose ``query``.
         size: height and width S of the views; default: those of the images.
 
@@ -53,7 +55,7 @@ def make_views(
     check_range("views", views, 1)
     (count, *_) = check_shape("images", images, "B C H W")
     check_shape("streams", streams, "B", B=count)
-    index = torch.arange(views, device=streams.device).repeat(count)
+    index = torch.arange(first, first + views, device=streams.device).repeat(count)
     drawn: torch.Tensor = augmentation(
         images.repeat_interleave(views, dim=0),
         streams.repeat_interleave(views),

@@ -2,9 +2,10 @@
 
 A *need* names a feature with its setting, ``"pairwise:cosine"`` or ``"norm:2"``; attacks state their needs, extraction
 computes them. `FEATURES` is the table; N samples, V views, D width. Each feature says what it asks an encoder for:
-``views`` (V augmented views), ``clean`` (the image itself), ``patches`` (a grid of patches), ``parts`` (a global view
-with its feature map, and crops of it), ``caption`` (the image and the text that goes with it), ``boundary`` (the images
-that a search for the decision boundary of a classifier asks for) or ``adversarial`` (images crafted on another one).
+``views`` (V augmented views), ``sequential`` (of these as many as it takes to decide), ``clean`` (the image itself),
+``patches`` (a grid of patches), ``parts`` (a global view with its feature map, and crops of it), ``caption`` (the image
+and the text that goes with it), ``boundary`` (the images that a search for the decision boundary of a classifier asks
+for) or ``adversarial`` (images crafted on another one).
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ def _adversarial(setting: str, views: int) -> int:
 FEATURES: dict[str, Feature] = {
     "pairwise": Feature("views", pairwise_similarity, _is_metric, lambda _, views: views),
     "view-embeddings": Feature("views", _as_it_is, _is_empty, lambda _, views: views),
+    "sequential": Feature("sequential", _as_it_is, _is_empty, lambda _, views: views),
     "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
     "embedding": Feature("clean", _as_it_is, _is_empty, _one),
     "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),

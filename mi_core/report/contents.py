@@ -230,6 +230,8 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
         row["queries"] = {name: sum(entry["queries"][name] for entry in entries) for name in names}
         if "per_sample" in first["queries"]:
             row["queries"]["per_sample"] = first["queries"]["per_sample"]
+        if "mean_per_sample" in first["queries"]:
+            row["queries"]["mean_per_sample"] = row["queries"]["evaluation"] / (row["n_member"] + row["n_nonmember"])
     if all("seconds" in entry for entry in entries):
         row["seconds"] = sum(entry["seconds"] for entry in entries)
     return row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, series_names, series_of
@@ -105,7 +105,8 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
 
 
 def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
-    """One figure per sweep, with utility where that changes too; and one against queries where those differ.
+    """One figure per sweep, with utility where that changes too; and one against queries where those differ: those
+    asked for an audited image, else those spent to fit.
 
     Args:
         report: the content of report.json.
@@ -120,9 +121,10 @@ def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
         if not series:
             continue
         drawings[file_name(f"sweep-{sweep['name']}")] = _sweep(sweep, series, lead)
-        spent = [{row.get("queries", {}).get("attack_training") for _, row in points} for points in series.values()]
-        if any(len(counts) > 1 for counts in spent):
-            drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(sweep, series)
+        for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
+            if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
+                drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(sweep, series, spent, x)
+                break
     return drawings
 
 
@@ -197,24 +199,44 @@ def _utility_series(points: Sequence[Row], lead: Row | None) -> dict[str, list[t
     return {name: rows for name, rows in found.items() if len({entry["value"] for _, entry in rows}) > 1}
 
 
-def _against_queries(sweep: Row, series: _Series) -> Drawing:
-    figure, (panel,) = blank(height=3.4)
+def _to_fit(row: Row) -> float | None:
+    """Queries spent to fit an attack, per seed."""
+    return row["queries"]["attack_training"] / len(row["seeds"]) if "queries" in row else None
+
+
+def _per_image(row: Row) -> float | None:
+    """Queries spent on an audited image, on average."""
+    return row["queries"]["evaluation"] / (row["n_member"] + row["n_nonmember"]) if "queries" in row else None
+
+
+def _against_queries(sweep: Row, series: _Series, spent: Callable[[Row], float | None], x: str) -> Drawing:
+    """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have it, against what was spent."""
+    everything = [row for points in series.values() for _, row in points]
+    shown: dict[str, Callable[[Row], Any]] = {
+        "attack accuracy": lambda row: row["accuracy"],
+        "AUC": lambda row: row["auc"],
+    }
+    if all("0.01" in row["tpr_at_fpr"] for row in everything):
+        shown["TPR at 1 % FPR"] = lambda row: row["tpr_at_fpr"]["0.01"]
+    figure, panels = blank(height=2.0 + 1.7 * len(shown), rows=len(shown))
     told = []
     for index, (key, name) in enumerate(_called(series).items()):
-        spent = sorted(
-            [
-                (row["queries"]["attack_training"] / len(row["seeds"]), row)
-                for _, row in series[key]
-                if "queries" in row
-            ],
-            key=lambda entry: entry[0],
-        )
-        band(panel, [(queries, row["accuracy"]) for queries, row in spent], name, index)
+        placed = [(queries, row) for _, row in series[key] if (queries := spent(row)) is not None]
+        placed.sort(key=lambda entry: entry[0])
+        for panel, read in zip(panels, shown.values(), strict=True):
+            band(panel, [(queries, read(row)) for queries, row in placed], name, index)
+        first, last = placed[0], placed[-1]
         told.append(
-            f"{name} from {rate(spent[0][1]['accuracy']['value'])} to {rate(spent[-1][1]['accuracy']['value'])}"
+            f"{name} from {rate(first[1]['accuracy']['value'])} at {first[0]:,.4g} "
+            f"to {rate(last[1]['accuracy']['value'])} at {last[0]:,.4g}"
         )
-    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    panel.set_xscale("log")
-    label_axes(panel, "queries spent to fit the attack", "attack accuracy")
-    alt = f"Attack accuracy against queries, fewest to most: {'; '.join(told)}."
+    for panel, y in zip(panels, shown, strict=True):
+        if y != "TPR at 1 % FPR":
+            panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+        label_axes(panel, x if panel is panels[-1] else "", y)
+        if panel is not panels[0]:
+            panel.get_legend().remove()
+    if spent is _to_fit:
+        panels[-1].set_xscale("log")
+    alt = f"Attack accuracy against {x}, fewest to most: {'; '.join(told)}."
     return Drawing(png(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)

@@ -63,6 +63,21 @@ def test_a_sweep_is_drawn_if_something_changed(swept: dict[str, Any]) -> None:
     assert f"encodermi-v from {rate(first)} to {rate(last)}" in alt
 
 
+def test_what_an_audited_image_cost_is_drawn_where_that_differs(swept: dict[str, Any]) -> None:
+    """In the sweep as made, what it took to fit differs; then what a rule asked of the audited images."""
+    assert "against queries spent to fit the attack" in sweep_figures(swept)["queries-attacks._.views"].alt
+    for number, point in enumerate(swept["sweeps"][0]["points"]):
+        for row in point["rows"]:
+            samples = row["n_member"] + row["n_nonmember"]
+            row["queries"] |= {"evaluation": samples * (3 + number), "mean_per_sample": 3.0 + number}
+    jsonschema.validate(swept, schema())
+    alt = sweep_figures(swept)["queries-attacks._.views"].alt
+    assert "against queries per audited image, mean" in alt
+    rows = [next(row for row in point["rows"] if row.get("primary")) for point in swept["sweeps"][0]["points"]]
+    first, last = (rate(row["accuracy"]["value"]) for row in (rows[0], rows[-1]))
+    assert f"encodermi-v from {first} at 3 to {last} at 5" in alt
+
+
 def test_the_page_and_the_terminal_show_the_points(swept: dict[str, Any]) -> None:
     from rich.console import Console
 

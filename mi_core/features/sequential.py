@@ -1,0 +1,92 @@
+"""How alike the views of an image are that were asked for until it was decided, and the rule that decides.
+
+N samples, V views at most. After k = 2, 3, ... views the statistic is the mean of -log(1 - cosine) over their pairs:
+the logarithm of the cosine distance spreads out the similarities near 1, where those of members lie, and one view that
+looks like no other weighs less than in a mean of cosines. A rule holds an interval per number of views; an image whose
+statistic lies inside is undecided and is asked for one more view, up to V.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mi_core.checks import ShapeError
+from mi_core.features.pairwise_similarity import pairs_within
+
+FIRST = 2  # views that make a pair
+_LEAST_DISTANCE = 1e-6  # of a cosine in float32
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """After k views an image with ``low[k - 2] < statistic < high[k - 2]`` is asked for another one.
+
+    Args:
+        low: V - 2 bounds, for k = 2 ... V - 1.
+        high: the upper ones.
+
+    Raises:
+        ShapeError: not as many bounds below as above.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high):
+            raise ShapeError(f"a stopping rule with {len(self.low)} bounds below and {len(self.high)} above")
+
+    @property
+    def views(self) -> int:
+        """V, the most views that an image is asked for."""
+        return len(self.low) + FIRST
+
+
+def log_similarity(cosines: torch.Tensor) -> torch.Tensor:
+    """-log(1 - cosine) in float64, of any shape; in [-0.69, 13.8].
+
+    Example:
+        >>> log_similarity(torch.tensor([0.0, 0.5])).tolist()
+        [-0.0, 0.6931471805599453]
+    """
+    return -(1 - cosines.double()).clamp(min=_LEAST_DISTANCE).log()
+
+
+def by_views(cosines: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """The statistic after 2, 3, ..., V views.
+
+    Args:
+        cosines: (N, V (V - 1) / 2), as `pairwise_similarity` orders them.
+
+    Returns:
+        (N, V - 1) float64.
+    """
+    views = round((1 + np.sqrt(1 + 8 * cosines.shape[1])) / 2)
+    logs = log_similarity(torch.tensor(cosines, dtype=torch.float32)).numpy()
+    means = [logs[:, pairs_within(views, first)].mean(axis=1) for first in range(FIRST, views + 1)]
+    return np.stack(means, axis=1)
+
+
+def stopped(statistics: npt.NDArray[np.float64], rule: StoppingRule) -> npt.NDArray[np.float64]:
+    """What a rule asks of images and sees of them, told from all their views.
+
+    Args:
+        statistics: (N, V - 1), from `by_views`.
+        rule: of V views.
+
+    Returns:
+        (N, 2): views asked, in 2 ... V, and the statistic of these.
+
+    Example:
+        >>> stopped(np.array([[3.0, 1.0], [0.5, 2.0]]), StoppingRule(low=(0.0,), high=(1.0,))).tolist()
+        [[2.0, 3.0], [3.0, 2.0]]
+    """
+    if statistics.shape[1] != rule.views - 1:
+        raise ShapeError(f"statistics of {statistics.shape[1] + 1} views, the stopping rule is of {rule.views}")
+    decided = (statistics[:, :-1] <= np.array(rule.low)) | (statistics[:, :-1] >= np.array(rule.high))
+    stage = np.pad(decided, ((0, 0), (0, 1)), constant_values=True).argmax(axis=1)
+    return np.stack([stage + FIRST, statistics[np.arange(len(statistics)), stage]], axis=1)
