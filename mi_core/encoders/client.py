@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -88,6 +89,7 @@ class Client:
             timeout=parameters.timeout_s,
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
         )
+        weakref.finalize(self, self._http.close)
 
     def embed(self, images: Sequence[bytes], *, cached: bool = True) -> Embeddings:
         """Embeddings of N PNG files, (N, D) by output.
