@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
 
 class UserError(ValueError):
@@ -17,7 +17,7 @@ def fault_of_user(error: BaseException) -> str | None:
     A worker's error arrives inside an error of Ray, as its ``cause``, ``__cause__`` or one of ``worker_failures``.
     """
     for inner in _chain(error, set()):
-        if type(inner) in (UserError, ConfigError, NumericError, ShapeError):
+        if type(inner) in (UserError, AnswerError, ConfigError, NumericError, ShapeError):
             return " ".join(str(inner).split())
     return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,17 +20,18 @@ import pyarrow as pa
 import torch
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
-from pipelines import ledger, storage
+from pipelines import adopt, endpoints, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.console import bars, say
 from pipelines.encoders import describe
+from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import inherit_layers, layers_path
 from pipelines.methods import build
@@ -84,7 +86,8 @@ def run(runs: Sequence[Run]) -> None:
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
-            any more, more samples than allowed were rejected, or the queries exceed the budget.
+            any more, more samples than allowed were rejected, the queries exceed the budget, or an encoder behind an
+            API answers otherwise than before, fails, or costs more than its cap.
     """
     plans = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
     jobs: list[ShardJob] = []
@@ -99,6 +102,8 @@ def run(runs: Sequence[Run]) -> None:
     for job in jobs:
         first[job.identity] = job.joined(first.get(job.identity))
     todo = [left for job in first.values() if (left := remaining(job)) is not None]
+    checked = adopt.to_check(runs, {(job.folder, job.layer.encoder) for job in todo})
+    adopt.record_checks(checked)
     try:
         attempts = ledger.attempts(runs, list(first.values()), todo)
     except UserError:
@@ -110,7 +115,9 @@ def run(runs: Sequence[Run]) -> None:
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
     config, folder = runs[0]
     if todo:
-        throughput = _stream(todo, config)
+        with endpoints.access(runs) as access:
+            adopt.check_unchanged(runs, checked, access)
+            throughput = _stream(todo, config, access)
         folder.append_manifest("extraction", asdict(throughput))
         _compact(todo, config)
         rate = throughput.images / throughput.wall
@@ -123,10 +130,11 @@ def run(runs: Sequence[Run]) -> None:
 
 def _plans(runs: Sequence[Run]) -> list[str]:
     return [
-        layers_path(folder.seed(seed), encoder)
+        path_of(folder.seed(seed), encoder)
         for config, folder in runs
         for seed in config.seeds
         for encoder in config.encoders
+        for path_of in (layers_path, ledger.checks_path)
     ]
 
 
@@ -136,7 +144,7 @@ def _counted(jobs: Sequence[ShardJob], attempts: int) -> list[ShardJob]:
     return [replace(job, attempts=attempts, begun=job.counted(before[job.folder, job.layer.encoder])) for job in jobs]
 
 
-def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
+def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Throughput:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
@@ -159,6 +167,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
         num_cpus=resources.reader_cpus,
     ).map_batches(
         _EncodeChunks,
+        fn_constructor_kwargs={"access": access},
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
@@ -196,7 +205,8 @@ def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
 class _EncodeChunks:
     """The actor: holds encoders, turns chunks of encoded images into committed feature files."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access | None) -> None:
+        self.access = access
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
@@ -209,14 +219,12 @@ class _EncodeChunks:
         receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
         receipt["error"] = row["error"]
         if not row["error"]:
+            job: ShardJob = pickle.loads(row["job"])
             try:
-                receipt |= self._encode(pickle.loads(row["job"]), row)
-            except (
-                ConfigError,
-                NumericError,
-                ShapeError,
-            ) as error:  # stop and name the sample
+                receipt |= self._encode(job, row)
+            except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop, name the sample
                 receipt["error"] = str(error)
+                _stop_attempt(job, row["chunk"])
         return pa.table({name: [value] for name, value in receipt.items()})
 
     def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +265,10 @@ class _EncodeChunks:
             layer = job.layer
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
-                {_named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
+                {
+                    _named(job, epoch): for_queries(trained.load(epoch, self.access), self.device)
+                    for epoch in layer.epochs
+                },
                 layer.plan(),
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,
@@ -284,6 +295,14 @@ def _begin_attempt(job: ShardJob, chunk: int) -> bool:
             storage.write_atomic(marker, str(job.queries_of(job.size(chunk))).encode())
             return True
     return False
+
+
+def _stop_attempt(job: ShardJob, chunk: int) -> None:
+    """Let an attempt that ended in an error that is told count as lost queries, not as a crash of its worker."""
+    marker = job.attempt(chunk, 1)
+    if storage.exists(marker):
+        storage.copy(marker, f"{marker}.stopped-{uuid.uuid4().hex[:8]}")
+        storage.remove(marker)
 
 
 def _decode(images: list[bytes], decoder: Decoder) -> tuple[list[str], list[np.ndarray]]:
