@@ -83,7 +83,7 @@ def run(runs: Sequence[Run]) -> None:
     jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
     ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
     remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
-    with endpoints.access(runs) as access:
+    with endpoints.access(runs if jobs else ()) as access:
         ray.get([remote.remote(job, access) for job in jobs])
     for job in jobs:
         found = describe(job.folder, job.name).description

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,8 @@ def access(runs: Sequence[Run]) -> Iterator[Access | None]:
     try:
         yield Access(folder, meters)
     finally:
-        ray.get(meters.settle.remote())
+        with suppress(ray.exceptions.RayError):  # a ledger that is not settled counts too much, never too little
+            ray.get(meters.settle.remote())
         ray.kill(meters)
 
 

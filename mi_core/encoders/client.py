@@ -96,7 +96,8 @@ class Client:
 
         Args:
             images: PNG files.
-            cached: take answers from the cache where it has them; otherwise all images are sent.
+            cached: take answers from the cache where it has them, and keep new ones there; otherwise all images are
+                sent and nothing is kept.
 
         Raises:
             ConfigError: a request was refused by the server or the meter, or failed as often as it may.
@@ -105,7 +106,8 @@ class Client:
         """
         keys = [hashlib.sha256(self.identity.encode() + image).digest() for image in images]
         outputs = self.parameters.outputs
-        found = self.cache.get(keys, outputs) if cached and self.cache is not None else {}
+        cache = self.cache if cached else None
+        found = {} if cache is None else cache.get(keys, outputs)
         known: list[Mapping[str, npt.NDArray[np.float32]] | None] = [found.get(key) for key in keys]
         missing = [row for row, answer in enumerate(known) if answer is None]
         stopped = threading.Event()
@@ -113,8 +115,8 @@ class Client:
         def ask(rows: Sequence[int]) -> None:
             try:
                 answers = self._answers([images[row] for row in rows], rows, stopped)
-                if self.cache is not None:
-                    self.cache.put({keys[row]: answer for row, answer in zip(rows, answers, strict=True)})
+                if cache is not None:
+                    cache.put({keys[row]: answer for row, answer in zip(rows, answers, strict=True)})
             except BaseException:
                 stopped.set()  # requests that wait give up; those in flight are kept when they come
                 raise

@@ -249,7 +249,10 @@ def test_what_is_cached_costs_nothing(server: FaultyServer) -> None:
     assert meter.spent.images == server.asked == 10
     np.testing.assert_array_equal(again["backbone"][:6], first["backbone"])
     assert max(server.images.values()) == 1
-    client.embed(png_bytes(images(6)), cached=False)
+    server.always = changed(lambda rows: [[1.0] * 8 for _ in rows])
+    other = client.embed(png_bytes(images(6)), cached=False)
+    assert (other["backbone"] == 1).all()
+    np.testing.assert_array_equal(client.embed(png_bytes(images(6)))["backbone"], first["backbone"])  # not kept
     client_of(server, meter, cache=kept, identity="other weights").embed(png_bytes(images(6)))
     assert meter.spent.images == server.asked == 22
 
