@@ -20,7 +20,7 @@ class JSONAdapter:
     """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.post` takes besides the address."""
+        """What `httpx.Client.build_request` takes besides the address."""
         named = {} if model is None else {"model": model}
         return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
 
@@ -38,7 +38,7 @@ class MultipartAdapter(JSONAdapter):
     """POST a form with one file ``images`` per image; answers as those of ``json``."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.post` takes besides the address."""
+        """What `httpx.Client.build_request` takes besides the address."""
         files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
         return {"files": files, "data": {} if model is None else {"model": model}}
 
@@ -47,7 +47,7 @@ class OpenAIAdapter:
     """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.post` takes besides the address."""
+        """What `httpx.Client.build_request` takes besides the address."""
         named = {} if model is None else {"model": model}
         urls = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in images]
         return {"json": {**named, "input": urls, "encoding_format": "float"}}

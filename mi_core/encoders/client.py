@@ -183,7 +183,8 @@ class Client:
         import httpx
 
         settings = self.parameters
-        request = self._adapter.request(images, settings.model)
+        request = self._http.build_request("POST", settings.url, **self._adapter.request(images, settings.model))
+        request.read()  # one piece, for all attempts
         problem = ""
         for attempt in range(settings.retries + 1):
             permit = self.reserve(len(images))
@@ -192,7 +193,7 @@ class Client:
             _pause(permit.wait, stopped)
             asked_for = 0.0
             try:
-                answer = self._http.post(settings.url, **request)
+                answer = self._http.send(request)
             except httpx.TimeoutException:
                 problem = f"no answer within timeout_s = {settings.timeout_s:g}"
             except httpx.TransportError as error:

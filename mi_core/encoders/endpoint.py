@@ -123,7 +123,7 @@ class Endpoint(Encoder):
 
     def forward(self, images: torch.Tensor, *, cached: bool = True) -> dict[str, torch.Tensor]:
         """Embeddings as answered, by output. Raises as `Client.embed`."""
-        found = self.client.embed(png_bytes(self._normalised(images)), cached=cached)
+        found = self.client.embed(png_bytes(self._resized(images)), cached=cached)
         return {output: torch.from_numpy(array).to(images.device) for output, array in found.items()}
 
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def png_bytes(images: torch.Tensor) -> list[bytes]:
         KeyError: another number of channels.
     """
     (count, channels, height, width) = check_shape("images", images, "N C H W")
-    rounded = (images.detach().float() * 255).round().clamp(0, 255).to(torch.uint8)
+    rounded = (images.detach().float() * 255).round_().clamp_(0, 255).to(torch.uint8)
     pixels = rounded.permute(0, 2, 3, 1).reshape(count, height, width * channels).cpu().numpy()
     rows = np.zeros((count, height, 1 + width * channels), dtype=np.uint8)  # each row starts with its filter: none
     rows[:, :, 1:] = pixels
