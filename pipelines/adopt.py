@@ -91,6 +91,8 @@ def run(runs: Sequence[Run]) -> None:
         say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
         if "answers" in found:
             say("pretrain", f"{job.name}: {answers_in_words(found['answers'])}")
+            if storage.is_uri(job.folder.path):
+                say("pretrain", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
             share(first[job.inputs].folder, job.folder, job.name)
@@ -231,6 +233,8 @@ def _adopt_endpoint(job: _Adoption, access: Access | None) -> dict[str, Any]:
     images = clean(torch.from_numpy(job.images(REPEATED).images))
     first, second = encoder(images), encoder(images)
     apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
+    if not apart.isfinite().all():
+        raise UserError(f"encoders.{job.name}.endpoint: an embedding is 0 and, asked again, is not; mend the API")
     noise = {"median": float(apart.median()), "largest": float(apart.max()), "n": len(apart)}
     data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
