@@ -57,8 +57,8 @@ class LpLA(Attack):
         norms = self.statistic(features)
         if self.parameters.p == 2 and (np.abs(norms - 1) <= _UNIT).all():
             raise NotApplicable(
-                f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: the embeddings were "
-                "normalised, and their length tells nothing; leave lpla out"
+                f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: the embeddings seem "
+                "to be normalised, and their length tells nothing; leave lpla out"
             )
         state: dict[str, npt.NDArray[Any]] = {"threshold": np.array(0.0)}
         for group, chosen in (("member", member), ("nonmember", ~member)):

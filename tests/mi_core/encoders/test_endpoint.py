@@ -27,6 +27,7 @@ from mi_core.streams import stream_keys
 from tests.endpoints import FaultyServer, changed, reset, serving, slow, status
 
 WEIGHTS = torch.randn(8, 3 * 6 * 6, generator=torch.Generator().manual_seed(0))
+SLOW = slow(1.0)
 PATHS = {"json": "/json", "multipart": "/multipart", "openai": "/v1/embeddings"}
 
 
@@ -107,15 +108,16 @@ def test_connections_are_kept_and_no_more_requests_fly_than_allowed(server: Faul
     assert len(server.connections) == 3
 
 
-@pytest.mark.parametrize("fault", [status(429), status(500), status(502), status(503), status(504), reset, slow(1.0)])
+@pytest.mark.parametrize("fault", [status(429), status(500), status(502), status(503), status(504), reset, SLOW])
 def test_what_passes_is_tried_again_and_charged_again(server: FaultyServer, fault: Any) -> None:
     server.faults = [fault, fault]
     meter = Meter(Limits(price_per_image=0.5))
-    client = client_of(server, meter, timeout_s=0.2)
+    client = client_of(server, meter, retries=50, timeout_s=0.2 if fault is SLOW else 60)
     found = client.embed(png_bytes(images()))
     torch.testing.assert_close(torch.from_numpy(found["backbone"]), linear((images() * 255).round() / 255)["backbone"])
-    assert meter.spent == Spent(3, 30, 15.0)
-    assert server.requests == 3
+    sent = server.requests
+    assert sent == 3 or (sent > 3 and fault is SLOW)  # on a busy machine any answer may be slow
+    assert meter.spent == Spent(sent, 10 * sent, 5.0 * sent)
 
 
 def test_a_server_that_stays_down_ends_in_one_line(server: FaultyServer) -> None:
