@@ -26,6 +26,22 @@ class NumericError(ValueError):
     """An array holds NaN or infinity; the message names the first samples concerned."""
 
 
+class AnswerError(ValueError):
+    """What an encoder behind an API answered to one of the images sent to it is no embedding.
+
+    Args:
+        message: the API and what is wrong.
+        row: position of the image among those that the encoder was given.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message, row)
+        self.message, self.row = message, row
+
+    def __str__(self) -> str:
+        return f"{self.message} (image {self.row} of those sent)"
+
+
 def check_shape(name: str, array: Any, expected: str, **sizes: int) -> tuple[int, ...]:
     """Check the shape of an array against letters, and return the shape.
 

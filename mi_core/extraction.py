@@ -20,7 +20,7 @@ from mi_core.adversarial.hop_skip_jump import hop_skip_jump
 from mi_core.adversarial.pgd import targeted_pgd
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.views import Augmentation, clean, make_views
-from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError, check_range
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features import asked, compute, consumes, parse_need, queries_per_image
@@ -156,7 +156,9 @@ class Extractor:
         Raises:
             NumericError: an embedding is not finite; the message names the samples.
             ShapeError: an encoder returns other than (B, D), or another D than before.
-            ConfigError: an encoder lacks the text tower, the feature map or the logits that a need asks for.
+            ConfigError: an encoder lacks the text tower, the feature map or the logits that a need asks for; or it
+                stands behind an API that refused.
+            AnswerError: an API answered something else than embeddings; the message names the sample.
         """
         size = self.plan.images_at_once
         parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
@@ -335,8 +337,12 @@ class Extractor:
         """Embeddings (B, D), or (B, V, D) of several images each, by output."""
         several = images.shape[1] if images.dim() == 5 else None
         inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
-        with self._autocast():
-            embeddings = encoder(inputs)
+        try:
+            with self._autocast():
+                embeddings = encoder(inputs)
+        except AnswerError as error:
+            sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
+            raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that `seconds.forward` holds the forward pass
         found = {}

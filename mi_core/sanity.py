@@ -23,18 +23,20 @@ def view_consistency(
     *,
     device: torch.device | str = "cpu",
     size: int | None = None,
+    output: str = "backbone",
 ) -> Estimate:
     """How often the nearest of N second views, by cosine, is that of the same image.
 
     A trained encoder is far above fresh weights; one with wrong weights or wrong preprocessing need not be.
 
     Args:
-        encoder: on ``device``; its backbone's embedding is used. None: the pixels themselves.
+        encoder: on ``device``. None: the pixels themselves.
         images: (N, C, H, W) uint8, at least 2.
         streams: (N,) int64, from `streams.stream_keys` with purpose ``probe``.
         augmentation: the recipe of the views.
         device: where the encoder is.
         size: side of the views; default: that of the encoder, else of the images.
+        output: the embedding that is compared.
 
     Returns:
         The rate with its Clopper-Pearson interval over N images.
@@ -51,8 +53,36 @@ def view_consistency(
     for pixels, own in zip(images.split(_BATCH), streams.split(_BATCH), strict=True):
         views = make_views(pixels.to(device), own.to(device), augmentation, views=2, size=side)
         flat = views.flatten(0, 1)
-        embedded = flat.flatten(1) if encoder is None else encoder(flat)["backbone"]
+        embedded = flat.flatten(1) if encoder is None else encoder(flat)[output]
         parts.append(F.normalize(embedded.float(), dim=1).unflatten(0, (-1, 2)))
     first, second = torch.cat(parts).unbind(1)  # (N, D) each
     right = (first @ second.T).argmax(dim=1) == torch.arange(count, device=first.device)
     return rate(int(right.sum()), count)
+
+
+def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """How far two answers to the same queries lie apart: (N,) of |a - b| / |a|, Euclidean.
+
+    Args:
+        first, second: (N, D).
+
+    Returns:
+        (N,) float32, 0 where both are the same, infinity where only the second differs from 0.
+
+    Raises:
+        ShapeError: they differ in shape.
+
+    Example:
+        >>> relative_differences(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]])).tolist()
+        [0.10000000149011612]
+    """
+    (count, width) = check_shape("first", first, "N D")
+    check_shape("second", second, "N D", N=count, D=width)
+    apart = (first.float() - second.float()).norm(dim=1)
+    return torch.where(apart == 0, torch.zeros_like(apart), apart / first.float().norm(dim=1))
+
+
+def unit_lengths(embeddings: torch.Tensor, tolerance: float = 1e-3) -> bool:
+    """Whether all of N embeddings (N, D) have length 1, within a tolerance: they were normalised, perhaps rounded."""
+    check_shape("embeddings", embeddings, "N D")
+    return bool(((embeddings.float().norm(dim=1) - 1).abs() <= tolerance).all())

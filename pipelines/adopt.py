@@ -1,25 +1,33 @@
-"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint, see whether they work at all."""
+"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint, see whether they work at all.
+
+Of one behind an API the folder holds a description and a few answers, by which it is known again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import safetensors.torch
 import torch
 
+from mi_core.augmentations.views import clean
 from mi_core.encoders.checkpoint import Encoder, weights_bytes
+from mi_core.encoders.endpoint import Endpoint
 from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
-from mi_core.sanity import view_consistency
+from mi_core.sanity import relative_differences, unit_lengths, view_consistency
 from mi_core.streams import sample_streams
-from pipelines import ledger, storage
-from pipelines.artifacts import RunFolder, SeedFolder, digest
+from pipelines import endpoints, ledger, storage
+from pipelines.artifacts import RunFolder, SeedFolder, digest, now
 from pipelines.console import say
 from pipelines.data_config import DataConfig
-from pipelines.encoders import LoadedConfig, describe, is_done, share, weights_path
+from pipelines.encoders import ANSWERS, EndpointConfig, LoadedConfig, describe, is_done, share, weights_path
+from pipelines.endpoints import Access
 from pipelines.errors import UserError
-from pipelines.loading import load_images
+from pipelines.loading import Loaded, load_images
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
@@ -27,12 +35,16 @@ if TYPE_CHECKING:
 
 VERSION = 1
 PROBED = 256  # images on which an encoder shows that it works
+REPEATED = 16  # images that an API is asked twice
+CHECKED = 4  # of them, those by whose answers it is known again
+NOISY = 1e-4  # relative difference of two answers above which it is not the same answer
+CHANGED = 0.01  # relative difference above which other weights answer; more where answers are noisier
 
 
 @dataclass(frozen=True)
 class _Adoption:
     name: str
-    config: LoadedConfig
+    config: LoadedConfig | EndpointConfig
     data: DataConfig
     folder: SeedFolder
     roles: tuple[str, ...]
@@ -42,6 +54,15 @@ class _Adoption:
     def probed(self) -> int:
         """Images on which the encoder shows that it works."""
         return min(PROBED, len(Splits.load(self.folder.path).ids(self.roles)))
+
+    @property
+    def queries(self) -> int:
+        """What that takes: two views of each image, of an API some images twice as well."""
+        return 2 * self.probed + (2 * min(REPEATED, self.probed) if isinstance(self.config, EndpointConfig) else 0)
+
+    def images(self, limit: int) -> Loaded:
+        """The first of the audited images."""
+        return load_images(self.data, Splits.load(self.folder.path), self.roles, limit=limit)
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -60,16 +81,22 @@ def run(runs: Sequence[Run]) -> None:
     for job in every:
         first.setdefault(job.inputs, job)
     jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
-    ledger.check_probes(runs, [(job.name, job.probed) for job in first.values()])
+    ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
     remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
-    ray.get([remote.remote(job) for job in jobs])
+    with endpoints.access(runs if jobs else ()) as access:
+        ray.get([remote.remote(job, access) for job in jobs])
     for job in jobs:
         found = describe(job.folder, job.name).description
         say("pretrain", f"{job.name} (seed {job.folder.seed}): {found['layout']}, {found['preprocessing_words']}")
         say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
+        if "answers" in found:
+            say("pretrain", f"{job.name}: {answers_in_words(found['answers'])}")
+            if storage.is_uri(job.folder.path):
+                say("pretrain", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
             share(first[job.inputs].folder, job.folder, job.name)
+        _renew(job)
     for config, folder in runs:
         for job in _adoptions(config, folder):
             config.check_outputs(job.name, tuple(describe(job.folder, job.name).description["outputs"]))
@@ -78,9 +105,16 @@ def run(runs: Sequence[Run]) -> None:
 def _adoptions(config: RunConfig, folder: RunFolder) -> Iterator[_Adoption]:
     for place in map(folder.seed, config.seeds):
         for name, encoder in config.encoders.items():
-            if isinstance(encoder, LoadedConfig):
-                inputs = digest(VERSION, place.seed, name, encoder.model_dump(), config.data.decoder().digest())
+            if isinstance(encoder, LoadedConfig | EndpointConfig):
+                inputs = digest(VERSION, place.seed, name, encoder.identity(), config.data.decoder().digest())
                 yield _Adoption(name, encoder, config.data, place, config.audited, inputs)
+
+
+def _renew(job: _Adoption) -> None:
+    """Write down the settings that may change after an adoption, such as the limits of an API."""
+    stored, current = describe(job.folder, job.name), job.config.model_dump(mode="json")
+    if stored.description["config"] != current:
+        storage.write_json(f"{stored.folder}/encoder.json", stored.description | {"config": current})
 
 
 def consistency_in_words(found: dict[str, Any]) -> str:
@@ -94,7 +128,7 @@ def consistency_in_words(found: dict[str, Any]) -> str:
 
 
 def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Load every encoder from elsewhere in this process; yields its name and what it is, in words.
+    """Load every encoder from elsewhere in this process; yields its name and what it is, in words. No API is asked.
 
     Raises:
         UserError, ConfigError: a file is missing, or weights do not fit.
@@ -104,6 +138,9 @@ def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
             found = _read(name, encoder, config.data, 0)[0]
             config.check_outputs(name, found.encoder.outputs)
             yield name, f"{found.layout}, {found.preprocessing.words()}, outputs {', '.join(found.encoder.outputs)}"
+        elif isinstance(encoder, EndpointConfig):
+            endpoints.api_key(name, encoder.parameters())
+            yield name, f"{_layout(encoder)}, not asked, outputs {', '.join(encoder.outputs)}"
 
 
 def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple[Adopted, bytes]:
@@ -124,44 +161,33 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
     return found, content or b""
 
 
-def _adopt(job: _Adoption) -> None:
-    """Read the weights, convert them, try them out, and write them down."""
-    config = job.config
-    found, data = _read(job.name, config, job.data, job.folder.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    place = job.folder.encoder(job.name)
-    code = config.load.partition(":")[0] in CODE
-    storage.write_atomic(weights_path(place, 0), data if code else weights_bytes(found.encoder))
+def _adopt(job: _Adoption, access: Access | None) -> None:
+    """Try an encoder out, and write down what it is."""
+    found = _adopt_weights(job, job.config) if isinstance(job.config, LoadedConfig) else _adopt_endpoint(job, access)
     storage.write_json(
-        f"{place}/encoder.json",
+        f"{job.folder.encoder(job.name)}/encoder.json",
         {
             "name": job.name,
             "inputs": job.inputs,
-            "config": config.model_dump(mode="json"),
+            "config": job.config.model_dump(mode="json"),
             "seed": job.folder.seed,
             "channels": job.data.channels,
             "image_size": job.data.image_size,
-            "layout": found.layout,
-            "outputs": found.encoder.outputs,
-            "preprocessing": asdict(found.preprocessing),
-            "preprocessing_words": found.preprocessing.words(),
-            "consistency": _consistency(job, found.encoder.to(device), device),
-            "fingerprints": {0: found.fingerprint},
+            "adopted": now(),
+            **found,
             "losses": [],
         },
     )
 
 
-def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict[str, Any]:
-    """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
-    config = job.config
-    splits = Splits.load(job.folder.path)
-    loaded = load_images(job.data, splits, job.roles, limit=PROBED)
-    streams = sample_streams(job.folder.seed, "probe", loaded.names())
-    images, views = torch.from_numpy(loaded.images), config.views()
-    own = view_consistency(encoder, images, streams, views, device=device)
-    reference, name = None, "raw pixels"
-    if config.load.partition(":")[0] not in CODE:
+def _adopt_weights(job: _Adoption, config: LoadedConfig) -> dict[str, Any]:
+    """Read the weights, convert them and try them out."""
+    found, data = _read(job.name, config, job.data, job.folder.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    code = config.load.partition(":")[0] in CODE
+    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
+    reference = None
+    if not code:
         fresh = adopt(
             config.load,
             None,
@@ -170,11 +196,148 @@ def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict
             preprocessing=config.preprocessing(),
             fresh=0,
         )
-        reference, name = fresh.encoder.to(device), "fresh weights"
+        reference = fresh.encoder.to(device)
+    return {
+        "layout": found.layout,
+        "outputs": found.encoder.outputs,
+        "preprocessing": asdict(found.preprocessing),
+        "preprocessing_words": found.preprocessing.words(),
+        "consistency": _consistency(job, found.encoder.to(device), reference, device, fresh=config.fresh),
+        "fingerprints": {0: found.fingerprint},
+    }
+
+
+def _consistency(
+    job: _Adoption, encoder: Encoder, reference: Encoder | None, device: torch.device, *, fresh: bool = False
+) -> dict[str, Any]:
+    """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
+    loaded = job.images(PROBED)
+    streams = sample_streams(job.folder.seed, "probe", loaded.names())
+    images, views = torch.from_numpy(loaded.images), job.config.views()
+    own = view_consistency(encoder, images, streams, views, device=device, output=encoder.outputs[0])
     other = view_consistency(reference, images, streams, views, device=device, size=encoder.size)
     return {
         "encoder": own.as_json(),
         "reference": other.as_json(),
-        "reference_name": name,
-        "works": config.fresh or own.low > other.high or own.value == 1.0,
+        "reference_name": "raw pixels" if reference is None else "fresh weights",
+        "works": fresh or own.low > other.high or own.value == 1.0,
     }
+
+
+def _adopt_endpoint(job: _Adoption, access: Access | None) -> dict[str, Any]:
+    """Try out what answers, ask some images twice, and keep the answers by which it is known again."""
+    assert isinstance(job.config, EndpointConfig) and access is not None
+    parameters = job.config.parameters()
+    encoder = Endpoint(access.client(job.name, parameters))
+    consistency = _consistency(job, encoder, None, torch.device("cpu"))
+    images = clean(torch.from_numpy(job.images(REPEATED).images))
+    first, second = encoder(images), encoder(images)
+    apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
+    if not apart.isfinite().all():
+        raise UserError(f"encoders.{job.name}.endpoint: an embedding is 0 and, asked again, is not; mend the API")
+    noise = {"median": float(apart.median()), "largest": float(apart.max()), "n": len(apart)}
+    data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
+    storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
+    marks = [] if noise["largest"] > NOISY else [hashlib.sha256(data).hexdigest()]
+    side = f"{parameters.size} px" if parameters.size else "any size"
+    return {
+        "layout": _layout(job.config),
+        "outputs": parameters.outputs,
+        "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
+        "consistency": consistency,
+        "answers": {
+            "widths": {output: rows.shape[1] for output, rows in first.items()},
+            "unit_length": [output for output, rows in first.items() if unit_lengths(rows)],
+            "noise": noise,
+            "queries": 2 * len(images),
+        },
+        "fingerprints": {0: digest(parameters.identity(), *marks)},
+    }
+
+
+def _layout(config: EndpointConfig) -> str:
+    return f"embeddings as {config.parameters().adapter} answers hold them"
+
+
+def origin(config: LoadedConfig | EndpointConfig, description: Mapping[str, Any]) -> dict[str, str]:
+    """What an encoder from elsewhere is, in words, for the report."""
+    if isinstance(config, LoadedConfig):
+        source = {"load": config.load, "weights": str(config.weights or "its own")}
+    else:
+        own = config.parameters()
+        model = "" if own.model is None else f", model {own.model}"
+        source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
+        source["answers"] = answers_in_words(description["answers"])
+    return source | {
+        "layout": description["layout"],
+        "preprocessing": description["preprocessing_words"],
+        "consistency": consistency_in_words(description["consistency"]),
+    }
+
+
+def noisy(description: Mapping[str, Any]) -> bool:
+    """Whether an encoder behind an API answers the same query differently when asked again."""
+    return "answers" in description and description["answers"]["noise"]["largest"] > NOISY
+
+
+def answers_in_words(found: dict[str, Any]) -> str:
+    """What an encoder behind an API answers, and whether it answers the same twice."""
+    widths = ", ".join(f"{width} numbers for the {output}" for output, width in found["widths"].items())
+    noise, unit = found["noise"], found["unit_length"]
+    asked = f"{noise['n']} images asked twice"
+    if noise["largest"] <= NOISY:
+        words = f"answers with {widths}, and the same again ({asked})"
+    else:
+        words = (
+            f"answers with {widths}, and differently when asked again: by {noise['median']:.2g} of the embedding's "
+            f"length in the median, {noise['largest']:.2g} at most ({asked})"
+        )
+    return words + (f"; embeddings of {' and '.join(unit)} have length 1, which tells nothing" if unit else "")
+
+
+def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, str]], access: Access | None) -> None:
+    """Ask encoders behind an API, adopted by an earlier start, for a few answers that are known.
+
+    Args:
+        runs: the runs in hand.
+        wanted: which of their encoders; see `to_check`.
+        access: how they are asked.
+
+    Raises:
+        UserError: one answers otherwise than when it was adopted, beyond its noise.
+    """
+    import ray
+
+    jobs = [job for config, folder in runs for job in _adoptions(config, folder) if (job.folder, job.name) in wanted]
+    ray.get([ray.remote(num_cpus=1)(_check).remote(job, access) for job in jobs])
+
+
+def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
+    """Those of some encoders that are behind an API and were not adopted by this very start of the run."""
+    started = runs[0][1].manifest["runs"][-1]["started"]
+    descriptions = [(folder, name, describe(folder, name).description) for folder, name in places]
+    return [(folder, name) for folder, name, found in descriptions if "answers" in found and found["adopted"] < started]
+
+
+def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
+    """Write down that some encoders are going to be asked whether they are still the same."""
+    for folder, name in places:
+        images = min(CHECKED, describe(folder, name).description["answers"]["noise"]["n"])
+        checks = [*ledger.recorded_checks(folder, name), {"asked": now(), "queries": images}]
+        storage.write_json(ledger.checks_path(folder, name), checks)
+
+
+def _check(job: _Adoption, access: Access | None) -> None:
+    stored = describe(job.folder, job.name)
+    encoder = stored.load(0, access)
+    known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))
+    images = clean(torch.from_numpy(job.images(CHECKED).images))
+    answers = encoder(images, cached=False)
+    largest = max(float(relative_differences(known[output], answers[output]).max()) for output in known)
+    allowed = max(CHANGED, 4 * stored.description["answers"]["noise"]["largest"])
+    if not largest <= allowed:
+        raise UserError(
+            f"encoders.{job.name}.endpoint: its answers differ from those at its adoption by {largest:.2g} of the "
+            f"embedding's length, noise is {allowed:.2g} at most: other weights answer; serve the former ones, or redo "
+            "with --force pretrain"
+        )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import Any
 
@@ -35,7 +36,16 @@ SECTION_STAGE = {
     "validity": "attack",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
-FREE = ("data.max_rejected",)  # says what is borne, changes no result
+FREE = (  # say what is borne and how it is asked, change no result
+    "data.max_rejected",
+    *(
+        f"encoders.*.endpoint.{name}"
+        for name in (
+            "batch", "concurrency", "timeout_s", "retries", "cache", "api_key_env", "api_key_header",
+            "requests_per_second", "price_per_request", "price_per_image", "max_spend",
+        )
+    ),
+)  # fmt: skip
 STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
@@ -152,7 +162,7 @@ class RunFolder:
             for section, stage in SECTION_STAGE.items()
             if stage not in covered and self._has_results(stage, before)
             for key in changed_keys(before.get(section), config.get(section), section)
-            if key not in FREE
+            if not any(fnmatchcase(key, free) for free in FREE)
             if not (section in GROWING and _only_added(before.get(section), config.get(section)))
         ]
         if changed:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, Seconds
@@ -28,7 +28,8 @@ from mi_core.streams import stream_keys
 from pipelines import attempts, storage
 from pipelines.artifacts import SeedFolder
 from pipelines.encoders import describe
-from pipelines.errors import storage_fault
+from pipelines.endpoints import Access
+from pipelines.errors import UserError, storage_fault
 from pipelines.methods import build
 from pipelines.shard_jobs import ShardJob, sample_table
 
@@ -61,9 +62,11 @@ class EncodeChunks:
 
     Args:
         threads: that decode while the encoder runs on its accelerator; 0: decode before it runs.
+        access: to encoders behind an API, where there are any.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, access: Access | None) -> None:
+        self.access = access
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
@@ -79,7 +82,7 @@ class EncodeChunks:
         if not row["error"]:
             try:
                 receipt |= self._encode(pickle.loads(row["job"]), row)
-            except (ConfigError, NumericError, ShapeError) as error:  # stop and name the sample
+            except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop and name the sample
                 receipt["error"] = str(error)
             except OSError as error:
                 receipt["error"] = storage_fault(error)
@@ -144,7 +147,10 @@ class EncodeChunks:
             layer = job.layer
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
-                {named(job, epoch): for_queries(trained.load(epoch), self.device) for epoch in layer.epochs},
+                {
+                    named(job, epoch): for_queries(trained.load(epoch, self.access), self.device)
+                    for epoch in layer.epochs
+                },
                 job.plan,
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
                 self.device,

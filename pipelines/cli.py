@@ -300,8 +300,9 @@ def _table(name: str, *columns: str) -> Table:
 
 @list_app.command("encoders")
 def list_encoders() -> None:
-    """Backbones, pre-training frameworks, and kinds of encoders from elsewhere."""
+    """Backbones, pre-training frameworks, kinds of encoders from elsewhere, and shapes of APIs."""
     from mi_core.encoders import ENCODERS
+    from mi_core.encoders.adapters import ADAPTERS
     from mi_core.encoders.foreign import LOADERS
     from mi_core.objectives import OBJECTIVES
 
@@ -316,6 +317,10 @@ def list_encoders() -> None:
     table = _table("from elsewhere", "what it is")
     for name, load in LOADERS.items():
         table.add_row(f"{name}:...", (load.__doc__ or "").splitlines()[0])
+    output.print(table)
+    table = _table("endpoint's adapter", "what is sent and answered")
+    for name, adapter in ADAPTERS.items():
+        table.add_row(name, (type(adapter).__doc__ or "").splitlines()[0])
     output.print(table)
 
 

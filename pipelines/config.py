@@ -29,12 +29,13 @@ from pipelines.attribute_inference import AttributeInferenceConfig, each_inferen
 from pipelines.config_checks import check_attack, check_controls, check_inference, check_roles, check_training
 from pipelines.data_config import DataConfig
 from pipelines.demands import demands_of
-from pipelines.encoders import EncoderConfig, LoadedConfig, TrainedConfig, spell_out
+from pipelines.encoders import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig
 from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
+from pipelines.spelling import spell_out
 from pipelines.utility import UtilityConfig
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class RunConfig(BaseModel):
     def _saw_neither(self, name: str) -> bool:
         """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
         encoder = self.encoders[name]
-        if isinstance(encoder, LoadedConfig):
+        if isinstance(encoder, ForeignConfig):
             return encoder.saw_nothing
         start = encoder.start is None or self._saw_neither(encoder.start)
         return start and not self.members_of(name) & {*self.audited, *KNOWN_ROLES}

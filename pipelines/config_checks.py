@@ -19,7 +19,7 @@ from pipelines.attack_config import (
 )
 from pipelines.attribute_inference import AttributeInferenceConfig
 from pipelines.data_config import DataConfig
-from pipelines.encoders import TrainedConfig, is_half
+from pipelines.encoders import EndpointConfig, TrainedConfig, is_half
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
     """Raise ValueError if an encoder cannot be trained so on its members."""
+    if encoder.start is not None and isinstance(config.encoders.get(encoder.start), EndpointConfig):
+        raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
     counts = [config.data.roles[role].count for role in encoder.train_on]
     members = None if None in counts else sum(count or 0 for count in counts)
     if members is not None and encoder.half is not None:
@@ -63,6 +65,12 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
         raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
     if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
         raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(config.audited)}")
+    crafter = config.crafter(attack)
+    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
+        raise ValueError(
+            f"{place}.reference = {attack.reference!r} is behind an API, but {attack.attack} crafts images by the "
+            "gradients of its weights; use a shadow that is trained here"
+        )
     _check_apart(config, place, attack)
     anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
     try:

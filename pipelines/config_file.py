@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pipelines import storage
 from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
-from pipelines.encoders import TAGS, LoadedConfig, TrainedConfig
+from pipelines.encoders import CONFIGS
 from pipelines.errors import UserError
 from pipelines.sweep import expand, set_field
 
@@ -96,7 +96,7 @@ def _fill_data_path(raw: dict[str, Any], origin: str) -> None:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in (*ATTACK_CONFIGS, *TAGS))]
+    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in (*ATTACK_CONFIGS, *CONFIGS))]
     name, kind, context = ".".join(place), first["type"], first.get("ctx", {})
     value = "" if isinstance(first["input"], dict | list | BaseModel) else f" = {first['input']!r}"
     if kind == "extra_forbidden":
@@ -121,8 +121,8 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
         models = _models_in(annotation)
         if part in ATTACK_CONFIGS:
             annotation = ATTACK_CONFIGS[str(part)]
-        elif part in TAGS:
-            annotation = (TrainedConfig, LoadedConfig)[TAGS.index(str(part))]
+        elif part in CONFIGS:
+            annotation = CONFIGS[str(part)]
         else:
             known = [model.model_fields[part] for model in models if part in model.model_fields]
             annotation = known[0].annotation if known else annotation

@@ -1,4 +1,4 @@
-"""What encoders a run has, trained here or loaded from elsewhere: config models, and how they come off the disk."""
+"""What encoders a run has, trained here, loaded or behind an API: config models, and how they come off the disk."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pydantic import (
     Field,
     Tag,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import check_choice
+from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import parse_backbone
 from mi_core.encoders.checkpoint import INTERPOLATIONS, Encoder, load_weights
+from mi_core.encoders.endpoint import Endpoint, EndpointParameters
 from mi_core.encoders.foreign import CODE, LOADERS, Preprocessing, rebuild
 from mi_core.objectives import OBJECTIVES
 from mi_core.optimizers import OptimizerParameters
@@ -27,7 +29,10 @@ from mi_core.pretraining import PretrainingParameters, audited_encoder
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.errors import UserError
-from pipelines.methods import build, complete
+from pipelines.methods import build, complete, parameter_fields
+
+if TYPE_CHECKING:
+    from pipelines.endpoints import Access
 
 
 class _EncoderConfig(BaseModel):
@@ -137,8 +142,31 @@ class TrainedConfig(_EncoderConfig):
         OBJECTIVES[self.objective].check(settings, batch_size=self.batch_size, images=images, workers=workers)
 
 
-class LoadedConfig(_EncoderConfig):
-    """One encoder from elsewhere. ``objective`` and ``augmentation`` say which views attacks should draw."""
+class ForeignConfig(_EncoderConfig):
+    """An encoder that was trained elsewhere. ``objective`` and ``augmentation`` say which views attacks should draw."""
+
+    @property
+    def kept_epochs(self) -> tuple[int, ...]:
+        """One checkpoint, called epoch 0."""
+        return (0,)
+
+    @property
+    def train_on(self) -> tuple[str, ...]:
+        """No role: what it was trained on is the question."""
+        return ()
+
+    @property
+    def saw_nothing(self) -> bool:
+        """Whether its weights are fresh, so that it can be a control."""
+        return False
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that make it what it is; another one needs another adoption."""
+        return self.model_dump()
+
+
+class LoadedConfig(ForeignConfig):
+    """One encoder from elsewhere, by its weights or its code."""
 
     load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
     weights: str | None = Field(default=None, description="weights file, a path or URI")
@@ -179,16 +207,6 @@ class LoadedConfig(_EncoderConfig):
         return self
 
     @property
-    def kept_epochs(self) -> tuple[int, ...]:
-        """One checkpoint, called epoch 0."""
-        return (0,)
-
-    @property
-    def train_on(self) -> tuple[str, ...]:
-        """No role: what it was trained on is the question."""
-        return ()
-
-    @property
     def outputs(self) -> tuple[str, ...] | None:
         """Embeddings that the encoder exposes, where that is known without its weights."""
         bare = self.fresh and self.weights is None and self.load.partition(":")[0] in ("checkpoint", "timm")
@@ -205,61 +223,75 @@ class LoadedConfig(_EncoderConfig):
         return {name: value for name, value in own.items() if value is not None}
 
 
-TAGS = ("trained", "loaded")
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+if TYPE_CHECKING:
+    _EndpointSettings = _Settings
+else:
+    _EndpointSettings = create_model(
+        "endpoint-settings", __base__=_Settings, __module__=__name__, **parameter_fields(EndpointParameters)
+    )
+
+
+class EndpointConfig(ForeignConfig):
+    """One encoder behind an API; see `EndpointParameters`."""
+
+    endpoint: _EndpointSettings = Field(description="where it answers, what it is sent, how much it may be asked")
+
+    @model_validator(mode="after")
+    def _check(self) -> EndpointConfig:
+        try:
+            self.parameters()
+        except ConfigError as error:
+            raise ValueError(f"endpoint.{error}") from error
+        return self
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Embeddings that it answers with."""
+        return self.parameters().outputs
+
+    def parameters(self) -> EndpointParameters:
+        """The settings as the client takes them."""
+        return EndpointParameters(**self.endpoint.model_dump())
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that answers depend on; limits, timeouts and the like may change."""
+        return {**self.model_dump(exclude={"endpoint"}), "endpoint": self.parameters().identity()}
+
+
+CONFIGS: dict[str, type[_EncoderConfig]] = {
+    "trained": TrainedConfig,
+    "loaded": LoadedConfig,
+    "served": EndpointConfig,
+}
+"""Kinds of encoders."""
+_KEYS = {"load": "loaded", "endpoint": "served"}
 
 
 def _tag(value: Any) -> str:
     if isinstance(value, dict):
-        return "loaded" if "load" in value else "trained"
-    return "loaded" if isinstance(value, LoadedConfig) else "trained"
+        return next((tag for key, tag in _KEYS.items() if key in value), "trained")
+    return next((tag for tag, model in CONFIGS.items() if isinstance(value, model)), "trained")
 
 
 if TYPE_CHECKING:
-    EncoderConfig = TrainedConfig | LoadedConfig
+    EncoderConfig = TrainedConfig | LoadedConfig | EndpointConfig
 else:
     EncoderConfig = Annotated[
-        Union[Annotated[TrainedConfig, Tag("trained")], Annotated[LoadedConfig, Tag("loaded")]],  # noqa: UP007
+        Union[tuple(Annotated[model, Tag(tag)] for tag, model in CONFIGS.items())],  # noqa: UP007
         Discriminator(_tag),
     ]
-
-
-def spell_out(encoders: dict[str, Any]) -> dict[str, Any]:
-    """The encoders of a config as written, one by one.
-
-    ``like: other`` stands for the settings of the other encoder, overridden by the own ones; ``halves: N`` for N
-    encoders.
-
-    Raises:
-        ValueError: there is no such other, or they go in a circle.
-    """
-
-    def resolve(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
-        if name not in encoders or not isinstance(encoders[name], dict):
-            raise ValueError(f"like = {name!r}, allowed: {', '.join(encoders)}")
-        if name in trail:
-            raise ValueError(f"like goes in a circle: {' -> '.join((*trail, name))}")
-        own = {key: value for key, value in encoders[name].items() if key != "like"}
-        model = encoders[name].get("like")
-        return own if model is None else {**resolve(model, (*trail, name)), **own}
-
-    resolved = {name: resolve(name, ()) for name in encoders}
-    return {name: settings for family, whole in resolved.items() for name, settings in _halves(family, whole)}
-
-
-def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """``halves: N`` stands for N encoders ``family-0`` ..., each trained on a random half of the same samples."""
-    if "halves" not in settings:
-        return [(family, settings)]
-    count = settings["halves"]
-    if not isinstance(count, int) or count < 2 or count % 2:
-        raise ValueError(f"{family}.halves = {count!r}, allowed: an even number")
-    own = {key: value for key, value in settings.items() if key != "halves"}
-    return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]
 
 
 def is_half(encoder: _EncoderConfig) -> bool:
     """Whether an encoder is trained on a half of its samples."""
     return isinstance(encoder, TrainedConfig) and encoder.half is not None
+
+
+ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
 
 
 @dataclass(frozen=True)
@@ -274,12 +306,29 @@ class StoredEncoder:
         """Kept checkpoints."""
         return tuple(int(epoch) for epoch in self.description["fingerprints"])
 
-    def load(self, epoch: int) -> Encoder:
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that it consists of besides its description."""
+        return (ANSWERS,) if "endpoint" in self.description["config"] else tuple(map(_weights_name, self.epochs))
+
+    def load(self, epoch: int, access: Access | None = None) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
 
+        Args:
+            epoch: of the checkpoint.
+            access: how those behind an API are asked.
+
         Raises:
-            UserError: it is code, and the code is no longer what was adopted.
+            UserError: it is behind an API, and no access is given, or its key is missing.
+            ConfigError: it is code, and the code is no longer what was adopted; or its weights are damaged.
         """
+        name = self.description["name"]
+        if "endpoint" in self.description["config"]:
+            if access is None:
+                raise UserError(f"the encoder {name} is behind an API: there are no weights of it")
+            parameters = EndpointConfig(**self.description["config"]).parameters()
+            identity, widths = self.description["fingerprints"][str(epoch)], self.description["answers"]["widths"]
+            return Endpoint(access.client(name, parameters, identity=identity, widths=widths)).eval()
         channels, size = self.description["channels"], self.description["image_size"]
         data = storage.read_bytes(weights_path(self.folder, epoch))
         if "load" in self.description["config"]:
@@ -300,7 +349,11 @@ class StoredEncoder:
 
 def weights_path(folder: str, epoch: int) -> str:
     """File of the weights of one checkpoint."""
-    return f"{folder}/epoch-{epoch:04d}.safetensors"
+    return f"{folder}/{_weights_name(epoch)}"
+
+
+def _weights_name(epoch: int) -> str:
+    return f"epoch-{epoch:04d}.safetensors"
 
 
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:
@@ -326,6 +379,6 @@ def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
 def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
     """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
     source, target = done.encoder(name), folder.encoder(name)
-    for epoch in describe(done, name).epochs:
-        storage.copy(weights_path(source, epoch), weights_path(target, epoch))
+    for file in describe(done, name).files:
+        storage.copy(f"{source}/{file}", f"{target}/{file}")
     storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
 # what a user can mend: no space, over a quota, a folder that cannot be written
 _OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -21,7 +21,7 @@ def fault_of_user(error: BaseException) -> str | None:
     A worker's error arrives inside an error of Ray, as its ``cause``, ``__cause__`` or one of ``worker_failures``.
     """
     for inner in _chain(error, set()):
-        if type(inner) in (UserError, ConfigError, NumericError, ShapeError):
+        if type(inner) in (UserError, AnswerError, ConfigError, NumericError, ShapeError):
             return " ".join(str(inner).split())
         if isinstance(inner, OSError) and inner.errno in _OF_STORAGE:
             return storage_fault(inner)

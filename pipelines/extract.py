@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.features.sequential import StoppingRule
-from pipelines import ledger, storage
+from pipelines import adopt, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
 from pipelines.chunks import STEPS, EncodeChunks, decode_chunks
 from pipelines.console import bars, say
+from pipelines.encoders import EndpointConfig
+from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
 from pipelines.ray_runtime import finished
@@ -40,6 +42,7 @@ READERS_PER_ACTOR = 2
 SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
 COMPACTED = 32  # shards per compaction task
 PART = 40_000  # chunks that Ray is given at once
+_Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 
 @dataclass
@@ -103,30 +106,43 @@ def run(runs: Sequence[Run]) -> None:
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
-            any more, more samples than allowed were rejected, or the queries exceed the budget.
+            any more, more samples than allowed were rejected, the queries exceed the budget, or an encoder behind an
+            API answers otherwise than before, fails, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
     planned = list(_planned(runs))
     parts = _parts(runs, planned)
+    asked, left = _looked_through(runs, planned, parts)
+    checked = adopt.to_check(runs, left)
+    adopt.record_checks(checked)
     try:
-        allowed = _allowed(runs, planned, parts)
+        allowed = ledger.attempts_left(runs, asked, left)
     except UserError:
         for path, content in before.items():  # a plan that is not paid for is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
     session = uuid.uuid4().hex
-    for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
-        wave = [
-            replace(one, layers=[layer for layer in one.layers if bool(layer.stopping) == stopped]) for one in planned
-        ]
-        if any(one.layers for one in wave):
-            _query(runs, wave, parts, allowed, session)
+    with endpoints.access(runs) if left else nullcontext() as access:
+        adopt.check_unchanged(runs, checked, access)
+        for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
+            wave = [one.only(stopped=stopped) for one in planned]
+            if any(one.layers for one in wave):
+                _query(runs, wave, parts, _Session(session, allowed, access))
     for config, folder in runs:
         _account(config, folder)
 
 
+@dataclass(frozen=True)
+class _Session:
+    """One start of a run: its name, how often a chunk may be begun, and how endpoints are asked."""
+
+    name: str
+    allowed: int
+    access: Access | None
+
+
 def _query(
-    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], allowed: int, session: str
+    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], session: _Session
 ) -> None:
     """Query what is left of some layers, part by part."""
     config, folder = runs[0]
@@ -134,13 +150,13 @@ def _query(
     for number, part in enumerate(parts, start=1):
         jobs = [job for one in planned for job in one.jobs(part)]
         first = _distinct(jobs)
-        todo = _counted(remaining(list(first.values())), allowed, session)
+        todo = _counted(remaining(list(first.values())), session)
         done, whole = done + len(first) - len(todo), whole + len(first)
         if number == len(parts) and done:
             say("extract", f"{done} of {whole} shards done before")
         if todo:
             todo = _with_rules(todo, runs)
-            throughput = _stream(todo, config)
+            throughput = _stream(todo, config, session.access)
             folder.append_manifest("extraction", asdict(throughput))
             _compact(todo, config)
             rate = throughput.images / throughput.wall
@@ -182,10 +198,11 @@ def _fit_rule(config: RunConfig, job: ShardJob) -> str:
 
 def _plans(runs: Sequence[Run]) -> list[str]:
     return [
-        layers_path(folder.seed(seed), encoder)
+        path_of(folder.seed(seed), encoder)
         for config, folder in runs
         for seed in config.seeds
         for encoder in config.encoders
+        for path_of in (layers_path, ledger.checks_path)
     ]
 
 
@@ -228,28 +245,36 @@ def _distinct(jobs: Sequence[ShardJob]) -> dict[str, ShardJob]:
     return first
 
 
-def _allowed(runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]]) -> int:
-    """How often a chunk may be begun, so that the budget is never exceeded; all parts are looked through."""
-    asked: Counter[tuple[SeedFolder, str]] = Counter()
-    left: Counter[tuple[SeedFolder, str]] = Counter()
-    for part in parts if runs[0][0].budget.queries is not None else ():
+def _looked_through(
+    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]]
+) -> tuple[Counter[_Asked], Counter[_Asked]]:
+    """Queries of each encoder of each folder, in all and still to ask; nothing where no budget or endpoint asks."""
+    asked: Counter[_Asked] = Counter()
+    left: Counter[_Asked] = Counter()
+    remote = any(isinstance(encoder, EndpointConfig) for config, _ in runs for encoder in config.encoders.values())
+    for part in parts if remote or runs[0][0].budget.queries is not None else ():
         jobs = list(_distinct([job for one in planned for job in one.jobs(part)]).values())
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
                 counted[job.folder, job.layer.encoder] += job.queries
-    return ledger.attempts_left(runs, asked, left)
+    return asked, left
 
 
-def _counted(jobs: Sequence[ShardJob], allowed: int, session: str) -> list[ShardJob]:
+def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
     before = {place: begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
     return [
-        replace(job, attempts=allowed, begun=job.counted(before[job.folder, job.layer.encoder]), session=session)
+        replace(
+            job,
+            attempts=session.allowed,
+            begun=job.counted(before[job.folder, job.layer.encoder]),
+            session=session.name,
+        )
         for job in jobs
     ]
 
 
-def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
+def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Throughput:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
@@ -282,7 +307,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
         )
     receipts = data.map_batches(
         EncodeChunks,
-        fn_constructor_args=(resources.decoding_threads,),
+        fn_constructor_args=(resources.decoding_threads, access),
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),

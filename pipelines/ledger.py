@@ -7,13 +7,15 @@ at a chunk leaves a marker with its queries, the commit takes one away, and thos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.attempts import ATTEMPTS, lost_queries
-from pipelines.encoders import LoadedConfig, describe
+from pipelines.encoders import ForeignConfig, describe
 from pipelines.errors import UserError
 from pipelines.layers import SEQUENTIAL, Demand, Stopping, layers_of, recorded_layers
 from pipelines.shard_jobs import load_features
@@ -64,7 +66,7 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
     for name in config.encoders:
         probed = probe_queries(config, folder, name)
         if probed:
-            yield name, PROBE, probed // 2, probed
+            yield name, PROBE, _probed_images(folder, name), probed
         lost = lost_queries(folder, name)
         if lost:
             yield name, LOST, 0, lost
@@ -87,16 +89,34 @@ def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[
 
 
 def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
-    """What it took to see whether an encoder from elsewhere works: two views of some images."""
-    if not isinstance(config.encoders[encoder], LoadedConfig):
+    """What it took to see whether an encoder from elsewhere works, and whether one behind an API is still the same."""
+    if not isinstance(config.encoders[encoder], ForeignConfig):
         return 0
-    return 2 * int(describe(folder, encoder).description["consistency"]["encoder"]["n"])
+    of_answers = describe(folder, encoder).description.get("answers", {}).get("queries", 0)
+    checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
+    return 2 * _probed_images(folder, encoder) + int(of_answers) + checks
+
+
+def _probed_images(folder: SeedFolder, encoder: str) -> int:
+    return int(describe(folder, encoder).description["consistency"]["encoder"]["n"])
+
+
+def checks_path(folder: SeedFolder, encoder: str) -> str:
+    """Where it is recorded when an encoder behind an API was asked whether it is still the same."""
+    return f"{folder.encoder(encoder)}/checks.json"
+
+
+def recorded_checks(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
+    """When that was asked, and with how many queries."""
+    path = checks_path(folder, encoder)
+    found: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+    return found
 
 
 def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None:
-    """Raise UserError if probing encoders from elsewhere, (name, images) each, would already exceed the budget."""
+    """Raise UserError if probing encoders from elsewhere, (name, queries) each, would already exceed the budget."""
     budget = runs[0][0].budget.queries
-    asked = sum(2 * images for name, images in probes if name in _attacked(runs))
+    asked = sum(queries for name, queries in probes if name in _attacked(runs))
     if budget is not None and asked > budget:
         names = ", ".join(sorted({name for name, _ in probes} & _attacked(runs)))
         raise UserError(
@@ -119,12 +139,11 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     if budget is None:
         return ATTEMPTS
     targets = _attacked(runs)
-    probed = {
-        describe(folder, name).description["inputs"]: probe_queries(config, folder, name)
-        for config, of_run in runs
-        for folder in map(of_run.seed, config.seeds)
-        for name in targets
-    }
+    probed: dict[str, int] = {}
+    for config, of_run in runs:
+        for folder, name in product(map(of_run.seed, config.seeds), targets):
+            same = describe(folder, name).description["inputs"]  # a copy knows nothing of later checks
+            probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
     outdated = {
         (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
         for config, of_run in runs

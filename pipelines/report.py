@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +23,14 @@ from mi_core.report import (
     to_json,
 )
 from mi_core.validity.verdict import Validity, judge, judge_pooled
-from pipelines import storage
-from pipelines.adopt import consistency_in_words
+from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
 from pipelines.attack import blind_path
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.attribute_inference import inferred
 from pipelines.console import say
-from pipelines.encoders import LoadedConfig, describe
+from pipelines.encoders import EndpointConfig, LoadedConfig, describe
+from pipelines.endpoints import spent
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of
 from pipelines.ledger import count_queries
@@ -186,15 +187,11 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
         per_seed.append(entry | _utility([place], name, epochs))
     places = [folder.seed(seed) for seed in config.seeds]
-    if isinstance(encoder, LoadedConfig):
-        found = describe(places[0], name).description
-        origin = {
-            "load": encoder.load,
-            "weights": str(encoder.weights or "its own"),
-            "layout": found["layout"],
-            "preprocessing": found["preprocessing_words"],
-            "consistency": consistency_in_words(found["consistency"]),
-        }
+    if isinstance(encoder, LoadedConfig | EndpointConfig):
+        origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).description)
+        if isinstance(encoder, EndpointConfig):
+            charged = asdict(spent(folder.path, encoder.parameters().url))
+            origin |= {"spend": charged} if charged["requests"] else {}
     else:
         origin = {
             "objective": encoder.objective,
@@ -341,7 +338,9 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             )
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and "consistency" in found and not found["consistency"]["works"]:
-            caveats.append(f"The encoder {name} {consistency_in_words(found['consistency'])}.")
+            caveats.append(f"The encoder {name} {adopt.consistency_in_words(found['consistency'])}.")
+        if adopt.noisy(found):
+            caveats.append(f"The encoder {name} {adopt.answers_in_words(found['answers'])}. Noise hides differences.")
     uncontrolled = {
         f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
         for seed in config.seeds

@@ -19,6 +19,7 @@ from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.records import Features
 
 _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size
+_UNIT = 1e-3  # how far from 1 the 2-norm of a vector that was normalised and then rounded to few digits may lie
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class LpLA(Attack):
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         norms = self.statistic(features)
+        if self.parameters.p == 2 and (np.abs(norms - 1) <= _UNIT).all():
+            raise NotApplicable(
+                f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: the embeddings seem "
+                "to be normalised, and their length tells nothing; leave lpla out"
+            )
         state: dict[str, npt.NDArray[Any]] = {"threshold": np.array(0.0)}
         for group, chosen in (("member", member), ("nonmember", ~member)):
             if chosen.sum() < 2:

@@ -78,10 +78,13 @@ class Encoder(nn.Module):
         return feature_map(self.backbone, self._normalised(images))
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        return (self._resized(images) - self.mean) / self.std
+
+    def _resized(self, images: torch.Tensor) -> torch.Tensor:
         if self.size is not None and images.shape[2:] != (self.size, self.size):
             size, mode = (self.size, self.size), self.interpolation
             images = F.interpolate(images, size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
-        return (images - self.mean) / self.std
+        return images
 
 
 def channelwise(values: Sequence[float], channels: int) -> torch.Tensor:

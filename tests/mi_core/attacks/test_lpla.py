@@ -72,3 +72,7 @@ def test_the_plain_threshold_is_halfway_between_the_means(higher: str) -> None:
 def test_normalised_embeddings_are_not_applicable() -> None:
     with pytest.raises(NotApplicable, match="leave lpla out"):
         LpLA().fit(LabelledFeatures(features(np.ones(8)), np.arange(8) % 2 == 0))
+    rounded = 1 + np.random.default_rng(0).uniform(-5e-4, 5e-4, 80)  # normalised, then in half precision
+    with pytest.raises(NotApplicable, match="1 within 0.001: the embeddings seem to be normalised"):
+        LpLA().fit(LabelledFeatures(features(rounded), np.arange(80) % 2 == 0))
+    LpLA().fit(LabelledFeatures(features(np.where(np.arange(80) == 7, 1.002, rounded)), np.arange(80) % 2 == 0))

@@ -1,0 +1,39 @@
+"""Shorthands in the encoders of a config, spelled out: ``like: other`` and ``halves: N``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def spell_out(encoders: dict[str, Any]) -> dict[str, Any]:
+    """The encoders of a config as written, one by one.
+
+    ``like: other`` stands for the settings of the other encoder, overridden by the own ones; ``halves: N`` for N
+    encoders.
+
+    Raises:
+        ValueError: there is no such other, or they go in a circle.
+    """
+
+    def resolve(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
+        if name not in encoders or not isinstance(encoders[name], dict):
+            raise ValueError(f"like = {name!r}, allowed: {', '.join(encoders)}")
+        if name in trail:
+            raise ValueError(f"like goes in a circle: {' -> '.join((*trail, name))}")
+        own = {key: value for key, value in encoders[name].items() if key != "like"}
+        model = encoders[name].get("like")
+        return own if model is None else {**resolve(model, (*trail, name)), **own}
+
+    resolved = {name: resolve(name, ()) for name in encoders}
+    return {name: settings for family, whole in resolved.items() for name, settings in _halves(family, whole)}
+
+
+def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """``halves: N`` stands for N encoders ``family-0`` ..., each trained on a random half of the same samples."""
+    if "halves" not in settings:
+        return [(family, settings)]
+    count = settings["halves"]
+    if not isinstance(count, int) or count < 2 or count % 2:
+        raise ValueError(f"{family}.halves = {count!r}, allowed: an even number")
+    own = {key: value for key, value in settings.items() if key != "halves"}
+    return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]

@@ -1,0 +1,458 @@
+"""An encoder behind an API, audited over a live server: as if it were here, every image paid for once, faults told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+
+from cluster.serve_encoder import Reply
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.encoders.endpoint import IDENTITY, EndpointParameters
+from mi_core.encoders.folding import for_queries
+from mi_core.encoders.meter import Limits, Spent
+from mi_core.encoders.png import png_bytes
+from mi_core.extraction import Extractor, QueryPlan
+from mi_core.report import schema
+from mi_core.streams import stream_keys
+from pipelines import audit, storage
+from pipelines.adopt import CHECKED, REPEATED, try_out
+from pipelines.artifacts import FREE, RunFolder
+from pipelines.config import RunConfig
+from pipelines.config_file import parse
+from pipelines.encoders import describe
+from pipelines.endpoints import Access, Meters, access, spent
+from pipelines.errors import UserError, fault_of_user
+from pipelines.loading import load_images
+from pipelines.methods import build
+from pipelines.shard_jobs import load_features
+from pipelines.splits import Splits
+from tests.conftest import background, small_config, wait_until
+from tests.endpoints import FaultyServer, serving, slow, status
+
+ROLES = ("target-member", "target-nonmember")
+AUDITED = 120
+PROBE = 2 * AUDITED + 2 * REPEATED  # two views of each audited image, and some images twice
+ASKED = AUDITED * 5  # four views of each audited image, and the image as it is
+
+
+def trained(folder: Path) -> Any:
+    return for_queries(describe(RunFolder(str(folder)).seed(0), "target").load(3), "cpu")
+
+
+@pytest.fixture
+def server(trained_run: Path) -> Iterator[FaultyServer]:
+    with serving(trained(trained_run)) as running:
+        yield running
+
+
+def raw_config(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> dict[str, Any]:
+    """The small run with its target behind the server."""
+    config = small_config(**sections)
+    target = config["encoders"]["target"]
+    served = {"url": f"{server.url}/json", "outputs": ["backbone", "projection"], "retries": 0, **endpoint}
+    config["encoders"] |= {
+        "target": {"endpoint": served, "augmentation": target["augmentation"]},
+        "shadow": {**target, "train_on": "shadow-member"},
+    }
+    return config
+
+
+def config_of(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> RunConfig:
+    return parse(raw_config(server, endpoint, **sections), "served.yaml")
+
+
+def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:
+    """A run whose roles are drawn and whose shadow is trained."""
+    for part in ("splits", "encoders/shadow"):
+        shutil.copytree(trained_run / "seed-0" / part, folder / "seed-0" / part)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    return folder
+
+
+@pytest.fixture
+def folder(trained_run: Path, server: FaultyServer, tmp_path: Path) -> Path:
+    return prepare(tmp_path / "run", trained_run, config_of(server))
+
+
+def charged(folder: Path, server: FaultyServer) -> Spent:
+    return spent(str(folder), f"{server.url}/json")
+
+
+def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[str, np.ndarray]:
+    place = RunFolder(str(folder)).seed(0)
+    recipe = config.recipe(config.attacks[0])
+    needs = ["pairwise:cosine", "norm:2"]
+    return dict(load_features(config, place, "target", epoch, output, needs, ROLES, recipe).values)
+
+
+class Rounded(torch.nn.Module):
+    """An encoder that sees what a PNG of 8 bits holds."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.encoder, self.size = encoder, encoder.size
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.encoder((images * 255).round() / 255)
+
+
+def test_an_audit_over_http_is_the_audit_itself(
+    server: FaultyServer, folder: Path, trained_run: Path, finished_run: Path
+) -> None:
+    config = config_of(server, {"batch": 50, "price_per_image": 0.01})
+    audit.run(config, str(folder))
+    place = RunFolder(str(folder)).seed(0)
+
+    loaded = load_images(config.data, Splits.load(place.path), ROLES)
+    plain = Extractor(
+        {"target": Rounded(trained(trained_run))},  # type: ignore[dict-item]
+        QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4),
+        build(AUGMENTATIONS["simclr"], describe(place, "target").description["config"]["augmentation"]),
+        torch.device("cpu"),
+    )
+    keys = [name.partition("/")[2] for name in loaded.ids]
+    rounded = plain(torch.from_numpy(loaded.images), stream_keys(0, "query", "digits", keys), loaded.ids)["target"]
+    direct = parse(small_config(), "small.yaml")
+    for output in ("backbone", "projection"):
+        over_http = features(config, folder, output, 0)
+        here = features(direct, finished_run, output, 3)
+        for need, values in over_http.items():
+            np.testing.assert_allclose(values, rounded[f"{output}.{need}"], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(values, here[need], rtol=0.02, atol=0.005)  # what rounding to 8 bits changes
+
+    report = json.loads((folder / "report.json").read_text())
+    reference = json.loads((finished_run / "report.json").read_text())
+    jsonschema.validate(report, schema())
+    assert report["validity"]["verdict"] == reference["validity"]["verdict"]
+    aucs = {(row["attack"], row["output"]): row["auc"]["value"] for row in reference["attacks"] if row["epoch"] == 3}
+    for row in report["attacks"]:
+        assert row["auc"]["value"] == pytest.approx(aucs[row["attack"], row["output"]], abs=0.02)
+
+    entries = [entry for entry in report["queries"]["entries"] if entry["encoder"] == "target"]
+    assert {entry["role"]: entry["queries"] for entry in entries}["(probe)"] == PROBE
+    assert sum(entry["queries"] for entry in entries) == server.asked == PROBE + ASKED
+    assert charged(folder, server).images == server.asked
+    assert charged(folder, server).requests == server.requests
+    target = report["encoders"]["target"]
+    assert target["spend"]["money"] == pytest.approx(0.01 * server.asked)
+    assert target["answers"].startswith("answers with 128 numbers for the backbone, 32 numbers for the projection, and")
+    assert target["answers"].endswith("and the same again (16 images asked twice)")
+    html = (folder / "report.html").read_text()
+    assert f"At most {server.requests} requests with " in html.replace(",", "")
+    assert not (folder / "seed-0/encoders/target/epoch-0000.safetensors").exists()
+
+    sent = server.asked  # a finished run asks nothing, another start with lost features only whether it is the same
+    audit.run(config, str(folder))
+    assert server.asked == sent
+    for lost in ("features/target", "attacks"):
+        shutil.rmtree(folder / "seed-0" / lost)
+    audit.run(config, str(folder))
+    assert server.asked == sent + CHECKED
+    again = json.loads((folder / "report.json").read_text())
+    assert [row["auc"] for row in again["attacks"]] == [row["auc"] for row in report["attacks"]]
+    probed = [entry for entry in again["queries"]["entries"] if entry["role"] == "(probe)"]
+    assert [entry["queries"] for entry in probed] == [PROBE + CHECKED]
+
+
+def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder: Path) -> None:
+    chunks = {"views": 4, "chunk": 8, "batch_views": 32}
+    costs = {"price_per_image": 0.01, "max_spend": 0.01 * (PROBE + 200), "batch": 16, "concurrency": 1}
+    (folder / "config.yaml").unlink()
+    shutil.rmtree(folder / "seed-0/features", ignore_errors=True)
+    poor = config_of(server, costs, queries=chunks)
+    (folder / "config.yaml").write_text(yaml.safe_dump(poor.model_dump(mode="json", by_alias=True)))
+    with pytest.raises(UserError, match=r"/json: max_spend = 4.72, of which 4.\d+ is spent on .*; raise it and run"):
+        audit.run(poor, str(folder), last="extract")
+    assert PROBE < server.asked <= PROBE + 200
+    assert list((folder / "seed-0/features").rglob("*.parquet"))
+    sent = server.asked
+    rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks)
+    audit.run(rich, str(folder), last="extract")
+    assert server.asked == PROBE + ASKED + CHECKED  # nothing was asked twice
+    assert sent < server.asked == charged(folder, server).images
+    assert features(rich, folder, "projection", 0)["norm:2"].shape == (AUDITED,)
+
+
+def test_errors_of_the_server_are_no_crashes_and_lose_nothing(server: FaultyServer, folder: Path) -> None:
+    """After as many failures as a chunk may crash, it is still asked."""
+    config = config_of(server, {"cache": False})
+    audit.run(config, str(folder), last="pretrain")
+
+    def refused(reply: Reply) -> Reply:
+        check = len(reply.content["embeddings"]["backbone"]) == CHECKED
+        return reply if check else status(400)(reply)
+
+    server.always = refused
+    for _ in range(4):
+        with pytest.raises(UserError, match="status 400, .*check url, model and api_key_env"):
+            audit.run(config, str(folder), last="extract")
+    server.always = None
+    audit.run(config, str(folder), last="extract")
+    assert features(config, folder, "projection", 0)["norm:2"].shape == (AUDITED,)
+    assert charged(folder, server).images == server.asked
+
+
+def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_run: Path) -> None:
+    config = config_of(server)
+    audit.run(config, str(folder), last="pretrain")
+    time.sleep(1)  # starts are told apart by the second
+    first = describe(RunFolder(str(trained_run)).seed(0), "target").load(1)
+    server._embed = for_queries(first, "cpu")
+    with pytest.raises(Exception) as caught:
+        audit.run(config, str(folder), last="extract")
+    fault = fault_of_user(caught.value)
+    assert fault is not None
+    assert "encoders.target.endpoint: its answers differ from those at its adoption by" in fault
+    assert "redo with --force pretrain" in fault
+    assert server.asked == charged(folder, server).images == PROBE + CHECKED
+    server._embed = trained(trained_run)
+    time.sleep(1)
+    audit.run(config, str(folder), last="extract")
+    tagged = config_of(server, {"weights_tag": "v2"})
+    with pytest.raises(UserError, match="changed: encoders.target.endpoint.weights_tag"):
+        audit.run(tagged, str(folder), last="extract")
+
+
+def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folder: Path, trained_run: Path) -> None:
+    """The server adds noise to the backbone, and normalises the projection and rounds it to half precision."""
+    encoder = trained(trained_run)
+
+    def disguised(images: torch.Tensor) -> dict[str, torch.Tensor]:
+        backbone, projection = encoder(images).values()
+        noise = 0.01 * backbone.norm(dim=1, keepdim=True) * F.normalize(torch.randn_like(backbone), dim=1)
+        return {"backbone": backbone + noise, "projection": F.normalize(projection, dim=1).half().float()}
+
+    server._embed = disguised
+    audit.run(config_of(server), str(folder))
+    report = json.loads((folder / "report.json").read_text())
+    noise = describe(RunFolder(str(folder)).seed(0), "target").description["answers"]["noise"]
+    assert noise["n"] == REPEATED
+    assert 0.012 < noise["median"] <= noise["largest"] < 0.021  # two errors of 1 %, at random angles
+    (caveat,) = (caveat for caveat in report["caveats"] if "asked twice" in caveat)
+    assert "differently when asked again: by 0.01" in caveat
+    assert [(row["attack"], row["output"]) for row in report["not_applicable"]] == [("lpla", "projection")]
+    assert "normalised, and their length tells nothing" in report["not_applicable"][0]["reason"]
+    assert "; embeddings of projection have length 1" in report["encoders"]["target"]["answers"]
+    assert ("lpla", "backbone") in {(row["attack"], row["output"]) for row in report["attacks"]}
+
+
+def test_a_budget_holds_the_probe(server: FaultyServer, folder: Path) -> None:
+    short = config_of(server, budget={"queries": PROBE - 1})
+    with pytest.raises(UserError, match=f"budget.queries = {PROBE - 1}, but to see whether target works .* {PROBE} qu"):
+        audit.run(short, str(folder), last="extract")
+    assert server.asked == 0
+    config = config_of(server, budget={"queries": PROBE + ASKED - 1})
+    with pytest.raises(UserError, match=f"the attacks ask {PROBE + ASKED} queries of target"):
+        audit.run(config, str(folder), last="extract")
+    assert server.asked == PROBE
+
+
+def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) -> None:
+    config = config_of(server, {"api_key_env": "NO_SUCH_KEY"})
+    with pytest.raises(UserError, match="encoders.target.endpoint.api_key_env = 'NO_SUCH_KEY': the environment variab"):
+        audit.run(config, str(folder), last="extract")
+    with pytest.raises(UserError, match="NO_SUCH_KEY"):
+        list(try_out(config))
+    assert server.requests == 0
+    assert dict(try_out(config_of(server))) == {
+        "target": "embeddings as json answers hold them, not asked, outputs backbone, projection"
+    }
+
+
+def test_one_address_has_one_limit(server: FaultyServer, folder: Path) -> None:
+    config = raw_config(server, {"requests_per_second": 5})
+    other = {**config["encoders"]["target"]["endpoint"], "requests_per_second": 6}
+    config["encoders"]["other"] = {**config["encoders"]["target"], "endpoint": other}
+    with (
+        pytest.raises(UserError, match="encoders.target and encoders.other ask http.*/json within different limits"),
+        access([(parse(config, "served.yaml"), RunFolder(str(folder)))]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        (
+            {"adapter": "xml"},
+            "encoders.target: endpoint.adapter = 'xml', allowed: json, multipart, openai",
+        ),
+        ({"bach": 3}, "unknown key encoders.target.endpoint.bach; did you mean batch? allowed: adapter, api_key_env"),
+        ({"batch": "many"}, "encoders.target.endpoint.batch = 'many': "),
+        ({"url": "host/x"}, "endpoint.url = 'host/x', allowed: http://... or https://..."),
+        ({"max_spend": 3}, "endpoint.max_spend = 3.0 without a price"),
+        ({"outputs": ["backbone"]}, "asks for 'projection', but the encoder 'target' has backbone"),
+    ],
+)
+def test_mistakes_are_one_line(server: FaultyServer, endpoint: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config_of(server, endpoint)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_needs_weights_is_refused(server: FaultyServer) -> None:
+    config = raw_config(server)
+    config["encoders"]["shadow"] |= {"start": "target"}
+    with pytest.raises(UserError, match="shadow.start = 'target' is behind an API: there are no weights"):
+        parse(config, "served.yaml")
+    with pytest.raises(UserError, match="unknown key encoders.target.backbone; "):
+        parse(
+            raw_config(server) | {"encoders": {"target": {"endpoint": {"url": "http://x"}, "backbone": "conv4"}}}, "x"
+        )
+
+
+def test_only_what_answers_depend_on_makes_another_encoder() -> None:
+    free = [field.name for field in fields(EndpointParameters) if field.name not in IDENTITY]
+    allowed = [f"encoders.x.endpoint.{name}" for name in free]
+    assert [key for key in allowed if any(fnmatchcase(key, one) for one in FREE)] == allowed
+    assert not [name for name in IDENTITY if any(fnmatchcase(f"encoders.x.endpoint.{name}", one) for one in FREE)]
+
+
+def test_meters_go_on_from_the_ledger(tmp_path: Path) -> None:
+    limits = {"http://a/x": Limits(price_per_image=1, max_spend=100), "http://b/x": Limits()}
+    meters = Meters(str(tmp_path), limits)
+    for _ in range(3):
+        assert meters.reserve("http://a/x", 10) == (0, "")
+    meters.reserve("http://b/x", 7)
+    crashed = Meters(str(tmp_path), limits)  # nothing was settled: the block counts
+    assert crashed.meters["http://a/x"].spent.images >= 30
+    assert crashed.meters["http://a/x"].spent.money <= 100
+    meters.settle()
+    settled = Meters(str(tmp_path), limits)
+    assert settled.meters["http://a/x"].spent == Spent(3, 30, 30.0)
+    assert settled.meters["http://b/x"].spent == Spent(1, 7, 0.0)
+    while not (permit := settled.reserve("http://a/x", 10)).refusal:
+        pass
+    assert settled.meters["http://a/x"].spent == Spent(10, 100, 100.0)
+    assert "max_spend = 100, of which 100 is spent" in permit.refusal
+    (tmp_path / "spend").chmod(0o500)
+    full = Meters(str(tmp_path / "file"), limits)
+    (tmp_path / "file").write_text("")
+    assert "ledger of what is spent cannot be written" in full.reserve("http://a/x", 1).refusal
+    (tmp_path / "spend").chmod(0o700)
+
+
+def test_meters_work_on_object_stores(s3: str) -> None:
+    meters = Meters(f"{s3}/metered", {"http://a/x": Limits(price_per_request=2)})
+    meters.reserve("http://a/x", 10)
+    meters.settle()
+    assert spent(f"{s3}/metered", "http://a/x") == Spent(1, 10, 2.0)
+    parameters = EndpointParameters("http://a/x")
+    assert Access(f"{s3}/metered", None).client("target", parameters, identity="x").cache is None
+
+
+def ask(server_url: str, access: Access, seed: int) -> None:
+    parameters = EndpointParameters(f"{server_url}/json", batch=1, concurrency=2)
+    images = torch.rand(10, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    access.client("target", parameters).embed(png_bytes(images))
+
+
+@pytest.mark.slow
+def test_workers_share_one_rate_and_one_ledger_even_if_the_meter_dies(
+    server: FaultyServer, local_ray: None, tmp_path: Path
+) -> None:
+    import ray
+
+    began, rate = time.monotonic(), 20
+    config = config_of(server, {"requests_per_second": rate, "price_per_image": 1})
+    with access([(config, RunFolder(str(tmp_path)))]) as shared:
+        assert shared is not None
+        work = [ray.remote(num_cpus=0.5)(ask).remote(server.url, shared, seed) for seed in range(4)]
+        while server.asked < 5:
+            time.sleep(0.01)
+        os.kill(ray.get(ray.remote(_pid_of).remote(shared.meters)), signal.SIGKILL)
+        ray.get(work)
+    assert server.asked == 40
+    assert all(arrived - began >= k / rate for k, arrived in enumerate(sorted(server.started), start=1))
+    assert 40 <= charged(tmp_path, server).images <= 40 + 2 * 32  # the block in hand when it died, and calls made twice
+
+
+def _pid_of(meters: Any) -> int:
+    import ray
+
+    return int(ray.get(meters.__ray_call__.remote(lambda meters: __import__("os").getpid())))
+
+
+def encoder_actors() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if b"_EncodeChunks" in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def chunk_files(folder: Path) -> list[Path]:
+    """Files of chunks of the target that were committed."""
+    files = (folder / "seed-0/features/target").rglob("*.parquet")
+    return [path for path in files if path.stem.count("-") == 2]
+
+
+KILLS: dict[str, Callable[[Any], set[int]]] = {
+    "worker": lambda process: encoder_actors(),
+    "driver": lambda process: {process.pid},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.parametrize("victim", sorted(KILLS))
+def test_a_kill_loses_no_sample_and_no_charge(
+    server: FaultyServer, folder: Path, trained_run: Path, tmp_path: Path, victim: str
+) -> None:
+    chunks = {"views": 4, "chunk": 8}
+    config = config_of(server, {"batch": 4, "price_per_image": 1}, queries=chunks)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    reference = prepare(tmp_path / "reference", trained_run, config)
+    audit.run(config, str(reference), last="extract")
+    undisturbed = server.asked
+    assert undisturbed == charged(reference, server).images
+    server.images.clear()
+    server.always = slow(0.05)
+    before = encoder_actors()
+    with background("pipelines.extract", str(folder)) as process:
+        wait_until(lambda: len(chunk_files(folder)) >= 3, process)
+        for pid in KILLS[victim](process) - before:
+            os.kill(pid, signal.SIGKILL)
+        if victim == "worker":
+            assert process.wait(timeout=300) == 0
+    server.always = None
+    if victim == "driver":
+        settled = -1
+        while settled != server.asked:  # workers of a dead driver may finish the chunk they are at
+            settled = server.asked
+            time.sleep(3)
+        assert settled < undisturbed
+    audit.run(config, str(folder), last="extract")
+    checks = CHECKED if victim == "driver" else 0
+    again = server.asked - undisturbed - checks  # what was in flight and not yet kept
+    assert 0 <= again <= 4 * 4 * (1 + len(encoder_actors()))
+    assert server.asked <= charged(folder, server).images <= server.asked + (32 * 4) * 2
+    for output in ("backbone", "projection"):
+        one, two = features(config, folder, output, 0), features(config, reference, output, 0)
+        for need, values in one.items():
+            np.testing.assert_allclose(values, two[need], rtol=1e-5, atol=1e-6)
+    assert sum(pq.read_table(path).num_rows for path in (folder / "seed-0/features/target").rglob("*.parquet")) == sum(
+        pq.read_table(path).num_rows for path in (reference / "seed-0/features/target").rglob("*.parquet")
+    )
+    assert storage.list_files(f"{folder}/spend")
