@@ -14,12 +14,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.features.sequential import StoppingRule
-from pipelines import adopt, ledger, storage
+from pipelines import adopt, endpoints, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
 from pipelines.chunks import STEPS, EncodeChunks, decode_chunks
