@@ -30,7 +30,9 @@ PROBED = 256  # images on which an encoder shows that it works
 
 
 @dataclass(frozen=True)
-class _Adoption:
+class Adoption:
+    """One encoder from elsewhere of one seed; two of the same ``inputs`` are adopted once."""
+
     name: str
     config: LoadedConfig
     data: DataConfig
@@ -55,8 +57,8 @@ def run(runs: Sequence[Run]) -> None:
     """
     import ray
 
-    every = [job for config, folder in runs for job in _adoptions(config, folder)]
-    first: dict[str, _Adoption] = {}
+    every = [job for config, folder in runs for job in adoptions(config, folder)]
+    first: dict[str, Adoption] = {}
     for job in every:
         first.setdefault(job.inputs, job)
     jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
@@ -71,16 +73,17 @@ def run(runs: Sequence[Run]) -> None:
         if not is_done(job.folder, job.name, job.inputs):
             share(first[job.inputs].folder, job.folder, job.name)
     for config, folder in runs:
-        for job in _adoptions(config, folder):
+        for job in adoptions(config, folder):
             config.check_outputs(job.name, tuple(describe(job.folder, job.name).description["outputs"]))
 
 
-def _adoptions(config: RunConfig, folder: RunFolder) -> Iterator[_Adoption]:
+def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
+    """Every encoder from elsewhere of a run, of every seed."""
     for place in map(folder.seed, config.seeds):
         for name, encoder in config.encoders.items():
             if isinstance(encoder, LoadedConfig):
                 inputs = digest(VERSION, place.seed, name, encoder.model_dump(), config.data.decoder().digest())
-                yield _Adoption(name, encoder, config.data, place, config.audited, inputs)
+                yield Adoption(name, encoder, config.data, place, config.audited, inputs)
 
 
 def consistency_in_words(found: dict[str, Any]) -> str:
@@ -124,12 +127,21 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
     return found, content or b""
 
 
-def _adopt(job: _Adoption) -> None:
+def _adopt(job: Adoption) -> None:
     """Read the weights, convert them, try them out, and write them down."""
-    config = job.config
-    found, data = _read(job.name, config, job.data, job.folder.seed)
+    found, data = _read(job.name, job.config, job.data, job.folder.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    place = job.folder.encoder(job.name)
+    _write(job, found, data, _consistency(job, found.encoder.to(device), device))
+
+
+def adopt_untried(job: Adoption, probed: int) -> None:
+    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works."""
+    found, data = _read(job.name, job.config, job.data, job.folder.seed)
+    _write(job, found, data, {"encoder": {"n": probed}})
+
+
+def _write(job: Adoption, found: Adopted, data: bytes, consistency: dict[str, Any]) -> None:
+    config, place = job.config, job.folder.encoder(job.name)
     code = config.load.partition(":")[0] in CODE
     storage.write_atomic(weights_path(place, 0), data if code else weights_bytes(found.encoder))
     storage.write_json(
@@ -145,14 +157,14 @@ def _adopt(job: _Adoption) -> None:
             "outputs": found.encoder.outputs,
             "preprocessing": asdict(found.preprocessing),
             "preprocessing_words": found.preprocessing.words(),
-            "consistency": _consistency(job, found.encoder.to(device), device),
+            "consistency": consistency,
             "fingerprints": {0: found.fingerprint},
             "losses": [],
         },
     )
 
 
-def _consistency(job: _Adoption, encoder: Encoder, device: torch.device) -> dict[str, Any]:
+def _consistency(job: Adoption, encoder: Encoder, device: torch.device) -> dict[str, Any]:
     """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
     config = job.config
     splits = Splits.load(job.folder.path)

@@ -87,17 +87,7 @@ def run(runs: Sequence[Run]) -> None:
             any more, more samples than allowed were rejected, or the queries exceed the budget.
     """
     plans = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    jobs: list[ShardJob] = []
-    for number, (config, folder) in enumerate(runs):
-        for seed in config.seeds:
-            others = [before.seed(seed) for of_run, before in runs[:number] if seed in of_run.seeds]
-            inherit_layers(folder.seed(seed), others, list(config.encoders))
-            jobs += [
-                job for demand in config.demands() for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
-            ]
-    first: dict[str, ShardJob] = {}
-    for job in jobs:
-        first[job.identity] = job.joined(first.get(job.identity))
+    jobs, first = plan(runs)
     todo = [left for job in first.values() if (left := remaining(job)) is not None]
     try:
         attempts = ledger.attempts(runs, list(first.values()), todo)
@@ -119,6 +109,22 @@ def run(runs: Sequence[Run]) -> None:
         share_features(first[job.identity], job)
     for config, folder in runs:
         _account(config, folder)
+
+
+def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
+    """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
+    jobs: list[ShardJob] = []
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            others = [before.seed(seed) for of_run, before in runs[:number] if seed in of_run.seeds]
+            inherit_layers(folder.seed(seed), others, list(config.encoders))
+            jobs += [
+                job for demand in config.demands() for job in shard_jobs(demand, config, folder.seed(seed), plan=True)
+            ]
+    first: dict[str, ShardJob] = {}
+    for job in jobs:
+        first[job.identity] = job.joined(first.get(job.identity))
+    return jobs, first
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:
@@ -158,7 +164,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
         compute=TaskPoolStrategy(size=min(len(rows), READERS_PER_ACTOR * actors)),  # more would only wait
         num_cpus=resources.reader_cpus,
     ).map_batches(
-        _EncodeChunks,
+        EncodeChunks,
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
@@ -193,7 +199,7 @@ def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
             yield ReadOrder(first.source, first.reader, first.item, shares)
 
 
-class _EncodeChunks:
+class EncodeChunks:
     """The actor: holds encoders, turns chunks of encoded images into committed feature files."""
 
     def __init__(self) -> None:
@@ -204,6 +210,7 @@ class _EncodeChunks:
         self.extractors: dict[str, Extractor] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        """Encode and commit the chunk of one row of `read_chunks`; returns its receipt, also of one row."""
         row = batch.to_pylist()[0]
         receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0}
         receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)

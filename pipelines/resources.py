@@ -49,6 +49,12 @@ class ResourcesConfig(BaseModel):
                 f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
             )
 
+    def check_connected(self) -> None:
+        """Refuse the cluster that is connected, as `check`."""
+        import ray
+
+        self.check(ray.cluster_resources())
+
     def available_cpus(self) -> float:
         """CPUs of the cluster that is connected."""
         import ray

@@ -139,7 +139,7 @@ def encoder_actors() -> list[int]:
                 text = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"_EncodeChunks" in text:
+            if b"EncodeChunks" in text:
                 found.append(int(entry.name))
     return found
 
