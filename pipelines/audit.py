@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pipelines import attack, extract, pretrain, report, splits, storage
+from pipelines import attack, extract, pretrain, report, spending, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
 from pipelines.console import say
@@ -32,6 +32,7 @@ def run(
     force: str | None = None,
     command: str = "",
     verbose: bool = False,
+    yes: bool = False,
 ) -> RunFolder:
     """Run the stages up to ``last``, resuming what the folder holds.
 
@@ -43,6 +44,7 @@ def run(
         force: a stage to redo, with all that follow.
         command: the command line, kept in the manifest.
         verbose: show Ray's logs.
+        yes: spend what the budget says to ask about first.
 
     Raises:
         UserError: the user's input is wrong; what was committed is kept.
@@ -62,6 +64,7 @@ def run(
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         config.resources.check_connected()
+        spending.confirm(runs, stages, yes=yes)
         for stage in stages:
             with folder.timed(stage):
                 if stage == "data":

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -29,14 +30,12 @@ from pipelines.errors import UserError
 from pipelines.extract import EncodeChunks
 from pipelines.outline import lay_weights
 from pipelines.readers import ReadOrder, read_chunks
+from pipelines.resources import ResourcesConfig
 from pipelines.shard_jobs import ShardJob
 from pipelines.source_samples import SHARDS, Samples, ShardSample
 
-if TYPE_CHECKING:
-    from pipelines.config import RunConfig
-
-SECONDS = 20.0  # for one encoder, over all its shards
-LEAST, MOST = 3, 24  # timed batches of a shard, or steps of a training
+SECONDS = 20.0  # for one kind of queries over all its shards, or of training
+LEAST, MOST = 3, 12  # timed chunks of a shard
 PER_IMAGE = ("decode", "augment")
 PER_CHECKPOINT = ("forward", "features", "commit")
 
@@ -126,10 +125,11 @@ class Calibrator:
         receipts: list[dict[str, Any]] = []
         tables: list[pa.Table] = []
         while len(receipts) < LEAST or (len(receipts) < MOST and time.perf_counter() - began < seconds):
-            start = len(receipts) * size % max(1, len(keys) - size + 1)
+            start = len(receipts) % (len(keys) // size) * size
             job_here, receipt = self._chunk(job, keys[start : start + size])
             receipts.append(receipt)
-            tables.append(storage.read_table(job_here.path(job.layer.epochs[-1], 0)))
+            if len(tables) < len(keys) // size:  # images seen again would take no more room
+                tables.append(storage.read_table(job_here.path(job.layer.epochs[-1], 0)))
         return {
             "receipts": receipts,
             "sizes": _stored_sizes(tables),
@@ -163,10 +163,11 @@ class Calibrator:
 
 
 def _stored_sizes(tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
-    """(rows, bytes as stored) of all of some tables, then of all but each one of three parts of them."""
-    parts = [pa.concat_tables(tables[start::LEAST]) for start in range(LEAST)]
-    whole = pa.concat_tables(parts)
-    without = [pa.concat_tables([part for part in parts if part is not left]) for left in parts]
+    """(rows, bytes as stored) of all of some tables, then of all but each one of up to three parts of them."""
+    parts = [tables[start::LEAST] for start in range(min(LEAST, len(tables)))]
+    whole = pa.concat_tables(tables)
+    others = [[table for part in parts if part is not left for table in part] for left in parts]
+    without = [pa.concat_tables([whole.slice(0, 0), *left]) for left in others]
     return [(len(table), len(storage.table_bytes(table))) for table in (whole, *without)]
 
 
@@ -183,13 +184,30 @@ def _architecture(description: Mapping[str, Any]) -> list[Any]:
     return [description["channels"], description["image_size"], *(config.get(name) for name in names)]
 
 
-def time_queries(jobs: Sequence[ShardJob], config: RunConfig, samples: Samples, seconds: float = SECONDS) -> QueryCost:
-    """Time one kind of queries on a few shards of the sources it reads, in as many actors as the run has.
+@contextmanager
+def calibrators(resources: ResourcesConfig) -> Iterator[list[Any]]:
+    """As many encoder actors as a run has, up to one per shard that is looked at; they end with the block."""
+    import ray
+
+    remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(Calibrator)
+    actors = [remote.remote() for _ in range(min(resources.encoder_actors, SHARDS))]
+    try:
+        yield actors
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def time_queries(
+    jobs: Sequence[ShardJob], data: DataConfig, samples: Samples, actors: Sequence[Any], seconds: float
+) -> QueryCost:
+    """Time one kind of queries on a few shards of the sources it reads, side by side.
 
     Args:
         jobs: of one `query_key`, one per source.
-        config: of the run.
+        data: of the run.
         samples: of the sources.
+        actors: from `calibrators`.
         seconds: to spend, about, after the processes have started.
 
     Raises:
@@ -200,23 +218,16 @@ def time_queries(jobs: Sequence[ShardJob], config: RunConfig, samples: Samples, 
     lay_weights(jobs[0])
     each = max(1, SHARDS // len(jobs))
     work = [
-        (_on_shard(replace(jobs[0], source=job.source, reader=job.reader), config.data, shard), list(shard.labels))
+        (_on_shard(replace(jobs[0], source=job.source, reader=job.reader), data, shard), list(shard.labels))
         for job in jobs
         for shard in samples.of(job.source, job.reader).usable[:each]
     ]
-    resources = config.resources
-    count = min(resources.encoder_actors, len(work))
-    remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(Calibrator)
-    actors = [remote.remote() for _ in range(count)]
-    turns = math.ceil(len(work) / count)
+    turns = math.ceil(len(work) / len(actors))
     pending = [
-        actors[number % count].measure.remote(job, keys, seconds / turns) for number, (job, keys) in enumerate(work)
+        actors[number % len(actors)].measure.remote(job, keys, seconds / turns)
+        for number, (job, keys) in enumerate(work)
     ]
-    try:
-        found = list(zip((job.source for job, _ in work), ray.get(pending), strict=True))
-    finally:
-        for actor in actors:
-            ray.kill(actor)
+    found = [(job.source, entry) for (job, _), entry in zip(work, ray.get(pending), strict=True)]
     sizes = [entry["sizes"] for _, entry in found]
     marginal = [(whole[1] - less[1], whole[0] - less[0]) for whole, *others in sizes for less in others]
     row_bytes = rate([size for size, _ in marginal], [rows for _, rows in marginal])

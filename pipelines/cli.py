@@ -56,6 +56,7 @@ def _run(
     address: str | None,
     force: str | None,
     verbose: bool,
+    yes: bool = False,
 ) -> None:
     from pipelines import audit, report
     from pipelines.artifacts import STAGES
@@ -72,6 +73,7 @@ def _run(
             force=force,
             command=shlex.join(["encoder-audit", *sys.argv[1:]]),
             verbose=verbose,
+            yes=yes,
         )
     except KeyboardInterrupt as interrupt:
         raise Interrupted from interrupt
@@ -174,8 +176,9 @@ def _add_stage(name: str, last: str) -> None:
         address: Address = None,
         force: Force = None,
         verbose: Verbose = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Spend what the budget says to ask about first.")] = False,
     ) -> None:
-        _run(config, overrides, out, last, address, force, verbose)
+        _run(config, overrides, out, last, address, force, verbose, yes)
 
 
 for _name in STAGE_HELP:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mi_core.costs import Quantity, nodes_for, total, workers_for
 from pipelines import storage
 from pipelines.artifacts import RunFolder
-from pipelines.calibration import QueryCost, query_key, time_queries
+from pipelines.calibration import SECONDS, QueryCost, calibrators, query_key, time_queries
 from pipelines.console import count_of, say
 from pipelines.ledger import PricesConfig, attacked
 from pipelines.outline import Outline, Pass, outline
@@ -83,8 +83,12 @@ class Estimate:
         return total(amounts[name] * price for name, price in known.items())
 
 
-def estimate(runs: Sequence[Run]) -> Estimate:
+def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     """Estimate a run and the points of its sweeps; Ray is connected.
+
+    Args:
+        runs: a run and the points of its sweeps.
+        seconds: for timing one kind of queries or training, about.
 
     Raises:
         UserError, ConfigError: sources or encoders that the run itself would refuse.
@@ -94,9 +98,9 @@ def estimate(runs: Sequence[Run]) -> Estimate:
     samples = Samples.take([of_run.data for of_run, _ in runs])
     with _scratch(folder) as place:
         planned = outline(runs, place, role_sizes(runs, samples))
-        measured = Measured(
-            planned, samples, _query_costs(planned, config, samples), _training_costs(planned, config, samples)
-        )
+        queries = _query_costs(planned, config, samples, seconds)
+        trainings = _training_costs(planned, config, samples, seconds)
+        measured = Measured(planned, samples, queries, trainings)
         return _estimated(runs, measured)
 
 
@@ -114,18 +118,19 @@ def _scratch(folder: RunFolder) -> Iterator[str]:
             parent.rmdir()
 
 
-def _query_costs(planned: Outline, config: RunConfig, samples: Samples) -> dict[str, QueryCost]:
+def _query_costs(planned: Outline, config: RunConfig, samples: Samples, seconds: float) -> dict[str, QueryCost]:
     """What every kind of query takes, by its key."""
     groups: dict[str, dict[str, Pass]] = {}
     for asked in planned.passes:
         groups.setdefault(query_key(asked.job), {}).setdefault(asked.job.source, asked)
-    return {
-        key: time_queries([asked.job for asked in by_source.values()], config, samples)
-        for key, by_source in groups.items()
-    }
+    with calibrators(config.resources) as actors:
+        return {
+            key: time_queries([asked.job for asked in by_source.values()], config.data, samples, actors, seconds)
+            for key, by_source in groups.items()
+        }
 
 
-def _training_costs(planned: Outline, config: RunConfig, samples: Samples) -> dict[str, TrainingCost]:
+def _training_costs(planned: Outline, config: RunConfig, samples: Samples, seconds: float) -> dict[str, TrainingCost]:
     """What every kind of training takes, by its key."""
     kinds = {training_key(training.job): training for training in reversed(planned.trainings)}
     return {
@@ -134,6 +139,7 @@ def _training_costs(planned: Outline, config: RunConfig, samples: Samples) -> di
             round(training.images.value),
             config.resources,
             [shard for sample in samples.of_members(training.job) for shard in sample.usable],
+            seconds,
         )
         for key, training in kinds.items()
     }
@@ -154,20 +160,25 @@ def _estimated(runs: Sequence[Run], measured: Measured) -> Estimate:
         measured.reading(),
         longest,
         config.prices,
-        _named(measured.queries, [(query_key(asked.job), asked.job.layer.encoder) for asked in planned.passes]),
+        _named(measured.queries, [(query_key(asked.job), _words(asked)) for asked in planned.passes]),
         _named(measured.trainings, [(training_key(training.job), training.job.name) for training in planned.trainings]),
         tuple(_notes(runs, measured)),
     )
 
 
 def _named(costs: Mapping[str, Any], names: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Costs by the first encoder of a kind; a second kind of queries of the same encoder gets a number."""
+    """Costs by the first encoder of a kind; a second kind of the same name gets a number."""
     found: dict[str, Any] = {}
     for key, cost in costs.items():
         name = next(name for of, name in names if of == key)
-        again = sum(1 for other in found if other.partition(" ")[0] == name)
-        found[f"{name} ({again + 1})" if again else name] = cost
+        again = sum(1 for other in found if other.partition(", again")[0] == name)
+        found[f"{name}, again ({again + 1})" if again else name] = cost
     return found
+
+
+def _words(asked: Pass) -> str:
+    """The encoder of a pass and what it is asked: views, clean, ..."""
+    return f"{asked.job.layer.encoder}: {', '.join(asked.job.layer.plan().sets)}"
 
 
 def _asked_of(name: str, planned: Outline) -> EncoderQueries:

@@ -77,18 +77,16 @@ def render(found: Estimate, wanted: Cluster | None = None) -> RenderableType:
 
 def _stages(found: Estimate) -> Table:
     money = bool(found.prices.known)
-    table = _table(
-        "stage", "images", "queries", "CPU time", "GPU time", "here", "stored", *(["money"] if money else [])
-    )
-    for name, stage in found.stages.items():
-        if stage.images.value:
-            cost = [decimal(found.money(name))] if money else []
-            table.add_row(name, *_cells(stage), *cost)
-    names = list(found.stages)
-    table.add_section()
-    whole = [duration(found.spent("cpu_hours", names)), duration(found.spent("gpu_hours", names))]
-    cost = [decimal(found.spent("money", names))] if money else []
-    table.add_row("total", "", "", *whole, "", "", *cost)
+    names = [name for name, stage in found.stages.items() if stage.images.value]
+    columns = ("images", "queries", "CPU time", "GPU time", "here", "stored", *(("money",) if money else ()))
+    rows = [[*_cells(found.stages[name]), *([decimal(found.money(name))] if money else [])] for name in names]
+    cpu, gpu = (found.spent(name, names) for name in ("cpu_hours", "gpu_hours"))
+    last = ["", "", duration(cpu), duration(gpu) if gpu.value else "", "", ""]
+    rows.append([*last, *([decimal(found.spent("money", names))] if money else [])])
+    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    table = _table("stage", *(columns[place] for place in shown))
+    for name, row in zip([*names, "total"], rows, strict=True):
+        table.add_row(name, *(row[place] for place in shown), end_section=name == names[-1])
     return table
 
 
@@ -111,14 +109,14 @@ def _encoders(found: Estimate) -> Table:
 def _steps(costs: Mapping[str, QueryCost]) -> Table:
     table = _table("ms per image", *STEPS.values(), "bytes kept", "timed")
     for name, cost in costs.items():
-        steps = (spread(cost.step(step) * 1000, lambda value: f"{value:.3g}") for step in STEPS)
-        table.add_row(name, *steps, decimal(cost.row_bytes), f"{len(cost.chunks)} x {cost.batch} images")
+        steps = (decimal(cost.step(step) * 1000) for step in STEPS)
+        table.add_row(name, *steps, decimal(cost.row_bytes), f"{len(cost.chunks)} x {cost.batch}")
     return table
 
 
 def _lines(found: Estimate, wanted: Cluster | None) -> Iterator[str]:
     for name, cost in found.training_costs.items():
-        rate = spread(cost.per_image * 1000, lambda value: f"{value:.3g}")
+        rate = decimal(cost.per_image * 1000)
         yield f"training {name}: {rate} ms per image and epoch, {cost.steps} steps of {cost.batch} images timed"
     if found.training_costs:
         yield f"the longest training alone takes {duration(found.longest)} with the run's workers"
@@ -141,16 +139,16 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def spread(quantity: Quantity, written: Any) -> str:
-    """A number with its interval, where it has one.
+    """A number with half its interval in percent, where it has one.
 
     Example:
         >>> spread(Quantity(3.0), str), spread(Quantity(100.0, 25.0), lambda value: f"{value:.0f}")
-        ('3.0', '100 [90, 110]')
+        ('3.0', '100 ±10%')
     """
     if quantity.exact:
         return str(written(quantity.value))
-    low, high = quantity.interval()
-    return f"{written(quantity.value)} [{written(low)}, {written(high)}]"
+    _, high = quantity.interval()
+    return f"{written(quantity.value)} ±{(high - quantity.value) / quantity.value:.0%}"
 
 
 def count(quantity: Quantity) -> str:
@@ -160,26 +158,26 @@ def count(quantity: Quantity) -> str:
 
 def decimal(quantity: Quantity) -> str:
     """A number with three significant digits, or to the unit where it is larger."""
-    return spread(quantity, lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+    return spread(quantity, _short)
 
 
 def duration(hours: Quantity) -> str:
     """A time in hours, minutes or seconds, whichever its value is read in.
 
     Example:
-        >>> duration(Quantity(2.5)), duration(Quantity(0.02)), duration(Quantity(1e-3))
-        ('2.50 h', '1.20 min', '3.60 s')
+        >>> duration(Quantity(2.5)), duration(Quantity(0.02)), duration(Quantity(1e-3, 1e-8))
+        ('2.5 h', '1.2 min', '3.6 s ±20%')
     """
     factor, unit = (1, "h") if hours.value >= 1 else (60, "min") if hours.value * 60 >= 1 else (3600, "s")
-    return f"{decimal(hours * factor) if hours.value * factor >= 100 else _digits(hours * factor)} {unit}"
+    return spread(hours * factor, lambda value: f"{_short(value)} {unit}")
 
 
 def size(gigabytes: Quantity) -> str:
     """Bytes in TB, GB, MB or kB (powers of 1000), whichever they are read in."""
     units = ((1e-3, "TB"), (1.0, "GB"), (1e3, "MB"))
     factor, unit = next(((factor, unit) for factor, unit in units if gigabytes.value * factor >= 1), (1e6, "kB"))
-    return f"{decimal(gigabytes * factor)} {unit}"
+    return spread(gigabytes * factor, lambda value: f"{_short(value)} {unit}")
 
 
-def _digits(quantity: Quantity) -> str:
-    return spread(quantity, lambda value: f"{value:#.3g}")
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

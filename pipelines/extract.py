@@ -26,9 +26,9 @@ from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
-from pipelines import ledger, storage
+from pipelines import ledger, preflight, storage
 from pipelines.artifacts import RunFolder, SeedFolder
-from pipelines.console import bars, say
+from pipelines.console import meter, say
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.layers import inherit_layers, layers_path
@@ -44,6 +44,7 @@ from pipelines.shard_jobs import (
     share_features,
 )
 from pipelines.splits import Splits
+from pipelines.telemetry import STEPS, Telemetry
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
@@ -73,7 +74,7 @@ class Throughput:
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
-        for name in ("decode", "augment", "forward", "features", "commit"):
+        for name in STEPS:
             setattr(self, name, getattr(self, name) + receipt[name])
 
 
@@ -100,6 +101,7 @@ def run(runs: Sequence[Run]) -> None:
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards done before")
     config, folder = runs[0]
     if todo:
+        preflight.run(runs)
         throughput = _stream(todo, config)
         folder.append_manifest("extraction", asdict(throughput))
         _compact(todo, config)
@@ -165,6 +167,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
         num_cpus=resources.reader_cpus,
     ).map_batches(
         EncodeChunks,
+        fn_constructor_args=(config.name,),
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
@@ -174,15 +177,13 @@ def _stream(jobs: list[ShardJob], config: RunConfig) -> Throughput:
     total = Throughput()
     started = time.perf_counter()
     images = sum(len(job.wanted) - len(job.skip) * job.chunk for job in jobs)
-    with bars("images") as progress:
-        task = progress.add_task("querying encoders", total=images, note="")
+    with meter("extract", "querying encoders", images, "images") as done:
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
             for receipt in batch.to_pylist():
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
-            rate = total.images / (time.perf_counter() - started)
-            progress.update(task, completed=total.images, note=f"  {rate:.0f} images/s")
+            done(total.images)
     total.wall = time.perf_counter() - started
     return total
 
@@ -200,9 +201,14 @@ def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
 
 
 class EncodeChunks:
-    """The actor: holds encoders, turns chunks of encoded images into committed feature files."""
+    """The actor: holds encoders, turns chunks of encoded images into committed feature files.
 
-    def __init__(self) -> None:
+    Args:
+        run: name of the run, under which Ray's metrics show what the actor does; None: they show nothing.
+    """
+
+    def __init__(self, run: str | None = None) -> None:
+        self.telemetry = None if run is None else Telemetry(run)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
@@ -213,11 +219,14 @@ class EncodeChunks:
         """Encode and commit the chunk of one row of `read_chunks`; returns its receipt, also of one row."""
         row = batch.to_pylist()[0]
         receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0}
-        receipt |= dict.fromkeys(("decode", "augment", "forward", "features", "commit"), 0.0)
+        receipt |= dict.fromkeys(STEPS, 0.0)
         receipt["error"] = row["error"]
         if not row["error"]:
             try:
-                receipt |= self._encode(pickle.loads(row["job"]), row)
+                job: ShardJob = pickle.loads(row["job"])
+                receipt |= self._encode(job, row)
+                if self.telemetry is not None:
+                    self.telemetry.committed(job.layer.encoder, receipt)
             except (
                 ConfigError,
                 NumericError,

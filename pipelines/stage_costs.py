@@ -58,7 +58,7 @@ class Measured:
         return total(parts)
 
     def reading(self) -> Quantity:
-        """Seconds of readers: a shard is streamed once for up to `SHARES` jobs, however few of its samples are wanted."""
+        """Seconds of readers: a shard is streamed once for up to `SHARES` jobs, however little they want of it."""
         jobs: dict[SourceSample, int] = {}
         for asked in self.planned.passes:
             sample = self.samples.of(asked.job.source, asked.job.reader)

@@ -29,7 +29,6 @@ from pipelines.source_samples import ShardSample
 from pipelines.sources import Item, SourceConfig
 from pipelines.training import TrainingJob
 
-SECONDS = 20.0  # for one kind of encoder
 LEAST, MOST = 3, 24  # timed steps
 
 
@@ -50,7 +49,7 @@ def training_key(job: TrainingJob) -> str:
 
 
 def time_training(
-    job: TrainingJob, members: int, resources: ResourcesConfig, shards: Sequence[ShardSample], seconds: float = SECONDS
+    job: TrainingJob, members: int, resources: ResourcesConfig, shards: Sequence[ShardSample], seconds: float
 ) -> TrainingCost:
     """Time optimiser steps on images of some shards, in a worker with the resources of the run's.
 
