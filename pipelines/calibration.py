@@ -20,6 +20,7 @@ import torch
 from mi_core.augmentations.views import clean
 from mi_core.costs import Quantity, rate
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.foreign import CODE
 from mi_core.images import decode
 from pipelines import storage
 from pipelines.artifacts import digest
@@ -180,7 +181,8 @@ def query_key(job: ShardJob) -> str:
 
 def _architecture(description: Mapping[str, Any]) -> list[Any]:
     config = description["config"]
-    names = ("backbone", "objective", "parameters", "load", "size", "interpolation")
+    names = ["backbone", "objective", "parameters", "load", "size", "interpolation"]
+    names += ["weights"] if str(config.get("load")).partition(":")[0] in CODE else []
     return [description["channels"], description["image_size"], *(config.get(name) for name in names)]
 
 

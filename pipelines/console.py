@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import (
@@ -50,13 +50,13 @@ def meter(stage: str, title: str, total: int, unit: str) -> Iterator[Callable[[i
     Yields:
         What to call with the number of units done so far.
     """
-    started = said = time.monotonic()
+    started = said = monotonic()
     with bars(unit) as progress:
         task = progress.add_task(title, total=total, note="")
 
         def done(units: int) -> None:
             nonlocal said
-            now = time.monotonic()
+            now = monotonic()
             rate = units / max(1e-9, now - started)
             progress.update(task, completed=units, note=f"  {rate:.0f} {unit}/s")
             if not console.is_terminal and now - said >= LINE_SECONDS and units < total:

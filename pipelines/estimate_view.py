@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mi_core.costs import Quantity
 from pipelines.calibration import PER_CHECKPOINT, PER_IMAGE, QueryCost
+from pipelines.console import count_of
 from pipelines.estimate import Cluster, Estimate
 from pipelines.stage_costs import StageCost
 
@@ -107,7 +108,7 @@ def _encoders(found: Estimate) -> Table:
 
 
 def _steps(costs: Mapping[str, QueryCost]) -> Table:
-    table = _table("ms per image", *STEPS.values(), "bytes kept", "timed")
+    table = _table("ms per image", *STEPS.values(), "bytes", "timed")
     for name, cost in costs.items():
         steps = (decimal(cost.step(step) * 1000) for step in STEPS)
         table.add_row(name, *steps, decimal(cost.row_bytes), f"{len(cost.chunks)} x {cost.batch}")
@@ -122,8 +123,8 @@ def _lines(found: Estimate, wanted: Cluster | None) -> Iterator[str]:
         yield f"the longest training alone takes {duration(found.longest)} with the run's workers"
     if wanted is not None:
         yield (
-            f"to query within {wanted.hours:g} h: {wanted.encoder_actors} encoder actors and {wanted.readers} readers, "
-            f"{wanted.nodes} nodes"
+            f"to query within {wanted.hours:g} h: {count_of(wanted.encoder_actors, 'encoder actor', 'encoder actors')} "
+            f"and {count_of(wanted.readers, 'reader', 'readers')} on {count_of(wanted.nodes, 'node', 'nodes')}"
         )
     if not found.prices.known:
         yield "no money: the config has no prices"
@@ -147,8 +148,8 @@ def spread(quantity: Quantity, written: Any) -> str:
     """
     if quantity.exact:
         return str(written(quantity.value))
-    _, high = quantity.interval()
-    return f"{written(quantity.value)} ±{(high - quantity.value) / quantity.value:.0%}"
+    half = (quantity.interval()[1] - quantity.value) / quantity.value
+    return f"{written(quantity.value)} ±{half:.0%}" if half >= 0.005 else f"{written(quantity.value)} ±<1%"
 
 
 def count(quantity: Quantity) -> str:

@@ -30,6 +30,7 @@ from pipelines.training import TrainingJob
 if TYPE_CHECKING:
     from pipelines.config import Run
 
+ORIGIN = "origin"  # in the description of an encoder whose weights stand elsewhere: where
 RoleSizes = Mapping[str, Quantity]
 """Images of every role and part of a seed."""
 
@@ -90,13 +91,20 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
         for seed in config.seeds:
             counts[place.seed(seed)] = sizes[of_run.seed(seed)]
             _stand_ins(config.data).save(place.seed(seed).path)
+    adopted: dict[str, str] = {}
     trainings: dict[str, TrainingJob] = {}
     probes = {}
     for config, place in places:
         for adoption in adoptions(config, place):
             images = total(counts[adoption.folder][role] for role in adoption.roles).at_most(PROBED)
-            adopt_untried(adoption, round(images.value))
-            config.check_outputs(adoption.name, _outputs(adoption.folder, adoption.name))
+            path = adoption.folder.encoder(adoption.name)
+            origin = adopted.setdefault(adoption.inputs, path)
+            if origin == path:
+                adopt_untried(adoption, round(images.value))
+            else:
+                described = storage.read_json(f"{origin}/encoder.json")
+                storage.write_json(f"{path}/encoder.json", described | {ORIGIN: origin})
+            config.check_outputs(adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
             probes[adoption.inputs] = (adoption.name, images * 2)
         for job in pretrain.training_jobs(config, place):
             _describe(job)
@@ -111,22 +119,20 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
 
 
 def lay_weights(job: ShardJob) -> None:
-    """Give the encoder of a job, and the one that it crafts images on, the fresh weights they are timed with."""
+    """Give the encoder of a job, and the one that it crafts images on, the weights they are timed with."""
     for name in (job.layer.encoder, job.layer.crafter):
         if name is None:
             continue
         place = job.folder.encoder(name)
         description = storage.read_json(f"{place}/encoder.json")
         if "load" in description["config"]:
+            if ORIGIN in description:
+                storage.copy(weights_path(description[ORIGIN], 0), weights_path(place, 0))
             continue
         config = TrainedConfig(**description["config"])
         encoder = audited_encoder(config.pretraining(), description["channels"], description["image_size"])
         for epoch in {job.layer.epochs[-1], config.kept_epochs[-1]}:
             storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
-
-
-def _outputs(folder: SeedFolder, name: str) -> tuple[str, ...]:
-    return tuple(storage.read_json(f"{folder.encoder(name)}/encoder.json")["outputs"])
 
 
 def _describe(job: TrainingJob) -> None:

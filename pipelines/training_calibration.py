@@ -69,12 +69,9 @@ def time_training(
     remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(_train_some)
     images = [(shard.source, data.sources[shard.source], shard.item, shard.labels) for shard in shards]
     whole = max(2, config.batch_size // resources.train_workers)
-    (found,) = finished(
-        [remote.remote(config, data, images, members, whole, max(1, int(resources.train_cpus)), seconds)],
-        "",
-        "timing training",
-    )
-    timed, size, device = found
+    threads, gpu = max(1, int(resources.train_cpus)), resources.train_gpus > 0
+    pending = remote.remote(config, data, images, members, whole, threads, gpu, seconds)
+    ((timed, size, device),) = finished([pending], "encoders", "timing training")
     return TrainingCost(rate(timed, [size] * len(timed)), len(timed), size, device)
 
 
@@ -85,11 +82,12 @@ def _train_some(
     members: int,
     whole: int,
     threads: int,
+    gpu: bool,
     seconds: float,
 ) -> tuple[list[float], int, str]:
     """Seconds of some steps of the largest batch, up to a whole one, that the time allows."""
     torch.set_num_threads(threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if gpu else "cpu")
     loaded = list(_images(data, shards, whole))
     began, size = time.perf_counter(), whole
     while size > 16 and size % 2 == 0:
