@@ -25,7 +25,7 @@ from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHORT = 0.5  # seconds of timing
-HALVES = {"like": "target", "train_on": "shadow-member", "halves": 4}
+HALVES = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
 LIRA = {"attack": "lira", "reference": "shadows", "target": "target"}
 SMALLER = {"label": "30", "data.roles.shadow-member.count": 30, "data.roles.shadow-nonmember.count": 30}
 
