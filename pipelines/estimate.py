@@ -22,7 +22,16 @@ from pipelines.console import count_of, say
 from pipelines.ledger import PricesConfig, attacked
 from pipelines.outline import Outline, Pass, outline
 from pipelines.source_samples import Samples, role_sizes
-from pipelines.stage_costs import HOUR, NOTHING, Measured, StageCost, data_stage, extract_stage, pretrain_stage
+from pipelines.stage_costs import (
+    HOUR,
+    NOTHING,
+    Measured,
+    StageCost,
+    data_stage,
+    extract_stage,
+    pretrain_stage,
+    side_by_side,
+)
 from pipelines.training_calibration import TrainingCost, time_training, training_key
 
 if TYPE_CHECKING:
@@ -139,6 +148,7 @@ def _training_costs(planned: Outline, config: RunConfig, samples: Samples, secon
             round(training.images.value),
             config.resources,
             [shard for sample in samples.of_members(training.job) for shard in sample.usable],
+            side_by_side(config.resources, len(planned.trainings)) * config.resources.train_workers,
             seconds,
         )
         for key, training in kinds.items()

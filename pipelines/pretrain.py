@@ -72,7 +72,7 @@ class _Bases:
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     resources = config.resources
-    at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
+    at_once = resources.trainings_at_once()
     board = Board.remote()  # type: ignore[attr-defined]
     with bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}

@@ -90,14 +90,18 @@ def data_stage(measured: Measured, runs: Sequence[Run]) -> StageCost:
     return StageCost(total(sample.size() for sample in every), hours, NOTHING, hours * (1 / cpus))
 
 
+def side_by_side(resources: ResourcesConfig, trainings: int) -> int:
+    """How many encoders the connected cluster trains at a time; one at least."""
+    return max(1, min(resources.trainings_at_once(), trainings))
+
+
 def pretrain_stage(measured: Measured, resources: ResourcesConfig) -> tuple[StageCost, Quantity]:
     """What all trainings take, and the hours on the clock of the longest one."""
     trainings = measured.planned.trainings
     seconds = [measured.training(training, resources) for training in trainings]
     longest = max(seconds, key=_value, default=NOTHING)
-    at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
     together = total(seconds)
-    wall = max(together * (1 / max(1, min(at_once, len(trainings)))), longest, key=_value)
+    wall = max(together * (1 / side_by_side(resources, len(trainings))), longest, key=_value)
     worker_hours = together * (resources.train_workers / HOUR)
     images = total(training.images * training.job.config.epochs for training in trainings)
     return (

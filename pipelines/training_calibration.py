@@ -16,6 +16,7 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.costs import Quantity, rate
 from mi_core.images import decode
+from mi_core.memory import keep_freed_memory
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import Pretrainer, objective_parameters
 from mi_core.training_data import Batch
@@ -49,15 +50,21 @@ def training_key(job: TrainingJob) -> str:
 
 
 def time_training(
-    job: TrainingJob, members: int, resources: ResourcesConfig, shards: Sequence[ShardSample], seconds: float
+    job: TrainingJob,
+    members: int,
+    resources: ResourcesConfig,
+    shards: Sequence[ShardSample],
+    workers: int,
+    seconds: float,
 ) -> TrainingCost:
-    """Time optimiser steps on images of some shards, in a worker with the resources of the run's.
+    """Time optimiser steps on images of some shards, in workers with the resources of the run's.
 
     Args:
         job: the encoder and its data.
         members: how many images it is trained on.
         resources: of the run.
         shards: of the sources that hold its members.
+        workers: that train side by side in the run; here each trains an encoder of its own.
         seconds: to spend, about.
 
     Raises:
@@ -70,9 +77,15 @@ def time_training(
     images = [(shard.source, data.sources[shard.source], shard.item, shard.labels) for shard in shards]
     whole = max(2, config.batch_size // resources.train_workers)
     threads, gpu = max(1, int(resources.train_cpus)), resources.train_gpus > 0
-    pending = remote.remote(config, data, images, members, whole, threads, gpu, seconds)
-    ((timed, size, device),) = finished([pending], "encoders", "timing training")
-    return TrainingCost(rate(timed, [size] * len(timed)), len(timed), size, device)
+    pending = [remote.remote(config, data, images, members, whole, threads, gpu, seconds) for _ in range(workers)]
+    found = list(finished(pending, "workers", "timing training"))
+    steps = [(took, size) for timed, size, _ in found for took in timed]
+    return TrainingCost(
+        rate([took for took, _ in steps], [size for _, size in steps]),
+        len(steps),
+        max(size for _, size in steps),
+        found[0][2],
+    )
 
 
 def _train_some(
@@ -88,6 +101,8 @@ def _train_some(
     """Seconds of some steps of the largest batch, up to a whole one, that the time allows."""
     torch.set_num_threads(threads)
     device = torch.device("cuda" if gpu else "cpu")
+    if not gpu:
+        keep_freed_memory()
     loaded = list(_images(data, shards, whole))
     began, size = time.perf_counter(), whole
     while size > 16 and size % 2 == 0:
