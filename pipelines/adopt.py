@@ -42,7 +42,9 @@ CHANGED = 0.01  # relative difference above which other weights answer; more whe
 
 
 @dataclass(frozen=True)
-class _Adoption:
+class Adoption:
+    """One encoder from elsewhere of one seed; two of the same ``inputs`` are adopted once."""
+
     name: str
     config: LoadedConfig | EndpointConfig
     data: DataConfig
@@ -76,8 +78,8 @@ def run(runs: Sequence[Run]) -> None:
     """
     import ray
 
-    every = [job for config, folder in runs for job in _adoptions(config, folder)]
-    first: dict[str, _Adoption] = {}
+    every = [job for config, folder in runs for job in adoptions(config, folder)]
+    first: dict[str, Adoption] = {}
     for job in every:
         first.setdefault(job.inputs, job)
     jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
@@ -98,19 +100,20 @@ def run(runs: Sequence[Run]) -> None:
             share(first[job.inputs].folder, job.folder, job.name)
         _renew(job)
     for config, folder in runs:
-        for job in _adoptions(config, folder):
+        for job in adoptions(config, folder):
             config.check_outputs(job.name, tuple(describe(job.folder, job.name).description["outputs"]))
 
 
-def _adoptions(config: RunConfig, folder: RunFolder) -> Iterator[_Adoption]:
+def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
+    """Every encoder from elsewhere of a run, of every seed."""
     for place in map(folder.seed, config.seeds):
         for name, encoder in config.encoders.items():
             if isinstance(encoder, LoadedConfig | EndpointConfig):
                 inputs = digest(VERSION, place.seed, name, encoder.identity(), config.data.decoder().digest())
-                yield _Adoption(name, encoder, config.data, place, config.audited, inputs)
+                yield Adoption(name, encoder, config.data, place, config.audited, inputs)
 
 
-def _renew(job: _Adoption) -> None:
+def _renew(job: Adoption) -> None:
     """Write down the settings that may change after an adoption, such as the limits of an API."""
     stored, current = describe(job.folder, job.name), job.config.model_dump(mode="json")
     if stored.description["config"] != current:
@@ -161,9 +164,29 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
     return found, content or b""
 
 
-def _adopt(job: _Adoption, access: Access | None) -> None:
+def _adopt(job: Adoption, access: Access | None) -> None:
     """Try an encoder out, and write down what it is."""
-    found = _adopt_weights(job, job.config) if isinstance(job.config, LoadedConfig) else _adopt_endpoint(job, access)
+    if isinstance(job.config, LoadedConfig):
+        _write(job, _adopt_weights(job, job.config))
+    else:
+        _write(job, _adopt_endpoint(job, access))
+
+
+def adopt_untried(job: Adoption, probed: int) -> None:
+    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works.
+
+    Raises:
+        UserError: it is behind an API.
+    """
+    if not isinstance(job.config, LoadedConfig):
+        raise UserError(
+            f"encoders.{job.name} is behind an API, which nothing is known of without asking: an estimate cannot be "
+            "had; max_spend of the endpoint bounds what a run costs"
+        )
+    _write(job, _adopt_weights(job, job.config, {"encoder": {"n": probed}}))
+
+
+def _write(job: Adoption, found: dict[str, Any]) -> None:
     storage.write_json(
         f"{job.folder.encoder(job.name)}/encoder.json",
         {
@@ -180,14 +203,26 @@ def _adopt(job: _Adoption, access: Access | None) -> None:
     )
 
 
-def _adopt_weights(job: _Adoption, config: LoadedConfig) -> dict[str, Any]:
-    """Read the weights, convert them and try them out."""
+def _adopt_weights(job: Adoption, config: LoadedConfig, consistency: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read the weights, convert them and, where it is not given, see whether they work."""
     found, data = _read(job.name, config, job.data, job.folder.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     code = config.load.partition(":")[0] in CODE
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
+    return {
+        "layout": found.layout,
+        "outputs": found.encoder.outputs,
+        "preprocessing": asdict(found.preprocessing),
+        "preprocessing_words": found.preprocessing.words(),
+        "consistency": consistency or _weights_consistency(job, config, found.encoder),
+        "fingerprints": {0: found.fingerprint},
+    }
+
+
+def _weights_consistency(job: Adoption, config: LoadedConfig, encoder: Encoder) -> dict[str, Any]:
+    """View consistency beside that of fresh weights, where these can be built."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reference = None
-    if not code:
+    if config.load.partition(":")[0] not in CODE:
         fresh = adopt(
             config.load,
             None,
@@ -197,18 +232,11 @@ def _adopt_weights(job: _Adoption, config: LoadedConfig) -> dict[str, Any]:
             fresh=0,
         )
         reference = fresh.encoder.to(device)
-    return {
-        "layout": found.layout,
-        "outputs": found.encoder.outputs,
-        "preprocessing": asdict(found.preprocessing),
-        "preprocessing_words": found.preprocessing.words(),
-        "consistency": _consistency(job, found.encoder.to(device), reference, device, fresh=config.fresh),
-        "fingerprints": {0: found.fingerprint},
-    }
+    return _consistency(job, encoder.to(device), reference, device, fresh=config.fresh)
 
 
 def _consistency(
-    job: _Adoption, encoder: Encoder, reference: Encoder | None, device: torch.device, *, fresh: bool = False
+    job: Adoption, encoder: Encoder, reference: Encoder | None, device: torch.device, *, fresh: bool = False
 ) -> dict[str, Any]:
     """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
     loaded = job.images(PROBED)
@@ -224,7 +252,7 @@ def _consistency(
     }
 
 
-def _adopt_endpoint(job: _Adoption, access: Access | None) -> dict[str, Any]:
+def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
     """Try out what answers, ask some images twice, and keep the answers by which it is known again."""
     assert isinstance(job.config, EndpointConfig) and access is not None
     parameters = job.config.parameters()
@@ -308,7 +336,7 @@ def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, st
     """
     import ray
 
-    jobs = [job for config, folder in runs for job in _adoptions(config, folder) if (job.folder, job.name) in wanted]
+    jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
     ray.get([ray.remote(num_cpus=1)(_check).remote(job, access) for job in jobs])
 
 
@@ -327,7 +355,7 @@ def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
         storage.write_json(ledger.checks_path(folder, name), checks)
 
 
-def _check(job: _Adoption, access: Access | None) -> None:
+def _check(job: Adoption, access: Access | None) -> None:
     stored = describe(job.folder, job.name)
     encoder = stored.load(0, access)
     known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pipelines import attack, extract, pretrain, report, splits, storage
+from pipelines import attack, extract, pretrain, report, spending, splits, storage
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
 from pipelines.console import say
@@ -14,7 +14,7 @@ from pipelines.errors import UserError
 from pipelines.ray_runtime import finished, ray_cluster
 from pipelines.scan import Scan
 from pipelines.splits import Splits
-from pipelines.sweep import points
+from pipelines.sweep import points, runs_of
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
     "pretrain": pretrain.run,
@@ -32,6 +32,7 @@ def run(
     force: str | None = None,
     command: str = "",
     verbose: bool = False,
+    yes: bool = False,
 ) -> RunFolder:
     """Run the stages up to ``last``, resuming what the folder holds.
 
@@ -43,6 +44,7 @@ def run(
         force: a stage to redo, with all that follow.
         command: the command line, kept in the manifest.
         verbose: show Ray's logs.
+        yes: spend what the budget says to ask about first.
 
     Raises:
         UserError: the user's input is wrong; what was committed is kept.
@@ -55,23 +57,21 @@ def run(
             f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose "
             "another --out, or take the budget out"
         )
-    swept = points(config, folder)
-    runs = [(config, folder), *((point.config, point.folder) for point in swept if point.folder != folder)]
+    runs = runs_of(config, folder)
     with storage.lock(folder.path), ExitStack() as stack:
         for of_run, place in runs:
             place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
-        import ray
-
-        config.resources.check(ray.cluster_resources())
+        config.resources.check_connected()
+        spending.confirm(runs, stages, yes=yes)
         for stage in stages:
             with folder.timed(stage):
                 if stage == "data":
                     draw_roles(runs)
                 elif stage == "report":
                     _report_points(runs[1:])
-                    report.run(config, folder, swept)
+                    report.run(config, folder, points(config, folder))
                 else:
                     if stage == "extract":
                         for of_run, place in runs:
@@ -108,9 +108,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
             say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
         if not todo:
             continue
-        read = digest(
-            config.data.model_dump(mode="json", include={"sources", "image_size", "channels", "attributes", "label"})
-        )
+        read = config.data.scan_digest
         if read not in scans:
             found = scans[read] = config.data.scan(_scan_map)
             lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""

@@ -32,8 +32,8 @@ from pipelines.endpoints import Access
 from pipelines.errors import UserError, storage_fault
 from pipelines.methods import build
 from pipelines.shard_jobs import ShardJob, sample_table
+from pipelines.telemetry import STEPS, Telemetry
 
-STEPS = ("decode", "augment", "forward", "features", "commit")
 OK, CRASHED = "ok", "crashed: the worker died on this sample"
 Decoded = Pixels | str
 """Pixels (C, S, S), or why there are none."""
@@ -61,11 +61,13 @@ class EncodeChunks:
     """The actor: holds encoders, turns chunks of encoded images, or of pixels, into committed feature files.
 
     Args:
+        run: name of the run, under which Ray's metrics show what the actor does; None: they show nothing.
         threads: that decode while the encoder runs on its accelerator; 0: decode before it runs.
         access: to encoders behind an API, where there are any.
     """
 
-    def __init__(self, threads: int, access: Access | None) -> None:
+    def __init__(self, run: str | None = None, threads: int = 0, access: Access | None = None) -> None:
+        self.telemetry = None if run is None else Telemetry(run)
         self.access = access
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
@@ -81,7 +83,10 @@ class EncodeChunks:
         receipt |= dict.fromkeys(STEPS, 0.0)
         if not row["error"]:
             try:
-                receipt |= self._encode(pickle.loads(row["job"]), row)
+                job: ShardJob = pickle.loads(row["job"])
+                receipt |= self._encode(job, row)
+                if self.telemetry is not None:
+                    self.telemetry.committed(job.layer.encoder, receipt)
             except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop and name the sample
                 receipt["error"] = str(error)
             except OSError as error:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -15,6 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pipelines.errors import UserError, fault_of_user
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,32 +56,42 @@ def _run(
     address: str | None,
     force: str | None,
     verbose: bool,
+    yes: bool = False,
 ) -> None:
-    from pipelines import audit, report, storage
-    from pipelines import config_file as configs
+    from pipelines import audit, report
     from pipelines.artifacts import STAGES
 
     if force is not None and force not in STAGES:
         raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
-    source = config_or_run
-    if storage.exists(f"{config_or_run}/config.yaml"):
-        source, out = f"{config_or_run}/config.yaml", out or config_or_run
-    loaded = configs.load(source, overrides or ())
+    loaded, place = _load(config_or_run, overrides, out)
     try:
         folder = audit.run(
             loaded,
-            out or f"runs/{loaded.name}",
+            place,
             last=last,
             address=address,
             force=force,
             command=shlex.join(["encoder-audit", *sys.argv[1:]]),
             verbose=verbose,
+            yes=yes,
         )
     except KeyboardInterrupt as interrupt:
         raise Interrupted from interrupt
     if last == "report":
         output.print(report.terminal(folder))
         output.print(f"report: {folder.path}/report.html", soft_wrap=True)
+
+
+def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> tuple[RunConfig, str]:
+    """A config, and the run folder that it stands for."""
+    from pipelines import config_file as configs
+    from pipelines import storage
+
+    source = config_or_run
+    if storage.exists(f"{config_or_run}/config.yaml"):
+        source, out = f"{config_or_run}/config.yaml", out or config_or_run
+    loaded = configs.load(source, overrides or ())
+    return loaded, out or f"runs/{loaded.name}"
 
 
 bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
@@ -179,8 +192,9 @@ def _add_stage(name: str, last: str) -> None:
         address: Address = None,
         force: Force = None,
         verbose: Verbose = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Spend what the budget says to ask about first.")] = False,
     ) -> None:
-        _run(config, overrides, out, last, address, force, verbose)
+        _run(config, overrides, out, last, address, force, verbose, yes)
 
 
 for _name in STAGE_HELP:
@@ -210,6 +224,39 @@ def check(config: Config, overrides: Overrides = None) -> None:
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     output.print(f"{config}: fine")
+
+
+@app.command()
+def estimate(
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    address: Address = None,
+    wall: Annotated[float | None, typer.Option("--wall", min=1e-3, help="Hours in which to query.")] = None,
+    node_cpus: Annotated[float | None, typer.Option("--node-cpus", min=0.01, help="CPUs of a node.")] = None,
+    node_gpus: Annotated[float | None, typer.Option("--node-gpus", min=0, help="GPUs of a node.")] = None,
+    json: Annotated[str | None, typer.Option("--json", help="Write the estimate here.", metavar="FILE")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Hours, queries, bytes and money of a run, from a short calibration; runs nothing big."""
+    from pipelines import estimate_view, storage
+    from pipelines.artifacts import RunFolder
+    from pipelines.estimate import cluster
+    from pipelines.estimate import estimate as estimated
+    from pipelines.ray_runtime import largest_node, ray_cluster
+    from pipelines.sweep import runs_of
+
+    loaded, place = _load(config, overrides, out)
+    loaded.data.check_sizes()
+    with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
+        loaded.resources.check_connected()
+        found = estimated(runs_of(loaded, RunFolder(storage.absolute(place))))
+        cpus, gpus = largest_node()
+    node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)
+    wanted = None if wall is None else cluster(found, loaded, wall, node)
+    output.print(estimate_view.render(found, wanted))
+    if json is not None:
+        storage.write_json(json, estimate_view.as_json(found, wanted))
 
 
 def _gpus() -> float:

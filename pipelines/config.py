@@ -32,7 +32,7 @@ from pipelines.demands import demands_of
 from pipelines.encoders import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
-from pipelines.ledger import BudgetConfig
+from pipelines.ledger import BudgetConfig, PricesConfig
 from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
 from pipelines.spelling import spell_out
@@ -64,6 +64,7 @@ class RunConfig(BaseModel):
         default="all", description="checkpoints that are attacked and measured; points of a sweep: the last alone"
     )
     budget: BudgetConfig = BudgetConfig()
+    prices: PricesConfig = PricesConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
         default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
     )
@@ -93,6 +94,8 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
+        if self.budget.money is not None and not self.prices.known:
+            raise ValueError(f"budget.money = {self.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
         for name, encoder in self.encoders.items():
             check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
             if isinstance(encoder, TrainedConfig):

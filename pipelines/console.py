@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +17,7 @@ from rich.progress import (
 )
 
 console = Console(stderr=True, highlight=False)
+LINE_SECONDS = 30.0  # between lines of progress where there is no terminal
 
 
 def say(stage: str, message: str) -> None:
@@ -39,6 +41,44 @@ def bars(unit: str) -> Iterator[Progress]:
     )
     with progress:
         yield progress
+
+
+@contextmanager
+def meter(stage: str, title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Progress of one long step: a bar with rate and time left; without a terminal a line now and then.
+
+    Yields:
+        What to call with the number of units done so far.
+    """
+    started = said = monotonic()
+    with bars(unit) as progress:
+        task = progress.add_task(title, total=total, note="")
+
+        def done(units: int) -> None:
+            nonlocal said
+            now = monotonic()
+            rate = units / max(1e-9, now - started)
+            progress.update(task, completed=units, note=f"  {rate:.0f} {unit}/s")
+            if not console.is_terminal and now - said >= LINE_SECONDS and units < total:
+                said = now
+                say(stage, f"{title}: {progress_line(units, total, rate, unit)}")
+
+        yield done
+
+
+def progress_line(units: int, total: int, rate: float, unit: str) -> str:
+    """How far a step is, and how long it still takes at a rate per second.
+
+    Example:
+        >>> progress_line(1000, 361_000, 100.0, "images")
+        '1,000 of 361,000 images (0.3%), 100 images/s, about 1 h 00 min left'
+    """
+    line = f"{units:,} of {total:,} {unit} ({units / total:.1%}), {rate:.0f} {unit}/s"
+    if not rate:
+        return line
+    minutes, seconds = divmod(round((total - units) / rate), 60)
+    left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {seconds:02d} s"
+    return f"{line}, about {left} left"
 
 
 def count_of(number: int, one: str, several: str) -> str:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from mi_core.captions import ClassWords
 from mi_core.images import Decoder
+from pipelines.artifacts import digest
 from pipelines.attributes import AttributeConfig
 from pipelines.errors import UserError
 from pipelines.scan import ATTRIBUTE, Scan, ScanMap, scan
@@ -136,6 +137,13 @@ class DataConfig(BaseModel):
         place = found.samples.column_names.index("label")
         return replace(
             found, samples=found.samples.set_column(place, "label", found.samples[f"{ATTRIBUTE}{self.label}"])
+        )
+
+    @property
+    def scan_digest(self) -> str:
+        """What two data sections share that are scanned alike, whatever their roles."""
+        return digest(
+            self.model_dump(mode="json", include={"sources", "image_size", "channels", "attributes", "label"})
         )
 
     def decoder(self) -> Decoder:

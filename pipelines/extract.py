@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.features.sequential import StoppingRule
-from pipelines import adopt, endpoints, ledger, storage
+from pipelines import adopt, endpoints, ledger, preflight, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
-from pipelines.chunks import STEPS, EncodeChunks, decode_chunks
-from pipelines.console import bars, say
+from pipelines.chunks import EncodeChunks, decode_chunks
+from pipelines.console import meter, say
 from pipelines.encoders import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
@@ -34,6 +34,7 @@ from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
 from pipelines.tasks import stopping_rule
+from pipelines.telemetry import STEPS
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
@@ -111,7 +112,7 @@ def run(runs: Sequence[Run]) -> None:
             API answers otherwise than before, fails, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    planned = list(_planned(runs))
+    planned = plan_layers(runs)
     parts = _parts(runs, planned)
     asked, left = _looked_through(runs, planned, parts)
     checked = adopt.to_check(runs, left)
@@ -133,13 +134,20 @@ def run(runs: Sequence[Run]) -> None:
         _account(config, folder)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Session:
     """One start of a run: its name, how often a chunk may be begun, and how endpoints are asked."""
 
     name: str
     allowed: int
     access: Access | None
+    prepared: bool = False
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        """Check once, before the first query, what every chunk relies on."""
+        if not self.prepared:
+            preflight.run(runs)
+        self.prepared = True
 
 
 def _query(
@@ -156,6 +164,7 @@ def _query(
         if number == len(parts) and done:
             say("extract", f"{done} of {whole} shards done before")
         if todo:
+            session.prepare(runs)
             todo = _with_rules(todo, runs)
             throughput = _stream(todo, config, session.access)
             folder.append_manifest("extraction", asdict(throughput))
@@ -207,18 +216,25 @@ def _plans(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _planned(runs: Sequence[Run]) -> Iterator[_Planned]:
+def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
+    """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
+    planned = plan_layers(runs)
+    places = [place for part in _parts(runs, planned) for place in part]
+    jobs = [job for one in planned for job in one.jobs(places)]
+    return jobs, _distinct(jobs)
+
+
+def plan_layers(runs: Sequence[Run]) -> list[_Planned]:
     """The layers of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
+    planned = []
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
             place = folder.seed(seed)
-            inherit_layers(
-                place,
-                [before.seed(seed) for other, before in runs[:number] if seed in other.seeds],
-                list(config.encoders),
-            )
+            earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
+            inherit_layers(place, earlier, list(config.encoders))
             layers = [layer for demand in config.demands() for layer in layers_of(demand, config, place, plan=True)]
-            yield _Planned(config, place, layers)
+            planned.append(_Planned(config, place, layers))
+    return planned
 
 
 def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
@@ -308,7 +324,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
         )
     receipts = data.map_batches(
         EncodeChunks,
-        fn_constructor_args=(resources.decoding_threads, access),
+        fn_constructor_args=(config.name, resources.decoding_threads, access),
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
@@ -319,16 +335,14 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
     started = time.perf_counter()
     images = sum(job.images for job in jobs)
     came: list[tuple[float, int]] = []
-    with bars("images") as progress:
-        task = progress.add_task("querying encoders", total=images, note="")
+    with meter("extract", "querying encoders", images, "images") as done:
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
             for receipt in batch.to_pylist():
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
                 came.append((time.perf_counter() - started, receipt["rows"]))
-            rate = total.images / (time.perf_counter() - started)
-            progress.update(task, completed=total.images, note=f"  {rate:.0f} images/s")
+            done(total.images)
     total.wall = time.perf_counter() - started
     if len(came) >= 3 * actors:
         first, last = came[actors - 1][0], came[-actors][0]

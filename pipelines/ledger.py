@@ -39,6 +39,31 @@ class BudgetConfig(BaseModel):
     queries: int | None = Field(
         default=None, ge=1, description="queries of attacked encoders, over all their checkpoints and all seeds"
     )
+    cpu_hours: float | None = Field(default=None, gt=0, description="above it, as estimated, a run asks first")
+    gpu_hours: float | None = Field(default=None, gt=0, description="the same")
+    money: float | None = Field(default=None, gt=0, description="the same, in the unit of `prices`")
+
+    @property
+    def estimated(self) -> dict[str, float]:
+        """What is compared with an estimate before anything is spent."""
+        fields = {"cpu_hours": self.cpu_hours, "gpu_hours": self.gpu_hours, "money": self.money}
+        return {name: most for name, most in fields.items() if most is not None}
+
+
+class PricesConfig(BaseModel):
+    """What things cost, in one unit of money; what has no price is not counted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cpu_hour: float | None = Field(default=None, ge=0, description="a CPU for an hour")
+    gpu_hour: float | None = Field(default=None, ge=0, description="a GPU for an hour")
+    query: float | None = Field(default=None, ge=0, description="a query of an attacked encoder")
+    storage_gb_month: float | None = Field(default=None, ge=0, description="10^9 bytes of features for a month")
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The prices that are given."""
+        return {name: price for name, price in self.model_dump().items() if price is not None}
 
 
 def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
@@ -116,9 +141,9 @@ def recorded_checks(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
 def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None:
     """Raise UserError if probing encoders from elsewhere, (name, queries) each, would already exceed the budget."""
     budget = runs[0][0].budget.queries
-    asked = sum(queries for name, queries in probes if name in _attacked(runs))
+    asked = sum(queries for name, queries in probes if name in attacked(runs))
     if budget is not None and asked > budget:
-        names = ", ".join(sorted({name for name, _ in probes} & _attacked(runs)))
+        names = ", ".join(sorted({name for name, _ in probes} & attacked(runs)))
         raise UserError(
             f"budget.queries = {budget}, but to see whether {names} works takes {asked} queries alone; raise the budget"
         )
@@ -138,7 +163,7 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     budget = runs[0][0].budget.queries
     if budget is None:
         return ATTEMPTS
-    targets = _attacked(runs)
+    targets = attacked(runs)
     probed: dict[str, int] = {}
     for config, of_run in runs:
         for folder, name in product(map(of_run.seed, config.seeds), targets):
@@ -171,5 +196,6 @@ def _images(layer: Mapping[str, Any], folder: SeedFolder) -> int:
     return sum(sizes)
 
 
-def _attacked(runs: Sequence[Run]) -> set[str]:
+def attacked(runs: Sequence[Run]) -> set[str]:
+    """The encoders that are under attack: those whose queries a budget bounds and a price is asked for."""
     return {attack.target for config, _ in runs for attack in config.attacks}

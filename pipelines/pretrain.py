@@ -38,7 +38,7 @@ def run(runs: Sequence[Run]) -> None:
         UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
     """
     adopt.run(runs)
-    every = [job for config, folder in runs for job in _jobs(config, folder)]
+    every = [job for config, folder in runs for job in training_jobs(config, folder)]
     first: dict[str, TrainingJob] = {}
     for job in every:
         first.setdefault(job.inputs, job)
@@ -72,7 +72,7 @@ class _Bases:
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     resources = config.resources
-    at_once = max(1, int(resources.available_cpus() // (resources.train_workers * resources.train_cpus)))
+    at_once = resources.trainings_at_once()
     board = Board.remote()  # type: ignore[attr-defined]
     with bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
@@ -88,7 +88,8 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
                 )
 
 
-def _jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
+def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
+    """Every encoder that a run trains, of every seed; two of the same ``inputs`` are trained once."""
     limit = config.resources.resident_mb * 2**20
     point = folder.path.partition("/sweep/")[2]
     where = f", {point}" if point else ""

@@ -78,6 +78,14 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
             ray.shutdown()
 
 
+def largest_node() -> tuple[float, float]:
+    """(CPUs, GPUs) of the node of the connected cluster that has most of them."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return max((float(has.get("GPU", 0)), float(has.get("CPU", 0))) for has in alive)[::-1]
+
+
 @contextmanager
 def _without_native_stderr() -> Iterator[None]:
     """Drop what Ray's C++ core writes to stderr while it starts (a line about its log level); exceptions still come."""

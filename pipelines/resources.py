@@ -66,6 +66,20 @@ class ResourcesConfig(BaseModel):
         left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
         return max(1, int(left / self.decoder_cpus))
 
+    def check_connected(self) -> None:
+        """Refuse the cluster that is connected, as `check`."""
+        import ray
+
+        self.check(ray.cluster_resources())
+
+    def trainings_at_once(self) -> int:
+        """Encoders that the connected cluster can train side by side; one at least."""
+        import ray
+
+        held = {"CPU": self.train_workers * self.train_cpus, "GPU": self.train_workers * self.train_gpus}
+        there = ray.cluster_resources()
+        return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items() if amount))
+
     def available_cpus(self) -> float:
         """CPUs of the cluster that is connected."""
         import ray

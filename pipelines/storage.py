@@ -141,9 +141,14 @@ def read_table(path: str) -> pa.Table:
 
 def write_table(path: str, table: pa.Table) -> None:
     """Write a Parquet file whole."""
+    write_atomic(path, table_bytes(table))
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """The Parquet file of a table, as `write_table` writes it."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    write_atomic(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def remove(path: str) -> None:

@@ -25,7 +25,7 @@ from mi_core.features import consumes
 from pipelines.artifacts import RunFolder
 from pipelines.attack_config import ATTACK_CONFIGS, SHADOWS, each_attack
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
-from pipelines.config import RunConfig
+from pipelines.config import Run, RunConfig
 from pipelines.errors import UserError
 
 LABEL = "label"
@@ -61,6 +61,14 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
             changed = _changed(whole | ({"checkpoints": "last"} if changes else {}), changes)
             found.append(Point(name, str(entry[LABEL]), RunConfig(**changed), place))
     return found
+
+
+def runs_of(config: RunConfig, folder: RunFolder) -> list[Run]:
+    """The run and the points of its sweeps that are not the run itself."""
+    return [
+        (config, folder),
+        *((point.config, point.folder) for point in points(config, folder) if point.folder != folder),
+    ]
 
 
 def expand(base: RunConfig, plain: dict[str, Any], sweep: Any, explain: Explain) -> RunConfig:
