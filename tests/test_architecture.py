@@ -143,7 +143,7 @@ def test_mi_core_imports(path: Path) -> None:
 @pytest.mark.parametrize("path", sources("pipelines"), ids=lambda path: path.name)
 def test_stages_import_leftwards(path: Path) -> None:
     stage = path.stem
-    if stage not in STAGES:
+    if stage not in STAGES or path.parent.name != "pipelines":
         return
     right = STAGES[STAGES.index(stage) + 1 :]
     for line, module in imports(path):
