@@ -71,7 +71,8 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
 
     Besides the roles there is the probe of an encoder from elsewhere, and what was lost, where there is any.
     """
-    counts = Splits.load(folder.path).counts()
+    splits = Splits.load(folder.path)
+    counts = splits.counts()
 
     def entry(encoder: str, role: str, per_image: int, count: int | None) -> Entry:
         images = counts[role] if count is None else min(counts[role], count)
@@ -82,8 +83,12 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
             yield from _decided(demand, demand.stopping, config, folder)
             continue
         for layer in layers_of(demand, config, folder, plan=False):
+            asked: set[str] = set()  # a sample of two roles is asked once
             for role in layer.roles:
-                yield entry(demand.encoder, role, layer.queries_per_image, layer.count)
+                ids = splits.ids([role]) if layer.count is None else splits.first([role], layer.count, folder.seed)
+                new = set(ids) - asked
+                asked |= new
+                yield demand.encoder, role, len(new), len(new) * layer.queries_per_image
     for name in config.encoders:
         for old in _outdated(config, folder, name):
             for role in old["roles"]:

@@ -27,7 +27,7 @@ from mi_core.checks import check_range
 from mi_core.features.sequential import FIRST, StoppingRule, by_views, stopped
 from mi_core.records import Features
 
-_OUTSIDE = (-1.0, 14.0)  # of `log_similarity`
+_OUTSIDE = (-1.0, 10.0)  # of `log_similarity`
 _INVERSE_PENALTY = 100.0  # keeps the slope finite where a statistic separates the reference
 
 

@@ -18,7 +18,7 @@ from mi_core.checks import ShapeError
 from mi_core.features.pairwise_similarity import pairs_within
 
 FIRST = 2  # views that make a pair
-_LEAST_DISTANCE = 1e-6  # of a cosine in float32
+_LEAST_DISTANCE = 1e-4  # below it rounding of float32 embeddings shows in the logarithm
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StoppingRule:
 
 
 def log_similarity(cosines: torch.Tensor) -> torch.Tensor:
-    """-log(1 - cosine) in float64, of any shape; in [-0.69, 13.8].
+    """-log(1 - cosine) in float64, of any shape; in [-0.69, 9.21]: distances below 1e-4 count as 1e-4.
 
     Example:
         >>> log_similarity(torch.tensor([0.0, 0.5])).tolist()

@@ -126,7 +126,7 @@ def test_a_faulty_answer_names_the_undecided_sample() -> None:
             return {"backbone": answer if len(self.calls) == 1 else answer * torch.nan}
 
     images, streams, ids = inputs()
-    always = StoppingRule((-1.0,) * (VIEWS - 2), (14.0,) * (VIEWS - 2))
+    always = StoppingRule((-1.0,) * (VIEWS - 2), (10.0,) * (VIEWS - 2))
     made = extractor(Faulty(), always)
     with pytest.raises(NumericError, match="embedding is NaN or infinite for 50 samples, first pool/000"):
         made(images, streams, ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pipelines.errors import UserError
 from pipelines.layers import Stopping
 from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
+from pipelines.tasks import stopping_rule
 from tests.conftest import small_config
 
 VIEWS = 6
@@ -73,6 +74,14 @@ def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], 
     return LabelledFeatures(found, np.array([name in members for name in found.ids]))
 
 
+def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    """The same views asked of the same samples; an encoder hardly trained has cosines so near 1 that rounding shows."""
+    assert one.keys() == two.keys()
+    first, second = np.array([one[name] for name in one]), np.array([two[name] for name in one])
+    np.testing.assert_array_equal(first[:, 0], second[:, 0])
+    np.testing.assert_allclose(first[:, 1], second[:, 1], atol=5e-3)
+
+
 def rules(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "seed-0/features/target/rules").iterdir()}
 
@@ -90,12 +99,12 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
         target = seen(config, finished, "target", config.audited, epoch).features  # of encodermi-t, which asks for all
         expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
         found = asked(config, finished, epoch=epoch)
-        np.testing.assert_allclose([found[name] for name in target.ids], expected, atol=1e-4)
+        assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
         assert 2 < expected[:, 0].mean() < VIEWS
         name = f"encodermi-sequential-1-projection-{epoch:04d}"
         table = storage.read_table(f"{finished}/seed-0/attacks/{name}/scores.parquet")
         scores = dict(zip(table["id"].to_pylist(), table["score"].to_pylist(), strict=True))
-        np.testing.assert_allclose([scores[name] for name in target.ids], attack.score(target), atol=1e-3)
+        np.testing.assert_allclose([scores[name] for name in target.ids], attack.score(target), atol=0.02)
 
 
 def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
@@ -105,8 +114,9 @@ def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> 
     assert not known & set(found)
     assert len(found) + len(known) == 120
     files = (finished / "seed-0/features/target/epoch-0003").rglob("*.parquet")
-    keys = [storage.read_table(str(path)) for path in files]
-    assert sorted(len(table) for table in keys if "projection.sequential" in table.column_names) == [96, 120]
+    tables = [storage.read_table(str(path)) for path in files]
+    rows = sum(len(table) for table in tables if "projection.sequential" in table.column_names)
+    assert rows == 120 + 96  # of the attack with a shadow, and of this one
 
 
 def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
@@ -132,9 +142,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
 def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
     config = config_with(queries)
     audit.run(config, str(folder), last="extract")
-    one, two = asked(config_with(), finished), asked(config, folder)
-    assert one.keys() == two.keys()
-    np.testing.assert_allclose(list(one.values()), list(two.values()), atol=1e-5)
+    assert_same(asked(config_with(), finished), asked(config, folder))
 
 
 def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
@@ -147,27 +155,26 @@ def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path:
                 path.unlink()
         audit.run(config_with(), str(folder), last="extract")
         assert rules(folder) == rules(finished)
-        one, two = asked(config_with(), finished), asked(config_with(), folder)
-        np.testing.assert_allclose(list(one.values()), list(two.values()), atol=1e-5)
+        assert_same(asked(config_with(), finished), asked(config_with(), folder))
 
 
 def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
-    """Members and non-members of the target change places after training; the rules of the shadow stay."""
+    """Members and non-members of the target change places; the rules fitted then are those that were followed."""
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "seed-0/features/target")
-    path = f"{folder}/seed-0"
-    drawn = Splits.load(path)
+    place = RunFolder(str(folder)).seed(0)
+    drawn = Splits.load(place.path)
     swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
     roles = [swapped.get(role, role) for role in drawn.table["role"].to_pylist()]
-    place = drawn.table.column_names.index("role")
-    replace(drawn, table=drawn.table.set_column(place, "role", pa.array(roles))).save(path)
-    assert set(Splits.load(path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
-    config = config_with(attacks=[SEQUENTIAL])
-    audit.run(config, str(folder), last="extract", force="extract")
-    assert set(rules(folder).values()) <= set(rules(finished).values())
-    one, two = asked(config_with(), finished), asked(config, folder, 0)
-    np.testing.assert_allclose([one[name] for name in sorted(one)], [two[name] for name in sorted(two)], atol=1e-5)
+    column = drawn.table.column_names.index("role")
+    replace(drawn, table=drawn.table.set_column(column, "role", pa.array(roles))).save(place.path)
+    assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
+    for epoch in (1, 3):
+        rule = stopping_rule(config_with(), place, Stopping(1, "projection", epoch))
+        assert asdict(rule) in [
+            {name: tuple(bounds) for name, bounds in json.loads(content).items()}
+            for content in rules(finished).values()
+        ]
 
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
@@ -189,8 +196,6 @@ def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path) -> Non
     audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
 
 
-def test_a_rule_that_cannot_be_fitted_is_told_before_the_target_is_asked(folder: Path) -> None:
-    config = config_with(attacks=[{**SEQUENTIAL, "fpr": 0.015}])
-    with pytest.raises(UserError, match="encodermi-sequential at fpr = 0.015 needs 66 known non-members, got 60"):
-        audit.run(config, str(folder), last="extract")
-    assert not list((folder / "seed-0/features/target").rglob("rules/*"))
+def test_a_rule_that_cannot_be_fitted_is_told_before_anything_starts() -> None:
+    with pytest.raises(UserError, match="encodermi-sequential needs 66 known non-members with its fpr, not 60"):
+        config_with(attacks=[{**SEQUENTIAL, "fpr": 0.015}])
