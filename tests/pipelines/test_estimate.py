@@ -135,7 +135,7 @@ def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfi
     assert cluster(found, config, hours * 1.001, (1.0, 0)).encoder_actors == 10
     small = cluster(found, config, hours / 2 * 1.001, (1.0, 0))
     assert small.encoder_actors == 20
-    assert small.nodes >= 20  # half a CPU each, but never without room for readers
+    assert (small.readers, small.nodes) == (1, 11)  # two actors of half a CPU on each, and one beside the reader
 
 
 SHARDS, PER_SHARD, CLASSES = 7, 12, 3
@@ -194,7 +194,10 @@ def test_a_shard_is_counted_whole_and_its_images_timed(tars: SourceConfig) -> No
 BUDGET: dict[str, Any] = {"budget": {"cpu_hours": 1e-9}}
 
 
-def test_above_the_budget_nothing_starts_without_yes(local_ray: None, tmp_path: Path) -> None:
+def test_above_the_budget_nothing_starts_without_yes(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spending, "estimate", lambda runs: estimate(runs, SHORT))
     with pytest.raises(UserError, match=r"CPU-hours, more than budget.cpu_hours = 1e-09; .* --yes"):
         audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data")
     assert not (tmp_path / "run" / "seed-0").exists()
