@@ -170,6 +170,7 @@ def test_an_audit_over_http_is_the_audit_itself(
     assert [entry["queries"] for entry in probed] == [PROBE + CHECKED]
 
 
+@pytest.mark.slow
 def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder: Path) -> None:
     chunks = {"views": 4, "chunk": 8, "batch_views": 32}
     costs = {"price_per_image": 0.01, "max_spend": 0.01 * (PROBE + 200), "batch": 16, "concurrency": 1}
@@ -189,6 +190,7 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     assert features(rich, folder, "projection", 0)["norm:2"].shape == (AUDITED,)
 
 
+@pytest.mark.slow
 def test_errors_of_the_server_are_no_crashes_and_lose_nothing(server: FaultyServer, folder: Path) -> None:
     """After as many failures as a chunk may crash, it is still asked."""
     config = config_of(server, {"cache": False})
@@ -208,6 +210,7 @@ def test_errors_of_the_server_are_no_crashes_and_lose_nothing(server: FaultyServ
     assert charged(folder, server).images == server.asked
 
 
+@pytest.mark.slow
 def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_run: Path) -> None:
     config = config_of(server)
     audit.run(config, str(folder), last="pretrain")
@@ -229,6 +232,7 @@ def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_r
         audit.run(tagged, str(folder), last="extract")
 
 
+@pytest.mark.slow
 def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folder: Path, trained_run: Path) -> None:
     """The server adds noise to the backbone, and normalises the projection and rounds it to half precision."""
     encoder = trained(trained_run)

@@ -85,6 +85,7 @@ def estimated(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return config, estimate([(config, RunFolder(str(folder / "runs" / "small")))], SHORT), folder
 
 
+@pytest.mark.slow
 def test_queries_are_those_that_the_run_then_makes(
     estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
 ) -> None:
@@ -102,10 +103,12 @@ def test_queries_are_those_that_the_run_then_makes(
     assert found.stages["extract"].images.value == sum(entry["images"] for entry in done)
 
 
+@pytest.mark.slow
 def test_an_estimate_leaves_nothing_behind(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     assert list(estimated[2].iterdir()) == []
 
 
+@pytest.mark.slow
 def test_stored_bytes_are_those_of_the_finished_run(
     estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
 ) -> None:
@@ -114,6 +117,7 @@ def test_stored_bytes_are_those_of_the_finished_run(
     assert estimated[1].stages["extract"].gigabytes.value * 1e9 == pytest.approx(stored, rel=0.3)
 
 
+@pytest.mark.slow
 def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     _, found, _ = estimated
     content = estimate_view.as_json(found)
@@ -129,6 +133,7 @@ def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[R
         assert all(cost.step(step).value > 0 for step in ("decode", "forward", "commit"))
 
 
+@pytest.mark.slow
 def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     config, found, _ = estimated
     hours = found.encoding.interval()[1] / 3600 / 10
@@ -194,6 +199,7 @@ def test_a_shard_is_counted_whole_and_its_images_timed(tars: SourceConfig) -> No
 BUDGET: dict[str, Any] = {"budget": {"cpu_hours": 1e-9}}
 
 
+@pytest.mark.slow
 def test_above_the_budget_nothing_starts_without_yes(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +209,7 @@ def test_above_the_budget_nothing_starts_without_yes(
     assert not (tmp_path / "run" / "seed-0").exists()
 
 
+@pytest.mark.slow
 def test_yes_spends_and_is_asked_once(local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spending, "estimate", lambda runs: estimate(runs, SHORT))
     folder = audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data", yes=True)

@@ -133,6 +133,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_what_was_committed_is_kept(
     trained_run: Path, finished_run: Path, small_disk: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_full_disk_is_one_line_and_what_was_committed_is_kept(
     assert_same(parquet_contents(folder), parquet_contents(reference))
 
 
+@pytest.mark.slow
 def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ray: None, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -138,6 +138,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
             assert entry["queries"]["evaluation"] == VIEWS * 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [{"batch_views": 5}, {"chunk": 7, "batch_views": 64}])
 def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
     config = config_with(queries)
@@ -145,6 +146,7 @@ def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished
     assert_same(asked(config_with(), finished), asked(config, folder))
 
 
+@pytest.mark.slow
 def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
     """Committed features of the target are gone, then its rules too: they come back as they were."""
     for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rules/*")):
@@ -158,6 +160,7 @@ def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path:
         assert_same(asked(config_with(), finished), asked(config_with(), folder))
 
 
+@pytest.mark.slow
 def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
     """Members and non-members of the target change places; the rules fitted then are those that were followed."""
     folder = tmp_path / "run"

@@ -26,7 +26,7 @@ def test_needs_compute_what_they_name() -> None:
     assert torch.equal(compute("caption:embedding", (clean, clean + 1)), clean + 1)
     assert {consumes(need) for need in ("norm:2", "embedding")} == {"clean"}
     assert torch.equal(compute("view-embeddings", views), views)
-    kinds = {"views", "clean", "patches", "parts", "caption", "boundary", "adversarial"}
+    kinds = {"views", "clean", "patches", "parts", "caption", "boundary", "adversarial", "sequential"}
     assert {feature.consumes for feature in FEATURES.values()} == kinds
 
 
@@ -57,7 +57,7 @@ def test_first_views_are_what_fewer_views_would_have_given(used: int) -> None:
 @pytest.mark.parametrize(
     ("need", "expected"),
     [
-        ("pairs:cosine", "need = 'pairs:cosine', allowed: pairwise, view-embeddings, norm, "),
+        ("pairs:cosine", "need = 'pairs:cosine', allowed: pairwise, view-embeddings, sequential, norm, "),
         ("patches:2x2", "odd numbers"),
         ("patches:3", "rows x columns"),
         ("parts:0", "parts"),
