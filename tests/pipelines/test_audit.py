@@ -200,6 +200,7 @@ def damaged_shards(folder: Path) -> dict[str, Any]:
     return data | {"sources": {"digits": {"kind": "shards", "path": str(folder)}}, "channels": 3}
 
 
+@pytest.mark.slow
 def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Path) -> None:
     """From shards with some damage, through an encoder that hardly moved: no evidence, and the damage is listed."""
     report = run(tmp_path / "run", data=damaged_shards(tmp_path / "shards"), **leaking(1, 1e-9))

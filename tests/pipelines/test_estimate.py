@@ -140,7 +140,7 @@ def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfi
     assert cluster(found, config, hours * 1.001, (1.0, 0)).encoder_actors == 10
     small = cluster(found, config, hours / 2 * 1.001, (1.0, 0))
     assert small.encoder_actors == 20
-    assert (small.readers, small.nodes) == (1, 11)  # two actors of half a CPU on each, and one beside the reader
+    assert 10 < small.nodes <= 10 + small.readers  # two actors of half a CPU on each node, fewer beside readers
 
 
 SHARDS, PER_SHARD, CLASSES = 7, 12, 3

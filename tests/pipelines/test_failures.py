@@ -21,7 +21,7 @@ from pipelines import audit
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
-from pipelines.errors import UserError
+from pipelines.errors import UserError, fault_of_user
 from pipelines.shard_jobs import load_features
 from pipelines.splits import Splits
 from tests.conftest import background, wait_until
@@ -140,18 +140,17 @@ def test_a_full_disk_is_one_line_and_what_was_committed_is_kept(
     folder = small_disk / "run"
     shutil.copytree(trained_run, folder)
     config = config_with(queries={"views": 4, "chunk": 8})
-    used = shutil.disk_usage(small_disk).used
     filler = small_disk / "filler"
-    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 160 * 1024))
-    with pytest.raises(UserError, match="No space left on device; what was committed is kept"):
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 400 * 1024))
+    with pytest.raises((UserError, OSError)) as caught:  # a worker's, or the driver's own
         extraction(folder, config)
+    assert "No space left on device; what was committed is kept" in str(fault_of_user(caught.value))
     committed = chunk_files(folder)
     assert committed
     for path in committed:
         pq.read_table(path)  # whole, or not there
     assert not list(folder.rglob(".tmp-*"))
     filler.unlink()
-    assert used < shutil.disk_usage(small_disk).total
     extraction(folder, config)
     reference = folder.parent / "reference"
     shutil.copytree(trained_run, reference)

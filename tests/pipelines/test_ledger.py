@@ -69,6 +69,7 @@ def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
     assert sum(entry["views"] for entry in manifest) == NEEDED + 2 * (240 * 4 + 240)  # those of the shadow too
 
 
+@pytest.mark.slow
 def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: Path) -> None:
     config = config_with(budget={"queries": NEEDED})
     jobs = jobs_of(config, folder, plan=True)

@@ -78,6 +78,7 @@ def test_encoders_of_other_inputs_are_not_reused(trained_run: Path, local_ray: N
         train(config_with(3, [1]), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_loss_that_explodes_is_one_line(local_ray: None, tmp_path: Path) -> None:
     encoders = small_config()["encoders"]
     encoders["target"] |= {"optimizer": {"name": "sgd", "learning_rate": 1e30}, "epochs": 30}

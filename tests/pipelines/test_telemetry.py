@@ -31,6 +31,7 @@ def values(text: str, name: str, **tags: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_metrics_reach_the_port_of_the_node(local_ray: None) -> None:
     import ray
 

@@ -57,6 +57,7 @@ def test_others_have_none() -> None:
     assert audited_encoder(simclr, 3, 12).text is None
 
 
+@pytest.mark.slow
 def test_open_clips_text_side_comes_with_its_weights() -> None:
     open_clip = pytest.importorskip("open_clip")
     name = "ViT-B-32"
