@@ -100,7 +100,7 @@ class EncodeChunks:
         trial = _Trial.of(job, chunk, attempts.QUERYING)
         found = _Found(row.get("decode", 0.0))
         size = 1 if trial.careful else extractor.plan.images_at_once
-        pending = self._pending(job, row)
+        pending = self._pending(job, row, one_by_one=trial.careful)
         for start in range(0, len(keys), size):
             rows = range(start, min(start + size, len(keys)))
             refused = [trial.refuses(keys[number]) for number in rows]
@@ -118,14 +118,14 @@ class EncodeChunks:
         spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
         return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
 
-    def _pending(self, job: ShardJob, row: Mapping[str, Any]) -> Callable[[int], Decoded]:
+    def _pending(self, job: ShardJob, row: Mapping[str, Any], *, one_by_one: bool) -> Callable[[int], Decoded]:
         """From a sample's number to its pixels; those not decoded yet are decoded by threads, or when asked for."""
         if "pixels" in row:
             shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
             pixels = iter(np.frombuffer(row["pixels"], dtype=np.uint8).reshape(-1, *shape))
             ready: list[Decoded] = [next(pixels) if state == OK else state for state in row["status"]]
             return ready.__getitem__
-        if self.pool is None:
+        if self.pool is None or one_by_one:
             return lambda number: _decode(row["images"][number], job.decoder)
         futures: list[Future[Decoded]] = [self.pool.submit(_decode, data, job.decoder) for data in row["images"]]
         return lambda number: futures[number].result()

@@ -23,8 +23,8 @@ class ResourcesConfig(BaseModel):
     actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
     gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
     reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
-    decode: Literal["auto", "fused", "apart"] = Field(
-        default="auto", description="in the encoder actors, or in tasks of its own on CPUs that they leave free"
+    decode: Literal["fused", "apart"] = Field(
+        default="fused", description="in the encoder actors, or in tasks of its own on CPUs that they leave free"
     )
     decoder_cpus: float = Field(default=1.0, gt=0, description="CPUs per decoding task, where decoding stands apart")
     resident_mb: int = Field(
