@@ -78,7 +78,7 @@ def test_a_node_with_a_folder_of_its_own_is_found(tmp_path: Path) -> None:
     homes = [tmp_path / name for name in ("one", "two", "shared")]
     for home in homes:
         home.mkdir()
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", CLUSTER, str(homes[1]), str(homes[2])]
     done = subprocess.run(
         command, env=environment | {"HOME": str(homes[0])}, capture_output=True, text=True, timeout=300, check=False
