@@ -316,10 +316,15 @@ def test_what_needs_weights_is_refused(server: FaultyServer) -> None:
     config["encoders"]["shadow"] |= {"start": "target"}
     with pytest.raises(UserError, match="shadow.start = 'target' is behind an API: there are no weights"):
         parse(config, "served.yaml")
+    config = raw_config(server, {"outputs": ["backbone", "logits"]})
+    config["encoders"]["other"] = {**config["encoders"]["shadow"], "objective": "supervised", "parameters": {}}
+    config["attacks"] = [{"attack": "baseline-c", "target": "other", "reference": "target"}]
+    with pytest.raises(UserError, match="'target' is behind an API, but baseline-c crafts images by the gradients"):
+        parse(config, "served.yaml")
+    config = raw_config(server)
+    config["encoders"]["target"] |= {"backbone": "conv4"}
     with pytest.raises(UserError, match="unknown key encoders.target.backbone; "):
-        parse(
-            raw_config(server) | {"encoders": {"target": {"endpoint": {"url": "http://x"}, "backbone": "conv4"}}}, "x"
-        )
+        parse(config, "served.yaml")
 
 
 def test_only_what_answers_depend_on_makes_another_encoder() -> None:
