@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
@@ -82,7 +82,7 @@ class _Planned:
 
     config: RunConfig
     folder: SeedFolder
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[Layer]
 
     def jobs(self, places: Sequence[Place]) -> Iterator[ShardJob]:
         """What is asked of some shards."""
@@ -218,9 +218,8 @@ def _plans(runs: Sequence[Run]) -> list[str]:
 
 def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
     """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
-    planned = plan_layers(runs)
-    places = [place for part in _parts(runs, planned) for place in part]
-    jobs = [job for one in planned for job in one.jobs(places)]
+    places = _places(runs)
+    jobs = [job for one in plan_layers(runs) for job in one.jobs(places)]
     return jobs, _distinct(jobs)
 
 
@@ -237,13 +236,18 @@ def plan_layers(runs: Sequence[Run]) -> list[_Planned]:
     return planned
 
 
-def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
-    """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
+def _places(runs: Sequence[Run]) -> list[Place]:
+    """All shards of all runs, each once."""
     places: dict[tuple[str, str, str], Place] = {}
     for config, _ in runs:
         for place in places_of(config):
             places.setdefault(_name(place), place)
-    every = list(places.values())
+    return list(places.values())
+
+
+def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
+    """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
+    every = _places(runs)
     per_place = sum(one.chunks() + len(one.layers) * len(every) for one in planned) / max(1, len(every))
     size = max(1, int(PART / max(1.0, per_place)))
     return [every[start : start + size] for start in range(0, len(every), size)] or [[]]
@@ -355,7 +359,7 @@ def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
     """Each shard once for several jobs: reading a shard costs the same however few of its samples are wanted."""
     by_shard: dict[tuple[str, str, str], list[ShardJob]] = {}
     for job in jobs:
-        by_shard.setdefault((job.source, job.reader.model_dump_json(), job.item.name), []).append(job)
+        by_shard.setdefault(_name((job.source, job.reader, job.item)), []).append(job)
     for same in by_shard.values():
         for start in range(0, len(same), SHARES):
             first = same[start]
