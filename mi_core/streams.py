@@ -79,12 +79,23 @@ def uniforms(streams: torch.Tensor, *, epoch: int, view: int | torch.Tensor, cou
     check_range("count", count, 1)
     if isinstance(view, int):
         check_range("view", view, 0, _MASK)
+    views = torch.as_tensor(view, dtype=torch.int64, device=streams.device).expand(len(streams))
+    if streams.device.type != "cpu":
+        return batched_uniforms(streams, epoch, views, count)
+    from mi_core.philox import fill_uniforms  # numba takes its time to import
+
+    drawn = torch.empty(len(streams), count)
+    fill_uniforms(streams.contiguous().numpy(), epoch, views.contiguous().numpy(), drawn.numpy())
+    return drawn
+
+
+def batched_uniforms(streams: torch.Tensor, epoch: int, views: torch.Tensor, count: int) -> torch.Tensor:
+    """`uniforms` as tensor operations, as accelerators draw them; ``views`` (N,) int64."""
     blocks = -(-count // 4)
     shape = (len(streams), blocks)
     key = [((streams >> shift) & _MASK)[:, None].expand(shape) for shift in (0, 32)]
     zero = torch.zeros(shape, dtype=torch.int64, device=streams.device)
-    views = zero + (view.to(torch.int64)[:, None] if isinstance(view, torch.Tensor) else view)
-    counter = [zero + torch.arange(blocks, device=streams.device), views, zero + epoch, zero]
+    counter = [zero + torch.arange(blocks, device=streams.device), zero + views[:, None], zero + epoch, zero]
     words = torch.stack(philox(counter, key), dim=2).reshape(len(streams), 4 * blocks)[:, :count]
     return (words >> 8).to(torch.float32) * 2.0**-24
 

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from mi_core.checks import ConfigError
 
 _GRAY = (0.2989, 0.587, 0.114)
-JITTERS = ("brightness", "contrast", "saturation", "hue")
+JITTERS = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
+"""What a colour jitter changes, and the factor (of hue, the shift) that changes nothing."""
+_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(len(JITTERS))
 
 
 def resized_crop(
@@ -102,9 +104,7 @@ def _is(channel: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
     return (channel - most).mul_(1e30).add_(1).clamp_(0, 1)
 
 
-def color_jitter(
-    images: torch.Tensor, factors: dict[str, torch.Tensor], order: torch.Tensor, chosen: torch.Tensor
-) -> torch.Tensor:
+def color_jitter(images: torch.Tensor, factors: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     """Brightness, contrast, saturation and hue, each image in an order of its own.
 
     Brightness blends with black, contrast with the mean grey of the image, saturation with the grey image: 0 is that
@@ -112,44 +112,33 @@ def color_jitter(
 
     Args:
         images: (B, C, H, W).
-        factors: name out of `JITTERS` to (B,) factors >= 0, shifts of the hue as in `adjust_hue`; a missing one is
-            left out.
+        factors: (B, 4) in the order of `JITTERS`: three factors >= 0, and a shift of the hue as in `adjust_hue`. An
+            image with all of them neutral stays as it is.
         order: (B, 4) int64: a permutation of the positions in `JITTERS` per image.
-        chosen: (B,) bool, the images to change.
-
-    Raises:
-        ConfigError: an unknown name.
     """
-    unknown = [name for name in factors if name not in JITTERS]
-    if unknown:
-        raise ConfigError(f"jitter {unknown[0]!r}, allowed: {', '.join(JITTERS)}")
     # images side by side that turn their hue at the same step, the unchanged ones last: every step works on slices
-    hue_step = torch.where(chosen, (order == JITTERS.index("hue")).int().argmax(dim=1), len(JITTERS))
+    chosen = (factors != factors.new_tensor(list(JITTERS.values()))).any(dim=1)
+    hue_step = torch.where(chosen, (order == _HUE).int().argmax(dim=1), len(JITTERS))
     rank = torch.argsort(hue_step, stable=True)
-    sizes = torch.bincount(hue_step, minlength=len(JITTERS) + 1).tolist()
-    factors = {name: factor.index_select(0, rank) for name, factor in factors.items()}
-    order = order.index_select(0, rank)
-    result = images.index_select(0, rank)
-    changed, start = len(images) - sizes[-1], 0
-    blends = {name: factor[:changed] for name, factor in factors.items() if name != "hue"}
-    for step in range(len(JITTERS)):
-        if blends:
-            _blend(result[:changed], blends, order[:changed, step])
-        same = slice(start, start + sizes[step])
-        if "hue" in factors and sizes[step]:
-            result[same] = adjust_hue(result[same], factors["hue"][same])
-        start += sizes[step]
+    *sizes, rest = torch.bincount(hue_step, minlength=len(JITTERS) + 1).tolist()
+    factors, order, result = (given.index_select(0, rank) for given in (factors, order, images))
+    changed, start, turns = len(images) - rest, 0, bool(factors[:, _HUE].any())
+    for step, size in enumerate(sizes):
+        _blend(result[:changed], factors[:changed], order[:changed, step])
+        same = slice(start, start + size)
+        if turns and size:
+            result[same] = adjust_hue(result[same], factors[same, _HUE])
+        start += size
     return result.index_select(0, torch.argsort(rank))
 
 
-def _blend(images: torch.Tensor, factors: dict[str, torch.Tensor], turn: torch.Tensor) -> None:
+def _blend(images: torch.Tensor, factors: torch.Tensor, turn: torch.Tensor) -> None:
     """Brightness, contrast or saturation in place, as ``turn`` (B,) says for each image."""
-    factor = torch.ones(len(images), device=images.device)
-    for name, own in factors.items():
-        factor = torch.where(turn == JITTERS.index(name), own, factor)
+    own = factors.gather(1, turn[:, None])[:, 0]
+    factor = torch.where(turn == _HUE, 1.0, own)
     gray = _gray(images)
-    mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == JITTERS.index("contrast"))
-    other = torch.addcmul(mean, gray, _per_image((turn == JITTERS.index("saturation")).to(gray.dtype)))
+    mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == _CONTRAST)
+    other = torch.addcmul(mean, gray, _per_image((turn == _SATURATION).to(gray.dtype)))
     images.lerp_(other.expand_as(images), _per_image(1 - factor)).clamp_(0, 1)
 
 

@@ -93,20 +93,32 @@ class SimCLRAugmentation:
         """
         drawn = uniforms(stream_keys, epoch=epoch, view=view, count=len(_COLUMNS))
         number = dict(zip(_COLUMNS, drawn.unbind(1), strict=True))
-        pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
         height, width = images.shape[2:]
-        top, left, high, wide = self.boxes(number, height, width)
-        result = operations.resized_crop(
-            pixels,
-            *(top, left, high, wide),
-            size=(height, width) if size is None else (size, size),
-            mirrored=number["flip"] < self.flip if self.flip else None,
-        )
-        if self.rotation:
-            result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
-        result = self._jitter(result, number)
-        if self.grayscale and result.shape[1] > 1:
-            result = operations.grayscale(result, number["grayscale"] < self.grayscale)
+        wanted = (height, width) if size is None else (size, size)
+        top, left, tall, wide = self.boxes(number, height, width)
+        mirrored, gray = number["flip"] < self.flip, number["grayscale"] < self.grayscale
+        factors, order = self._factors(number, images.shape[1])
+        if images.device.type == "cpu" and not self.rotation:
+            from mi_core.augmentations.compiled import jittered_crops  # numba takes its time to import
+
+            result = jittered_crops(
+                images,
+                torch.stack([top, left, tall, wide], dim=1),
+                wanted,
+                mirrored=mirrored,
+                factors=factors,
+                order=order,
+                gray=gray,
+            )
+        else:
+            pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
+            result = operations.resized_crop(pixels, top, left, tall, wide, wanted, mirrored)
+            if self.rotation:
+                result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
+            if self.jitter_probability:
+                result = operations.color_jitter(result, factors, order)
+            if self.grayscale:
+                result = operations.grayscale(result, gray)
         blur, solarize = self.late(view)
         if isinstance(blur, torch.Tensor) or blur:
             blurred = operations.gaussian_blur(result, self._sigma(number), _blur_kernel(result.shape[3]))
@@ -130,19 +142,16 @@ class SimCLRAugmentation:
         box_height = (area / ratio).sqrt().clamp(1, height)
         return number["top"] * (height - box_height), number["left"] * (width - box_width), box_height, box_width
 
-    def _jitter(self, images: torch.Tensor, number: dict[str, torch.Tensor]) -> torch.Tensor:
-        strengths = {name: getattr(self, name) for name in operations.JITTERS}
-        if images.shape[1] == 1:
-            strengths |= {"saturation": 0.0, "hue": 0.0}
-        active = {name: strength for name, strength in strengths.items() if strength > 0}
-        if not active or self.jitter_probability == 0:
-            return images
-        factors = {}
-        for name, strength in active.items():
+    def _factors(self, number: dict[str, torch.Tensor], channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Factors (B, 4) of the colour jitter in the order of `operations.JITTERS`, and the order of each image."""
+        chosen = number["jitter"] < self.jitter_probability
+        factors = []
+        for name, neutral in operations.JITTERS.items():
+            strength = getattr(self, name) if channels > 1 or name in ("brightness", "contrast") else 0.0
             low, high = (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
-            factors[name] = low + (high - low) * number[name]
-        orders = _ORDERS.to(images.device)[(number["order"] * len(_ORDERS)).long()]
-        return operations.color_jitter(images, factors, orders, number["jitter"] < self.jitter_probability)
+            factors.append(torch.where(chosen, low + (high - low) * number[name], neutral))
+        orders = _ORDERS.to(number["order"].device)
+        return torch.stack(factors, dim=1), orders[(number["order"] * len(_ORDERS)).long()]
 
     def _sigma(self, number: dict[str, torch.Tensor]) -> torch.Tensor:
         low, high = self.blur_sigma

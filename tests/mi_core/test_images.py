@@ -74,6 +74,59 @@ def test_cmyk_jpeg_is_converted() -> None:
     assert max(pixels[1:]) < 15
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("quality", [1, 60, 95])
+@pytest.mark.parametrize("side", [7, 32, 100])
+def test_jpegs_of_the_wanted_size_give_pillows_pixels(
+    side: int, quality: int, subsampling: int, progressive: bool
+) -> None:
+    noise = np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    data = saved(
+        Image.fromarray(noise), "JPEG", quality=quality, subsampling=subsampling, progressive=progressive, comment="c"
+    )
+    theirs = np.asarray(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(decode(data, Decoder(side)), theirs.transpose(2, 0, 1))
+    np.testing.assert_array_equal(decode_and_hash(data, Decoder(side))[0], decode(data, Decoder(side)))
+
+
+def test_a_damaged_jpeg_is_refused_or_decoded_as_pillow_does() -> None:
+    whole = saved(Image.fromarray(square()), "JPEG", quality=80)
+    generator = np.random.default_rng(5)
+    outcomes = [0, 0]
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, len(whole), generator.integers(1, 4)):
+            damaged[place] = generator.integers(256)
+        if generator.random() < 0.3:
+            damaged = damaged[: generator.integers(4, len(whole))] + generator.choice([b"", b"\xff\xd9"])
+        try:
+            image = Image.open(io.BytesIO(damaged))
+            image.load()
+            turned = image.getexif().get(0x0112, 1)
+        except Exception:  # noqa: BLE001 - whatever Pillow raises
+            with pytest.raises(ImageError):
+                decode(bytes(damaged), COLOUR_32)
+            outcomes[0] += 1
+            continue
+        if image.size == (32, 32) and turned == 1:
+            theirs = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            np.testing.assert_array_equal(decode(bytes(damaged), COLOUR_32), theirs)
+            outcomes[1] += 1
+    assert min(outcomes) > 40
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_that_was_held_upright_or_turned(orientation: int) -> None:
+    halves = np.zeros((32, 32, 3), dtype=np.uint8)
+    halves[:16] = 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    pixels = decode(saved(Image.fromarray(halves), "JPEG", quality=95, exif=exif), COLOUR_32)
+    bright = pixels[0, :, 20:].mean() if orientation == 6 else pixels[0, :12].mean()
+    assert bright > 250
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_camera_s_orientation_is_applied(orientation: int) -> None:
     """A corner marked in the upright image stays there, however the file stores it."""

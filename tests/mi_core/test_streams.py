@@ -8,7 +8,7 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
-from mi_core.streams import philox, stream_keys, uniforms
+from mi_core.streams import batched_uniforms, philox, stream_keys, uniforms
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,14 @@ from mi_core.streams import philox, stream_keys, uniforms
 def test_philox_gives_the_vectors_of_its_authors(counter: list[int], key: list[int], expected: list[int]) -> None:
     words = philox([torch.tensor([word]) for word in counter], [torch.tensor([word]) for word in key])
     assert [int(word) for word in words] == expected
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 16])
+def test_uniforms_are_those_of_the_generator_bit_by_bit(count: int) -> None:
+    streams = stream_keys(3, "train", "pool", [f"{row}" for row in range(50)])
+    views = torch.arange(50) * 85899345
+    ours = uniforms(streams, epoch=2**32 - 1, view=views, count=count)
+    assert torch.equal(ours, batched_uniforms(streams, 2**32 - 1, views, count))
 
 
 def test_uniforms_do_not_depend_on_batch_order_or_count() -> None:

@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as reference
 
-from mi_core.augmentations import operations
+from mi_core.augmentations import compiled, operations
 from mi_core.checks import ConfigError
 
 BATCH = 24
@@ -85,36 +85,105 @@ def test_adjustments(
     images: torch.Tensor, name: str, theirs: Callable[..., torch.Tensor], low: float, high: float
 ) -> None:
     images[0] = images[0, :1]  # a grey image has no hue
-    factors = numbers(low, high)
-    order = torch.arange(4).expand(BATCH, 4)
-    result = operations.color_jitter(images, {name: factors}, order, torch.ones(BATCH, dtype=torch.bool))
+    factors = torch.tensor(list(operations.JITTERS.values())).repeat(BATCH, 1)
+    factors[:, list(operations.JITTERS).index(name)] = numbers(low, high)
+    result = operations.color_jitter(images, factors, torch.arange(4).expand(BATCH, 4))
+    changed = factors[:, list(operations.JITTERS).index(name)]
     for row in range(BATCH):
-        torch.testing.assert_close(result[row], theirs(images[row], float(factors[row])), atol=3e-6, rtol=0)
+        torch.testing.assert_close(result[row], theirs(images[row], float(changed[row])), atol=3e-6, rtol=0)
+
+
+FUNCTIONS = [
+    reference.adjust_brightness,
+    reference.adjust_contrast,
+    reference.adjust_saturation,
+    reference.adjust_hue,
+]
+
+
+def jitters() -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors and order of each image; every fifth image stays as it is."""
+    factors = torch.stack([numbers(0, 2, seed=7), numbers(0, 2, seed=8), numbers(0, 2, seed=9), numbers(-0.5, 0.5)], 1)
+    factors[::5] = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    return factors, torch.stack([torch.randperm(4, generator=generator(20 + row)) for row in range(BATCH)])
+
+
+def jittered(image: torch.Tensor, factors: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """What torchvision makes of one image."""
+    for index in order.tolist():
+        image = FUNCTIONS[index](image, float(factors[index]))
+    return image
 
 
 def test_color_jitter_follows_the_order_of_each_image(images: torch.Tensor) -> None:
-    functions = [
-        reference.adjust_brightness,
-        reference.adjust_contrast,
-        reference.adjust_saturation,
-        reference.adjust_hue,
-    ]
-    factors = {
-        name: numbers(*((-0.5, 0.5) if name == "hue" else (0, 2)), seed=7 + index)
-        for index, name in enumerate(operations.JITTERS)
-    }
-    order = torch.stack([torch.randperm(4, generator=generator(20 + row)) for row in range(BATCH)])
+    factors, order = jitters()
     before = images.clone()
-    chosen = torch.arange(BATCH) % 5 > 0
-    ours = operations.color_jitter(images, factors, order, chosen)
+    ours = operations.color_jitter(images, factors, order)
     assert torch.equal(images, before)
+    assert torch.equal(ours[::5], images[::5])
     for row in range(BATCH):
-        expected = images[row]
-        for index in order[row].tolist() if chosen[row] else ():
-            expected = functions[index](expected, float(factors[operations.JITTERS[index]][row]))
-        torch.testing.assert_close(ours[row], expected, atol=1e-5, rtol=0)
-    with pytest.raises(ConfigError, match="jitter 'gamma', allowed: brightness"):
-        operations.color_jitter(images, {"gamma": factors["hue"]}, order, chosen)
+        torch.testing.assert_close(ours[row], jittered(images[row], factors[row], order[row]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "before", "after"),
+    [(3, (16, 16), (16, 16)), (1, (20, 13), (16, 16)), (3, (64, 48), (9, 17)), (3, (9, 11), (30, 24))],
+)
+@pytest.mark.parametrize("integers", [True, False])
+def test_the_compiled_pass_equals_torchvisions_operations(
+    channels: int, before: tuple[int, int], after: tuple[int, int], integers: bool, threads: int
+) -> None:
+    height, width = before
+    count = 2 * compiled.SPLIT
+    pixels = torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(3))
+    top, left = (torch.randint(0, side // 2, (count,), generator=generator(side)) for side in before)
+    tall = torch.tensor([int(torch.randint(1, height - int(row) + 1, (1,), generator=generator(4))) for row in top])
+    wide = torch.tensor([int(torch.randint(1, width - int(row) + 1, (1,), generator=generator(5))) for row in left])
+    factors, order = (given.repeat(count // BATCH + 1, 1)[:count] for given in jitters())
+    mirrored, gray = (torch.rand(count, generator=generator(seed)) < 0.5 for seed in (6, 7))
+    images = pixels if integers else pixels.float() / 255
+    torch.set_num_threads(threads)
+    try:
+        ours = compiled.jittered_crops(
+            images,
+            torch.stack([top, left, tall, wide], dim=1).float(),
+            after,
+            mirrored=mirrored,
+            factors=factors,
+            order=order,
+            gray=gray,
+        )
+    finally:
+        torch.set_num_threads(1)
+    assert ours.shape == (count, channels, *after)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    for row in range(count):
+        box = (int(top[row]), int(left[row]), int(tall[row]), int(wide[row]))
+        theirs = reference.resized_crop(
+            pixels[row].float() / 255, *box, list(after), InterpolationMode.BILINEAR, antialias=True
+        )
+        theirs = jittered(theirs.flip(2) if mirrored[row] else theirs, factors[row], order[row])
+        if gray[row] and channels == 3:
+            theirs = reference.rgb_to_grayscale(theirs, 3)
+        torch.testing.assert_close(ours[row], theirs, atol=1e-5, rtol=0)
+
+
+def test_boxes_between_pixels_are_cut_alike_by_both() -> None:
+    images = torch.rand(BATCH, 3, 12, 12, generator=generator(1))
+    tall, wide = numbers(1, 12, seed=2), numbers(1, 12, seed=3)
+    boxes = torch.stack([numbers(0, 1, seed=4) * (12 - tall), numbers(0, 1, seed=5) * (12 - wide), tall, wide], dim=1)
+    neutral = torch.tensor(list(operations.JITTERS.values())).repeat(BATCH, 1)
+    ours = compiled.jittered_crops(
+        images,
+        boxes,
+        (12, 12),
+        mirrored=torch.zeros(BATCH, dtype=torch.bool),
+        factors=neutral,
+        order=torch.arange(4).repeat(BATCH, 1),
+        gray=torch.zeros(BATCH, dtype=torch.bool),
+    )
+    torch.testing.assert_close(ours, operations.resized_crop(images, *boxes.unbind(1), (12, 12)), atol=1e-6, rtol=0)
 
 
 def test_grayscale(images: torch.Tensor) -> None:

@@ -50,6 +50,15 @@ def test_views_do_not_depend_on_batch_order_or_on_being_drawn_together() -> None
     )
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_compiled_pass_and_the_batched_operations_draw_the_same_views(channels: int) -> None:
+    images, streams = inputs(channels=channels)
+    recipe = SimCLRAugmentation(blur=0.3, solarize=0.3)
+    compiled = make_views(images, streams, recipe, views=3, size=24)
+    batched = make_views(images, streams, replace(recipe, rotation=1e-6), views=3, size=24)  # the angle moves nothing
+    torch.testing.assert_close(compiled, batched, atol=2e-5, rtol=0)
+
+
 def test_parameters_are_bit_identical_for_any_batch() -> None:
     _, streams = inputs()
     names = ("area", "ratio", "top", "left")
