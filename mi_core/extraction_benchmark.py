@@ -15,7 +15,8 @@ import multiprocessing
 import statistics
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -89,7 +90,7 @@ class Layout:
 
 
 class Crew:
-    """The processes of one way in one layout, waiting for their turns. Use as a context manager."""
+    """The processes of one way in one layout, waiting for their turns."""
 
     def __init__(self, way: str, case: ExtractionCase, shards: Sequence[str], layout: Layout, device: str) -> None:
         self.layout = layout
@@ -106,12 +107,11 @@ class Crew:
         for _, pipe in self.members:
             _answer(pipe)  # warmed up
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the processes."""
         for process, pipe in self.members:
-            pipe.send(0.0)
+            with suppress(OSError):  # one that failed is gone
+                pipe.send(0.0)
             process.join(timeout=10)
             process.kill()
 
@@ -162,23 +162,35 @@ def without_ray(
 
     Returns:
         Per way (``naive``, ``loop``, ``encoder_only``): ``images_per_second`` (median, least, most) and ``layout``;
-        and what was measured how.
+        and what was measured.
 
     Raises:
         ConfigError: no such case, or a way failed.
     """
-    chosen = EXTRACTION_CASES[check_choice("case", case, EXTRACTION_CASES)]
-    crews = {way: best_layout(way, chosen, shards, threads=threads, device=device) for way in WAYS}
-    try:
+    with crews(case, shards, threads=threads, device=device) as found:
         for _ in range(rounds):
-            for crew in crews.values():
+            for crew in found.values():
                 crew.turn(seconds)
-        return {
-            way: {"images_per_second": spread(crew.rates), "layout": str(crew.layout)} for way, crew in crews.items()
-        } | {"backbone": chosen.backbone, "precision": chosen.precision, "views": VIEWS, "threads": threads}
+        return figures(found) | {"case": case, "threads": threads, "device": device}
+
+
+@contextmanager
+def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu") -> Iterator[dict[str, Crew]]:
+    """One crew per way in its fastest layout, ready for turns; raises as `without_ray`."""
+    chosen = EXTRACTION_CASES[check_choice("case", case, EXTRACTION_CASES)]
+    found: dict[str, Crew] = {}
+    try:
+        for way in WAYS:
+            found[way] = best_layout(way, chosen, shards, threads=threads, device=device)
+        yield found
     finally:
-        for crew in crews.values():
-            crew.__exit__()
+        for crew in found.values():
+            crew.close()
+
+
+def figures(found: Mapping[str, Crew]) -> dict[str, Any]:
+    """Rates and layout of every way."""
+    return {way: {"images_per_second": spread(crew.rates), "layout": str(crew.layout)} for way, crew in found.items()}
 
 
 def spread(rates: Sequence[float]) -> dict[str, float]:
@@ -201,14 +213,14 @@ def best_layout(
         if best is None or crew.rates[-1] > best.rates[-1]:
             best, crew = crew, best
         if crew is not None:
-            crew.__exit__()
+            crew.close()
     assert best is not None
     best.rates.clear()
     return best
 
 
 def _layouts(way: str, threads: int, device: str) -> Iterator[Layout]:
-    batches = {"naive": [1], "loop": [640, 128, 64], "encoder_only": [640, 128, 64]}[way]
+    batches = [1] if way == "naive" else [64, 128, 256] if device == "cpu" else [640, 2560]
     spread_out = [(1, threads)]
     if threads > 1 and device == "cpu":
         spread_out.append((1, 1) if way == "loop" else (threads, 1))

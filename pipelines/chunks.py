@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -67,6 +68,7 @@ class EncodeChunks:
     """
 
     def __init__(self, run: str | None = None, threads: int = 0, access: Access | None = None) -> None:
+        self.name = uuid.uuid4().hex
         self.telemetry = None if run is None else Telemetry(run)
         self.access = access
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -79,7 +81,7 @@ class EncodeChunks:
     def __call__(self, batch: pa.Table) -> pa.Table:
         """One row of a chunk to one row of its receipt."""
         row = batch.to_pylist()[0]
-        receipt: dict[str, Any] = {"rows": 0, "rejected": 0, "queries": 0, "error": row["error"]}
+        receipt: dict[str, Any] = {"actor": self.name, "rows": 0, "rejected": 0, "queries": 0, "error": row["error"]}
         receipt |= dict.fromkeys(STEPS, 0.0)
         if not row["error"]:
             try:

@@ -26,6 +26,16 @@ def say(stage: str, message: str) -> None:
 
 
 @contextmanager
+def silence() -> Iterator[None]:
+    """Print nothing while the block runs: for stages that somebody else tells of."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
+@contextmanager
 def bars(unit: str) -> Iterator[Progress]:
     """Progress bars that vanish when done; nothing is drawn when stderr is no terminal."""
     progress = Progress(

@@ -13,10 +13,10 @@ import pickle
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.features.sequential import StoppingRule
@@ -25,6 +25,7 @@ from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
 from pipelines.chunks import EncodeChunks, decode_chunks
 from pipelines.console import meter, say
+from pipelines.decoding import Decoding
 from pipelines.encoders import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
@@ -34,7 +35,7 @@ from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
 from pipelines.tasks import stopping_rule
-from pipelines.telemetry import STEPS
+from pipelines.throughput import Throughput, steady_rate
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
@@ -45,35 +46,6 @@ SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk 
 COMPACTED = 32  # shards per compaction task
 PART = 40_000  # chunks that Ray is given at once
 _Asked = tuple[SeedFolder, str]  # an encoder of a folder
-
-
-@dataclass
-class Throughput:
-    """Counts and seconds of an extraction, summed over actors.
-
-    ``steady`` is the rate in images per second while all actors work: from when each has committed its first chunk
-    until the first has nothing left; ``started`` the seconds until then. Both 0 where there were too few chunks.
-    """
-
-    images: int = 0
-    views: int = 0
-    rejected: int = 0
-    wall: float = 0.0
-    decode: float = 0.0
-    augment: float = 0.0
-    forward: float = 0.0
-    features: float = 0.0
-    commit: float = 0.0
-    started: float = 0.0
-    steady: float = 0.0
-
-    def add(self, receipt: Mapping[str, Any]) -> None:
-        """Count one committed chunk."""
-        self.images += receipt["rows"]
-        self.rejected += receipt["rejected"]
-        self.views += receipt["queries"]
-        for name in STEPS:
-            setattr(self, name, getattr(self, name) + receipt[name])
 
 
 @dataclass(frozen=True)
@@ -141,13 +113,16 @@ class _Session:
     name: str
     allowed: int
     access: Access | None
-    prepared: bool = False
+    decoding: Decoding | None = None
 
-    def prepare(self, runs: Sequence[Run]) -> None:
-        """Check once, before the first query, what every chunk relies on."""
-        if not self.prepared:
+    def prepare(self, runs: Sequence[Run]) -> Decoding:
+        """Check once, before the first query, what every chunk relies on; returns where images are decoded."""
+        import ray
+
+        if self.decoding is None:
             preflight.run(runs)
-        self.prepared = True
+            self.decoding = Decoding(runs[0][0].resources, ray.cluster_resources().get("CPU", 0.0))
+        return self.decoding
 
 
 def _query(
@@ -164,14 +139,18 @@ def _query(
         if number == len(parts) and done:
             say("extract", f"{done} of {whole} shards done before")
         if todo:
-            session.prepare(runs)
+            decoding = session.prepare(runs)
             todo = _with_rules(todo, runs)
-            throughput = _stream(todo, config, session.access)
-            folder.append_manifest("extraction", asdict(throughput))
-            _compact(todo, config)
-            rate = throughput.images / throughput.wall
-            of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
-            say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+            first_of_all = decoding.trial(todo, config.resources.encoder_actors)
+            for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
+                throughput = _stream(some, config, session.access, decoding.tasks or 0)
+                folder.append_manifest("extraction", asdict(throughput))
+                _compact(some, config)
+                rate = throughput.images / throughput.wall
+                of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
+                say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+                if decoding.tasks is None:
+                    decoding.decide(throughput, config.resources.encoder_actors)
         for job in jobs:
             share_features(first[job.identity], job)
 
@@ -295,7 +274,7 @@ def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     ]
 
 
-def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Throughput:
+def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, decoders: int) -> Throughput:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
@@ -316,9 +295,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
         compute=TaskPoolStrategy(size=min(len(rows), READERS_PER_ACTOR * actors)),  # more would only wait
         num_cpus=resources.reader_cpus,
     )
-    decoders = resources.decoders(actors, ray.cluster_resources())
     if decoders:
-        say("extract", f"decoding apart, in up to {decoders} tasks")
         data = data.map_batches(
             decode_chunks,
             batch_size=1,
@@ -338,20 +315,18 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
     total = Throughput()
     started = time.perf_counter()
     images = sum(job.images for job in jobs)
-    came: list[tuple[float, int]] = []
+    came: dict[str, list[tuple[float, int]]] = {}
     with meter("extract", "querying encoders", images, "images") as done:
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
             for receipt in batch.to_pylist():
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
-                came.append((time.perf_counter() - started, receipt["rows"]))
+                came.setdefault(receipt["actor"], []).append((time.perf_counter() - started, receipt["rows"]))
             done(total.images)
     total.wall = time.perf_counter() - started
-    if len(came) >= 3 * actors:
-        first, last = came[actors - 1][0], came[-actors][0]
-        total.started = round(first, 3)
-        total.steady = round(sum(count for _, count in came[actors : len(came) - actors + 1]) / (last - first), 2)
+    if len(came) == actors:
+        total.started, total.steady = steady_rate(list(came.values()))
     return total
 
 

@@ -23,8 +23,9 @@ class ResourcesConfig(BaseModel):
     actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
     gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
     reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
-    decode: Literal["fused", "apart"] = Field(
-        default="fused", description="in the encoder actors, or in tasks of its own on CPUs that they leave free"
+    decode: Literal["auto", "fused", "apart"] = Field(
+        default="auto",
+        description="in the encoder actors, in tasks of its own on CPUs that they leave free, or whichever is faster",
     )
     decoder_cpus: float = Field(default=1.0, gt=0, description="CPUs per decoding task, where decoding stands apart")
     resident_mb: int = Field(
@@ -60,11 +61,9 @@ class ResourcesConfig(BaseModel):
         return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
 
     def decoders(self, actors: int, available: Mapping[str, float]) -> int:
-        """Tasks that decode at once, on the CPUs that actors and readers leave; 0: the actors decode."""
-        if self.decode != "apart":
-            return 0
+        """Tasks that could decode at once, on the CPUs that actors and readers leave."""
         left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
-        return max(1, int(left / self.decoder_cpus))
+        return int((left + 1e-9) / self.decoder_cpus)
 
     def check_connected(self) -> None:
         """Refuse the cluster that is connected, as `check`."""

@@ -71,6 +71,8 @@ STAGES = [
     "telemetry",
     "chunks",
     "preflight",
+    "throughput",
+    "decoding",
     "extract",
     "outline",
     "source_samples",

@@ -1,0 +1,118 @@
+"""This pipeline in the settings of a benchmark: one fresh encoder, views of many images, a Ray for every turn."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mi_core.extraction_benchmark import MEAN, RECIPE, STD, VIEWS, ExtractionCase, spread
+from pipelines import audit, extract, storage
+from pipelines.artifacts import RunFolder
+from pipelines.config import RunConfig
+from pipelines.config_file import parse
+from pipelines.console import silence
+from pipelines.errors import UserError
+from pipelines.ray_runtime import ray_cluster
+
+ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
+OBJECT_STORE_MB = 1000
+
+
+class Pipeline:
+    """One setting, which takes its turns with a Ray of its own, that nobody else has to live beside."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = RunFolder(storage.absolute(str(folder)))
+        self.steady: list[float] = []
+        self.started: list[float] = []
+
+    def turn(self) -> None:
+        """Query all images once.
+
+        Raises:
+            UserError: there are too few of them for a steady rate.
+        """
+        for path in storage.list_files(self.folder.path) if storage.is_folder(self.folder.path) else ():
+            if "/features/" in path:
+                storage.remove(path)
+        with silence(), ray_cluster(None, object_store_mb=OBJECT_STORE_MB):
+            audit.run(self.config, self.folder.path, last="pretrain")
+            extract.run([(self.config, self.folder)])
+        taken: dict[str, Any] = self.folder.manifest["extraction"][-1]
+        if not taken["steady"]:
+            raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")
+        self.steady.append(taken["steady"])
+        self.started.append(taken["started"])
+
+    def figures(self) -> dict[str, Any]:
+        """Rates, and seconds until all workers had answered."""
+        return {"images_per_second": spread(self.steady), "start_seconds": spread(self.started)}
+
+
+def query_config(
+    case: ExtractionCase,
+    shards: Sequence[str],
+    images: int,
+    chunk: int,
+    workers: int,
+    batch_views: int,
+    views: int = VIEWS,
+    **encoder: Any,
+) -> RunConfig:
+    """A run that queries one fresh encoder with the views of some images."""
+    stated: dict[str, Any] = {
+        "name": "bench",
+        "data": {
+            "sources": {"pool": {"kind": "shards", "path": list(shards)}},
+            "image_size": case.image_size,
+            "roles": {role: {"from": "pool", "count": images // len(ROLES)} for role in ROLES},
+        },
+        "encoders": {
+            "target": {
+                "load": f"checkpoint:{case.backbone}",
+                "fresh": True,
+                "mean": MEAN,
+                "std": STD,
+                "augmentation": RECIPE,
+            }
+            | encoder
+        },
+        "queries": {
+            "views": views,
+            "outputs": ["backbone"],
+            "chunk": chunk,
+            "batch_views": batch_views,
+            "precision": case.precision,
+        },
+        "attacks": [{"attack": "encodermi-t", "target": "target", "reference": "known"}],
+        "resources": {
+            "encoder_actors": workers,
+            "actor_cpus": min(0.75, 0.75 * (os.cpu_count() or 1) / workers),
+            "reader_cpus": 0.25,
+        },
+    }
+    return parse(stated, "bench")
+
+
+def smooth_shards(folder: Path, side: int, count: int, images: int) -> str:
+    """Write shards of smooth random JPEG images; returns their pattern."""
+    import webdataset
+
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for number in range(count):
+            generator = np.random.default_rng(number)
+            with webdataset.TarWriter(f"{folder}/{number:06d}.tar", encoder=False) as writer:
+                for row in range(images):
+                    coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+                    buffer = io.BytesIO()
+                    coarse.resize((side, side), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+                    writer.write({"__key__": f"{number:06d}{row:06d}", "jpg": buffer.getvalue()})
+    return f"{folder}/{{000000..{count - 1:06d}}}.tar"
