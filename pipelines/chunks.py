@@ -93,7 +93,7 @@ class EncodeChunks:
                 receipt["error"] = str(error)
             except OSError as error:
                 receipt["error"] = storage_fault(error)
-        return pa.table({name: [value] for name, value in receipt.items()})
+        return pa.table({name: [value] for name, value in (receipt | {"ended": time.time()}).items()})
 
     def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
         chunk, keys = row["chunk"], row["keys"]

@@ -313,7 +313,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
         num_gpus=resources.gpus_per_actor,
     )
     total = Throughput()
-    started = time.perf_counter()
+    started = time.time()
     images = sum(job.images for job in jobs)
     came: dict[str, list[tuple[float, int]]] = {}
     with meter("extract", "querying encoders", images, "images") as done:
@@ -322,9 +322,9 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
                 if receipt["error"]:
                     raise UserError(receipt["error"])
                 total.add(receipt)
-                came.setdefault(receipt["actor"], []).append((time.perf_counter() - started, receipt["rows"]))
+                came.setdefault(receipt["actor"], []).append((receipt["ended"] - started, receipt["rows"]))
             done(total.images)
-    total.wall = time.perf_counter() - started
+    total.wall = time.time() - started
     if len(came) == actors:
         total.started, total.steady = steady_rate(list(came.values()))
     return total

@@ -6,7 +6,8 @@ ranks of that order, role after role by name, a fraction a range of the hash. An
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,16 +15,18 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.hashing import digest64
 from pipelines import storage
-from pipelines.artifacts import digest
 from pipelines.data_config import DataConfig, Role
 from pipelines.errors import UserError
 from pipelines.scan import ATTRIBUTE, Rejection, Scan
 
 SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
 _HASH_RANGE = 2.0**64
+_NO_LABEL = np.iinfo(np.int64).min
+_BATCH = 100_000  # samples whose texts are Python's at once
 
 
 def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
@@ -32,68 +35,67 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     Raises:
         UserError: roles that the user gave share an image, or a source is too small for its roles.
     """
-    sources = np.array(found.samples["source"].to_pylist(), dtype=object)
-    keys = np.array(found.samples["key"].to_pylist(), dtype=object)
-    hashes = np.array(found.samples["sha256"].to_pylist(), dtype=object)
+    table = found.samples
     given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    source = _Coded.of(table["source"])
+    rank = _hashes(table, seed, "role")
+    labels = pc.fill_null(table["label"].cast(pa.int64()), _NO_LABEL).to_numpy()
+    names = ["", *config.roles]  # roles and parts are numbers until all are drawn; 0: none
+    roles, parts = np.zeros(len(table), np.int16), np.zeros(len(table), np.int16)
+    order = np.lexsort((rank, ~source.among(given)[source.codes]))  # given roles first: they keep their images
     used = {role.source_name for role in config.roles.values()}
-    rank = np.array(
-        [digest64(seed, "role", source, key) for source, key in zip(sources, keys, strict=True)], dtype=np.uint64
-    )
-    order = np.lexsort(
-        (rank, np.array([source not in given for source in sources], dtype=bool))
-    )  # given roles first: they keep their images
-    order = order[[source in used for source in sources[order]]]
-    distinct, duplicates = _distinct(order, sources, keys, hashes, given)
-    labels = np.array(found.samples["label"].to_pylist(), dtype=object)
-    roles = np.full(len(keys), "", dtype=object)
-    parts = np.full(len(keys), "", dtype=object)
-    for source in config.sources:
-        rows = distinct[sources[distinct] == source]
-        if source in given:
-            roles[rows] = given[source]
+    order = order[source.among(used)[source.codes[order]]]
+    distinct, duplicates = _distinct(order, source, table, given)
+    for name in config.sources:
+        rows = distinct[source.among([name])[source.codes[distinct]]]
+        if name in given:
+            roles[rows] = names.index(given[name])
         else:
-            config.check_size(source, len(rows))
-            _assign(roles, rows, rank[rows], labels[rows], _takers(config, source))
+            config.check_size(name, len(rows))
+            _assign(roles, names, rows, rank[rows], labels[rows], _takers(config, name))
     for parent in config.roles:
-        rows = np.flatnonzero(roles == parent)
-        own = np.array(
-            [digest64(seed, "part", source, key) for source, key in zip(sources[rows], keys[rows], strict=True)],
-            dtype=np.uint64,
-        )
+        rows = np.flatnonzero(roles == names.index(parent))
+        own = _hashes(table.take(pa.array(rows)), seed, "part")
         ranked = np.argsort(own, kind="stable")
-        _assign(parts, rows[ranked], own[ranked], labels[rows[ranked]], _takers(config, parent))
-    chosen = np.flatnonzero(roles != "")
-    chosen = chosen[np.lexsort((keys[chosen].astype(np.str_), sources[chosen].astype(np.str_)))]
-    table = found.samples.take(pa.array(chosen)).append_column("role", pa.array(roles[chosen], pa.string()))
-    table = table.append_column("part", pa.array(parts[chosen], pa.string()))
+        _assign(parts, names, rows[ranked], own[ranked], labels[rows[ranked]], _takers(config, parent))
+    chosen = pa.array(np.flatnonzero(roles))
+    texts = pa.array(names)
+    table = table.append_column("role", texts.take(pa.array(roles))).append_column("part", texts.take(pa.array(parts)))
+    table = table.take(chosen).sort_by([("source", "ascending"), ("key", "ascending")])
     drawn = Splits(table, tuple(config.roles), found.rejected, duplicates)
     _check_filled(config, drawn)
     drawn.check()
     return drawn
 
 
+def _hashes(table: pa.Table, seed: int, purpose: str) -> npt.NDArray[np.uint64]:
+    """A hash of (seed, purpose, source, key) for every row."""
+    found = np.empty(len(table), dtype=np.uint64)
+    start = 0
+    for batch in table.select(["source", "key"]).to_batches(max_chunksize=_BATCH):
+        names = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        found[start : start + len(batch)] = [digest64(seed, purpose, source, key) for source, key in names]
+        start += len(batch)
+    return found
+
+
 def _distinct(
-    order: npt.NDArray[np.intp],
-    sources: npt.NDArray[np.object_],
-    keys: npt.NDArray[np.object_],
-    hashes: npt.NDArray[np.object_],
-    given: dict[str, str],
+    order: npt.NDArray[np.intp], source: _Coded, table: pa.Table, given: dict[str, str]
 ) -> tuple[npt.NDArray[np.intp], int]:
     """Rows in order with the first copy of every image, and the number of copies dropped."""
-    first: dict[str, int] = {}
-    kept = []
-    for row in order:
-        earlier = first.setdefault(hashes[row], row)
-        if earlier == row:
-            kept.append(row)
-        elif sources[row] in given and sources[earlier] != sources[row]:
-            one, two = sources[earlier], sources[row]
-            raise UserError(
-                f"roles {given[one]} and {given[two]} share an image: {one}/{keys[earlier]} and {two}/{keys[row]} "
-                "hold the same pixels; remove it from one of them"
-            )
-    return np.array(kept, dtype=np.intp), len(order) - len(kept)
+    images = _numbers(table["sha256"])[order]
+    _, first, image = np.unique(images, return_index=True, return_inverse=True)
+    earlier, sources = order[first][image], source.codes
+    shared = source.among(given)[sources[order]] & (sources[earlier] != sources[order])
+    if shared.any():
+        pair = [int(rows[shared.argmax()]) for rows in (earlier, order)]
+        one, two = (source.values[sources[row]] for row in pair)
+        keys = table["key"].take(pa.array(pair)).to_pylist()
+        raise UserError(
+            f"roles {given[one]} and {given[two]} share an image: {one}/{keys[0]} and {two}/{keys[1]} "
+            "hold the same pixels; remove it from one of them"
+        )
+    return order[np.sort(first)], len(order) - len(first)
 
 
 def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
@@ -102,24 +104,25 @@ def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
 
 
 def _assign(
-    names: npt.NDArray[np.object_],
+    found: npt.NDArray[np.int16],
+    names: list[str],
     rows: npt.NDArray[np.intp],
     ranks: npt.NDArray[np.uint64],
-    labels: npt.NDArray[np.object_],
+    labels: npt.NDArray[np.int64],
     takers: dict[str, Role],
 ) -> None:
     """Give ranked rows to roles: the first ranks left for counts, consecutive ranges of the hash for fractions."""
     low = 0.0
     for name, role in takers.items():
-        free = names[rows] == ""
+        free = found[rows] == 0
         if role.classes is not None:
-            free &= np.array([label in role.classes for label in labels], dtype=bool)
+            free &= np.isin(labels, role.classes)
         if role.count is not None:
-            names[rows[np.flatnonzero(free)[: role.count]]] = name
+            found[rows[np.flatnonzero(free)[: role.count]]] = names.index(name)
         elif role.fraction is not None:
             high = low + role.fraction
             share = ranks / _HASH_RANGE
-            names[rows[free & (share >= low) & (share < high)]] = name
+            found[rows[free & (share >= low) & (share < high)]] = names.index(name)
             low = high
 
 
@@ -154,10 +157,15 @@ class Splits:
 
     def check(self) -> None:
         """Raise RuntimeError if two roles share a key or an image."""
-        for what, names in (("key", self._ids()), ("image", self.table["sha256"].to_pylist())):
-            twice = [name for name, times in Counter(names).items() if times > 1]
-            if twice:
-                raise RuntimeError(f"the splits hold {len(twice)} {what}s twice, first {twice[0]}")
+        keys = _numbers(self.table["key"])
+        ids = _numbers(self.table["source"]).astype(np.int64) * (1 + keys.max(initial=0)) + keys
+        for what, numbers in (("key", ids), ("image", _numbers(self.table["sha256"]))):
+            _, first = np.unique(numbers, return_index=True)
+            if len(first) < len(numbers):
+                twice = np.ones(len(numbers), dtype=bool)
+                twice[first] = False
+                name = self._ids(np.flatnonzero(twice)[:1])[0]
+                raise RuntimeError(f"the splits hold {twice.sum()} {what}s twice, first {name}")
 
     def save(self, folder: str) -> None:
         """Write the splits of a seed's folder; the summary comes last and says that they are whole."""
@@ -288,8 +296,13 @@ class Splits:
     def role_digest(self, role: str) -> str:
         """Sha256 of the ids and pixels of a role: what a registration binds."""
         rows = self.rows([role])
-        hashes = self.table["sha256"].take(pa.array(rows)).to_pylist()
-        return digest([[name, sha] for name, sha in zip(self._ids(rows), hashes, strict=True)])
+        digest = hashlib.sha256(b"[[")
+        for start in range(0, len(rows), _BATCH):
+            some = rows[start : start + _BATCH]
+            pairs = zip(self._ids(some), self.table["sha256"].take(pa.array(some)).to_pylist(), strict=True)
+            digest.update(((", " if start else "") + ", ".join(json.dumps(pair) for pair in pairs)).encode())
+        digest.update(b"]]")
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -307,6 +320,11 @@ class _Coded:
     def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
         """Which of the texts are wanted."""
         return np.array([value in wanted for value in self.values], dtype=bool)
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """A number for every row, the same for equal texts."""
+    return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 
 def exists(folder: str) -> bool:

@@ -40,7 +40,10 @@ class Throughput:
 
 
 def steady_rate(came: Sequence[Sequence[tuple[float, int]]]) -> tuple[float, float]:
-    """When all actors had committed a chunk, and images per second from then on, from (second, images) by actor.
+    """When all actors had committed a chunk, and images per second from then on.
+
+    Args:
+        came: per actor (second, images) of the chunks it committed.
 
     Example:
         >>> steady_rate([[(2.0, 10), (3.0, 10), (4.0, 10)], [(5.0, 10), (5.5, 10), (6.0, 10), (9.0, 10)]])
@@ -50,7 +53,7 @@ def steady_rate(came: Sequence[Sequence[tuple[float, int]]]) -> tuple[float, flo
     """
     started, end = max(chunks[0][0] for chunks in came), min(chunks[-1][0] for chunks in came)
     rate = 0.0
-    for chunks in came:
+    for chunks in map(sorted, came):
         inside = [(second, count) for second, count in chunks if second <= end]
         if len(inside) < 3:
             return round(started, 3), 0.0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from mi_core.extraction_benchmark import EXTRACTION_CASES, VIEWS, crews, figures
@@ -105,27 +106,35 @@ def _enough(pattern: str) -> list[str]:
     return found
 
 
-def table(result: dict[str, Any]) -> Table:
+def table(result: dict[str, Any]) -> Group:
     """The result for a terminal."""
-    title = "Extraction, images per second (median of the rounds, least to most)"
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    shown.add_column("case")
-    shown.add_column("way", no_wrap=True)
-    shown.add_column("images / s", justify="right", no_wrap=True)
-    shown.add_column("ours is", justify="right", no_wrap=True)
-    shown.add_column("layout")
-    for case, found in result["cases"].items():
-        for workers, turns in found["ray"].items():
-            first = workers == next(iter(found["ray"]))
-            start = turns["start_seconds"]["median"]
-            shown.add_row(
-                case if first else "", "Ray", _rates(turns), "", f"{workers} workers, started in {start:.0f} s"
-            )
-        for way in ("naive", "loop", "encoder_only"):
-            ratio = f"{found[f'ray_over_{way}']:.2f} x"
-            shown.add_row("", way.replace("_", " "), _rates(found[way]), ratio, found[way]["layout"])
-        shown.add_section()
-    return shown
+    parts: list[RenderableType] = []
+    if result["cases"]:
+        title = "Extraction, images per second (median of the rounds, least to most)"
+        shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        shown.add_column("case", no_wrap=True)
+        shown.add_column("way", no_wrap=True)
+        shown.add_column("images / s", justify="right", no_wrap=True)
+        shown.add_column("Ray is", justify="right", no_wrap=True)
+        shown.add_column("layout")
+        for case, found in result["cases"].items():
+            for workers, turns in found["ray"].items():
+                start = turns["start_seconds"]["median"]
+                layout = f"{count_of(int(workers), 'worker', 'workers')}, started in {start:.0f} s"
+                shown.add_row(case, "Ray", _rates(turns), "", layout)
+            for way in ("naive", "loop", "encoder_only"):
+                ratio = f"{found[f'ray_over_{way}']:.2f} x"
+                shown.add_row(case, way.replace("_", " "), _rates(found[way]), ratio, found[way]["layout"])
+            shown.add_section()
+        parts.append(shown)
+    if "memory" in result:
+        one, ten = result["memory"]["peak_pss_mb"]
+        ratio = result["memory"]["peak_rss_10x_over_1x"]
+        parts.append(f"Peak memory at 10 times the shards: {ten:,.0f} MB, {ratio:.2f} x the {one:,.0f} MB at 1 time")
+    if "scaling" in result:
+        ratio = result["scaling"]["latency_bound_8_over_1"]
+        parts.append(f"Eight workers that wait for their encoder: {ratio:.2f} x one")
+    return Group(*parts)
 
 
 def _rates(found: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
 from pipelines.paths import expand
 
-LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 6  # chunks per worker
+LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 8  # chunks per worker
 SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views
 
 
@@ -28,7 +28,9 @@ def scaling(folder: Path, rounds: int) -> dict[str, Any]:
     ours = {}
     for workers in (1, 8):
         images = workers * LATENCY_CHUNKS * per_chunk
-        config = query_config(ExtractionCase("conv4", 16), shards, images, per_chunk, workers, latency.VIEWS, **given)
+        config = query_config(
+            ExtractionCase("conv4", 16), shards[:workers], images, per_chunk, workers, latency.VIEWS, **given
+        )
         ours[workers] = Pipeline(config, folder / str(workers))
     for _ in range(rounds):
         for pipeline in ours.values():
