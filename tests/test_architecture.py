@@ -26,6 +26,7 @@ MI_CORE = {
     "augmentations": set(),
     "encoders": set(),
     "objectives": {"encoders"},
+    "defenses": {"encoders"},
     "features": set(),
     "attacks": {"features"},
     "metrics": set(),

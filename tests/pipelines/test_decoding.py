@@ -66,7 +66,8 @@ def extracted(config: RunConfig, folder: Path) -> tuple[dict[str, np.ndarray], s
     with console.capture() as shown:
         audit.run(config, str(folder), last="extract")
     place = RunFolder(str(folder)).seed(0)
-    found = load_features(config, place, "target", 0, "backbone", ["pairwise:cosine"], ROLES)
+    recipe = config.recipe(config.attacks[0])
+    found = load_features(config, place, "target", 0, "backbone", ["pairwise:cosine"], ROLES, recipe)
     return dict(zip(found.ids, found.values["pairwise:cosine"], strict=True)), shown.get()
 
 
