@@ -28,6 +28,7 @@ from pipelines.paths import expand
 OTHERS = ("memory", "scaling")
 IMAGES = 20_000  # of a turn through Ray, at most
 TURN_SECONDS, CHUNK_SECONDS = 20.0, 1.25  # that a turn through Ray, and a chunk of a worker, takes about
+BATCH_VIEWS = 256  # enough to draw views in good company, few enough for the caches of a core
 TRIAL_SECONDS, WAY_SECONDS = 3.0, 6.0  # of a turn of the other ways
 
 
@@ -73,7 +74,7 @@ def _case(name: str, data: str | None, folder: Path, cores: int, rounds: int) ->
         chunk = max(8, min(1000, int(loop.rates[0] * CHUNK_SECONDS / cores)))
         ours = {}
         for workers in [2**power for power in range(cores.bit_length()) if 2**power <= cores]:
-            config = query_config(case, shards, images, chunk, workers, loop.layout.batch_views)
+            config = query_config(case, shards, images, chunk, workers, BATCH_VIEWS)
             ours[workers] = Pipeline(config, folder / str(workers))
         for crew in others.values():
             crew.rates.clear()
