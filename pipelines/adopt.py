@@ -24,7 +24,16 @@ from pipelines import endpoints, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now
 from pipelines.console import say
 from pipelines.data_config import DataConfig
-from pipelines.encoders import ANSWERS, EndpointConfig, LoadedConfig, describe, is_done, share, weights_path
+from pipelines.encoders import (
+    ANSWERS,
+    EndpointConfig,
+    LoadedConfig,
+    describe,
+    is_done,
+    share,
+    weights_path,
+    write_description,
+)
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.loading import Loaded, load_images
@@ -187,20 +196,8 @@ def adopt_untried(job: Adoption, probed: int) -> None:
 
 
 def _write(job: Adoption, found: dict[str, Any]) -> None:
-    storage.write_json(
-        f"{job.folder.encoder(job.name)}/encoder.json",
-        {
-            "name": job.name,
-            "inputs": job.inputs,
-            "config": job.config.model_dump(mode="json"),
-            "seed": job.folder.seed,
-            "channels": job.data.channels,
-            "image_size": job.data.image_size,
-            "adopted": now(),
-            **found,
-            "losses": [],
-        },
-    )
+    sizes = {"channels": job.data.channels, "image_size": job.data.image_size}
+    write_description(job.folder, job.name, job.inputs, job.config, **sizes, adopted=now(), **found)
 
 
 def _adopt_weights(job: Adoption, config: LoadedConfig, consistency: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -362,6 +362,21 @@ def describe(folder: SeedFolder, name: str) -> StoredEncoder:
     return StoredEncoder(path, storage.read_json(f"{path}/encoder.json"))
 
 
+def write_description(
+    folder: SeedFolder, name: str, inputs: str, config: _EncoderConfig, *, channels: int, image_size: int, **found: Any
+) -> None:
+    """Describe an encoder of a seed, which says that it is whole.
+
+    Args:
+        inputs: digest of what it was made from.
+        channels, image_size: of the images of the run.
+        found: outputs, fingerprints by epoch, and what else is known of it.
+    """
+    stated = {"name": name, "inputs": inputs, "config": config.model_dump(mode="json"), "seed": folder.seed}
+    sizes = {"channels": channels, "image_size": image_size}
+    storage.write_json(f"{folder.encoder(name)}/encoder.json", {**stated, **sizes, "losses": [], **found})
+
+
 def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
     """Whether an encoder is in the folder already.
 

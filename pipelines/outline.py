@@ -21,7 +21,7 @@ from pipelines import extract, pretrain, storage
 from pipelines.adopt import PROBED, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.data_config import DataConfig, Role
-from pipelines.encoders import TrainedConfig, weights_path
+from pipelines.encoders import TrainedConfig, weights_path, write_description
 from pipelines.scan import ATTRIBUTE
 from pipelines.shard_jobs import ShardJob
 from pipelines.splits import Splits
@@ -137,19 +137,15 @@ def lay_weights(job: ShardJob) -> None:
 
 def _describe(job: TrainingJob) -> None:
     """An encoder as it will be described, its fingerprints a function of what it will be trained from."""
-    storage.write_json(
-        f"{job.folder.encoder(job.name)}/encoder.json",
-        {
-            "name": job.name,
-            "inputs": job.inputs,
-            "config": job.config.model_dump(mode="json"),
-            "seed": job.folder.seed,
-            "channels": job.data.channels,
-            "image_size": job.data.image_size,
-            "outputs": job.config.outputs,
-            "fingerprints": {epoch: digest(job.inputs, epoch) for epoch in job.config.kept_epochs},
-            "losses": [],
-        },
+    write_description(
+        job.folder,
+        job.name,
+        job.inputs,
+        job.config,
+        channels=job.data.channels,
+        image_size=job.data.image_size,
+        outputs=job.config.outputs,
+        fingerprints={epoch: digest(job.inputs, epoch) for epoch in job.config.kept_epochs},
     )
 
 

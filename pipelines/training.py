@@ -21,7 +21,7 @@ from mi_core.training_data import ResidentImages, TrainingImages
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.data_config import DataConfig
-from pipelines.encoders import TrainedConfig, describe, weights_path
+from pipelines.encoders import TrainedConfig, describe, weights_path, write_description
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.progress import Reporter
@@ -168,22 +168,19 @@ class _Keeper:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
             prints[epoch] = fingerprint(encoder)
-        storage.write_json(
-            f"{self.folder}/encoder.json",
-            {
-                "name": self.job.name,
-                "inputs": self.job.inputs,
-                "config": config.model_dump(mode="json"),
-                "seed": self.job.folder.seed,
-                "images": data.count,
-                "channels": data.channels,
-                "image_size": data.size,
-                "outputs": config.outputs,
-                "fingerprints": prints,
-                "losses": self.trainer.losses,
-                "streamed": isinstance(data, StreamedImages),
-                "templated_captions": templated,
-            },
+        write_description(
+            self.job.folder,
+            self.job.name,
+            self.job.inputs,
+            config,
+            channels=data.channels,
+            image_size=data.size,
+            images=data.count,
+            outputs=config.outputs,
+            fingerprints=prints,
+            losses=self.trainer.losses,
+            streamed=isinstance(data, StreamedImages),
+            templated_captions=templated,
         )
 
 
