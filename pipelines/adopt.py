@@ -24,16 +24,8 @@ from pipelines import endpoints, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now
 from pipelines.console import say
 from pipelines.data_config import DataConfig
-from pipelines.encoders import (
-    ANSWERS,
-    EndpointConfig,
-    LoadedConfig,
-    describe,
-    is_done,
-    share,
-    weights_path,
-    write_description,
-)
+from pipelines.encoder_config import EndpointConfig, LoadedConfig
+from pipelines.encoders import ANSWERS, describe, is_done, share, weights_path, write_description
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.loading import Loaded, load_images

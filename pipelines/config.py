@@ -29,7 +29,7 @@ from pipelines.attribute_inference import AttributeInferenceConfig, each_inferen
 from pipelines.config_checks import check_attack, check_controls, check_inference, check_roles, check_training
 from pipelines.data_config import DataConfig
 from pipelines.demands import demands_of
-from pipelines.encoders import EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.encoder_config import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig, PricesConfig

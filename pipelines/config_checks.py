@@ -19,7 +19,7 @@ from pipelines.attack_config import (
 )
 from pipelines.attribute_inference import AttributeInferenceConfig
 from pipelines.data_config import DataConfig
-from pipelines.encoders import EndpointConfig, TrainedConfig, is_half
+from pipelines.encoder_config import EndpointConfig, TrainedConfig, is_half
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig

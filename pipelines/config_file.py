@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pipelines import storage
 from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
-from pipelines.encoders import CONFIGS
+from pipelines.encoder_config import CONFIGS
 from pipelines.errors import UserError
 from pipelines.sweep import expand, set_field
 

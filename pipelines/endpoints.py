@@ -20,7 +20,7 @@ from mi_core.encoders.meter import Limits, Meter, Permit, Spent
 from pipelines import storage
 from pipelines.answers import AnswerCache
 from pipelines.artifacts import digest
-from pipelines.encoders import EndpointConfig
+from pipelines.encoder_config import EndpointConfig
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from pipelines.attempts import begun
 from pipelines.chunks import EncodeChunks, decode_chunks
 from pipelines.console import meter, say
 from pipelines.decoding import Decoding
-from pipelines.encoders import EndpointConfig
+from pipelines.encoder_config import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path

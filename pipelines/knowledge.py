@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pipelines.attack_config import AttackConfig
 from pipelines.config import RunConfig
 from pipelines.data_config import DataConfig
-from pipelines.encoders import TrainedConfig
+from pipelines.encoder_config import TrainedConfig
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.attempts import ATTEMPTS, lost_queries
-from pipelines.encoders import ForeignConfig, describe
+from pipelines.encoder_config import ForeignConfig
+from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.layers import SEQUENTIAL, Demand, Stopping, layers_of, recorded_layers
 from pipelines.shard_jobs import load_features

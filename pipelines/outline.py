@@ -21,7 +21,8 @@ from pipelines import extract, pretrain, storage
 from pipelines.adopt import PROBED, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.data_config import DataConfig, Role
-from pipelines.encoders import TrainedConfig, weights_path, write_description
+from pipelines.encoder_config import TrainedConfig
+from pipelines.encoders import weights_path, write_description
 from pipelines.scan import ATTRIBUTE
 from pipelines.shard_jobs import ShardJob
 from pipelines.splits import Splits

@@ -13,7 +13,8 @@ from mi_core.augmentations.views import clean
 from mi_core.encoders.folding import for_queries
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
-from pipelines.encoders import EndpointConfig, describe
+from pipelines.encoder_config import EndpointConfig
+from pipelines.encoders import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.ledger import attacked
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say
-from pipelines.encoders import TrainedConfig, describe, is_done, share
+from pipelines.defending import defend
+from pipelines.encoder_config import DefendedConfig, TrainedConfig
+from pipelines.encoders import describe, is_done, share
 from pipelines.errors import UserError
 from pipelines.progress import Board
 from pipelines.splits import Splits
@@ -80,12 +82,17 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
             for label, (done, note) in notes.items():
                 progress.update(tasks[label], completed=done, note=note)
             for job, seconds in finished:
-                found = describe(job.folder, job.name).description
-                how = ", streamed from shards" if found["streamed"] else ""
-                say(
-                    "pretrain",
-                    f"{job.label}: {job.config.epochs} epochs, loss {found['losses'][-1]:.3f}, {seconds:.0f} s{how}",
-                )
+                say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")
+
+
+def _in_words(job: TrainingJob) -> str:
+    """What a finished job made."""
+    found = describe(job.folder, job.name).description
+    if isinstance(job.config, DefendedConfig):
+        figures = "".join(f", {name} {value:.3g}" for name, value in found["defense"].items())
+        return f"{job.config.defends} with {job.config.defense}{figures}"
+    how = ", streamed from shards" if found["streamed"] else ""
+    return f"{job.config.epochs} epochs, loss {found['losses'][-1]:.3f}{how}"
 
 
 def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
@@ -106,7 +113,8 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     if not isinstance(encoder, TrainedConfig):
         return str(describe(place, name).description["inputs"])
     splits = members_of(Splits.load(place.path), encoder, place.seed)
-    roles = {role: splits.role_digest(role) for role in encoder.train_on}
+    outside = encoder.outside if isinstance(encoder, DefendedConfig) else ()
+    roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}
     captions = config.data.model_dump(mode="json")["captions"]
     parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
     return digest(*parts, *([] if encoder.start is None else [_inputs(config, place, encoder.start)]))
@@ -149,12 +157,27 @@ def _in_thread(train: Callable[[TrainingJob], float], job: TrainingJob) -> Futur
 
 
 def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
-    """One TorchTrainer run; returns its wall seconds. Raises UserError for a fault in what the user gave."""
+    """Train or defend one encoder; returns the wall seconds. Raises UserError for a fault in what the user gave."""
+    import ray
+
+    started = time.perf_counter()
+    if isinstance(job.config, DefendedConfig):
+        resources = config.resources
+        remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(defend)
+        fault = ray.get(remote.remote(job, max(1, int(resources.train_cpus))))
+    else:
+        fault = _fit(job, config, board)
+    if fault:
+        raise UserError(f"{job.label}: {fault}")
+    return time.perf_counter() - started
+
+
+def _fit(job: TrainingJob, config: RunConfig, board: Any) -> str | None:
+    """One TorchTrainer run; returns a fault in what the user gave, if any."""
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    started = time.perf_counter()
     resources = config.resources
     scratch = f"{job.folder.encoder(job.name)}/state/ray"
     trainer = TorchTrainer(
@@ -173,10 +196,8 @@ def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
     )
     trainer.fit()
     storage.remove(scratch)
-    fault = ray.get(board.fault.remote(job.label))
-    if fault is not None:
-        raise UserError(f"{job.label}: {fault}")
-    return time.perf_counter() - started
+    fault: str | None = ray.get(board.fault.remote(job.label))
+    return fault
 
 
 if __name__ == "__main__":

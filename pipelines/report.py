@@ -29,7 +29,8 @@ from pipelines.attack import blind_path
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.attribute_inference import inferred
 from pipelines.console import say
-from pipelines.encoders import EndpointConfig, LoadedConfig, describe
+from pipelines.encoder_config import EndpointConfig, LoadedConfig
+from pipelines.encoders import describe
 from pipelines.endpoints import spent
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of

@@ -1,30 +1,40 @@
-"""Shorthands in the encoders of a config, spelled out: ``like: other`` and ``halves: N``."""
+"""Shorthands in the encoders of a config, spelled out: ``like: other``, ``defends: other`` and ``halves: N``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+_OF_TRAINING = ("checkpoints", "save_every", "start")  # what a defended encoder does not have of the one it defends
+
 
 def spell_out(encoders: dict[str, Any]) -> dict[str, Any]:
     """The encoders of a config as written, one by one.
 
-    ``like: other`` stands for the settings of the other encoder, overridden by the own ones; ``halves: N`` for N
-    encoders.
+    ``like: other`` stands for the settings of the other encoder, overridden by the own ones; ``defends: other`` for
+    those of the other encoder, from which it starts; ``halves: N`` for N encoders.
 
     Raises:
         ValueError: there is no such other, or they go in a circle.
     """
 
-    def resolve(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
+    def stated(name: str, trail: tuple[str, ...], word: str = "like") -> dict[str, Any]:
         if name not in encoders or not isinstance(encoders[name], dict):
-            raise ValueError(f"like = {name!r}, allowed: {', '.join(encoders)}")
+            raise ValueError(f"{word} = {name!r}, allowed: {', '.join(encoders)}")
         if name in trail:
-            raise ValueError(f"like goes in a circle: {' -> '.join((*trail, name))}")
+            raise ValueError(f"{word} goes in a circle: {' -> '.join((*trail, name))}")
         own = {key: value for key, value in encoders[name].items() if key != "like"}
         model = encoders[name].get("like")
-        return own if model is None else {**resolve(model, (*trail, name)), **own}
+        return own if model is None else {**stated(model, (*trail, name)), **own}
 
-    resolved = {name: resolve(name, ()) for name in encoders}
+    def resolve(name: str, trail: tuple[str, ...] = ()) -> dict[str, Any]:
+        own = stated(name, trail, "defends") if trail else stated(name, ())
+        base = own.get("defends")
+        if base is None:
+            return own
+        whole = resolve(base, (*trail, name))
+        return {**{key: value for key, value in whole.items() if key not in _OF_TRAINING}, "start": base, **own}
+
+    resolved = {name: resolve(name) for name in encoders}
     return {name: settings for family, whole in resolved.items() for name, settings in _halves(family, whole)}
 
 

@@ -14,7 +14,7 @@ from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 from pipelines.artifacts import SeedFolder
 from pipelines.attack_config import ANCHOR_ROLE, AttackConfig
-from pipelines.encoders import TrainedConfig
+from pipelines.encoder_config import TrainedConfig
 from pipelines.layers import SEQUENTIAL, Stopping, stopping_of
 from pipelines.shard_jobs import known_label, load_features
 from pipelines.splits import Splits

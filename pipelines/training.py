@@ -21,7 +21,8 @@ from mi_core.training_data import ResidentImages, TrainingImages
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.data_config import DataConfig
-from pipelines.encoders import TrainedConfig, describe, weights_path, write_description
+from pipelines.encoder_config import TrainedConfig
+from pipelines.encoders import describe, weights_path, write_description
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.progress import Reporter

@@ -23,7 +23,7 @@ from mi_core.training_data import Batch
 from pipelines.artifacts import digest
 from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
-from pipelines.encoders import TrainedConfig
+from pipelines.encoder_config import TrainedConfig
 from pipelines.ray_runtime import finished
 from pipelines.resources import ResourcesConfig
 from pipelines.source_samples import ShardSample

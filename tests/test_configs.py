@@ -12,7 +12,7 @@ import yaml
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import load
-from pipelines.encoders import LoadedConfig, TrainedConfig
+from pipelines.encoder_config import LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.knowledge import knowledge
 from pipelines.sweep import points
