@@ -28,6 +28,7 @@ from pipelines.attack_config import (
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
 from pipelines.config_checks import check_attack, check_controls, check_inference, check_roles, check_training
 from pipelines.data_config import DataConfig
+from pipelines.defenses import DefenseConfig, with_defenses
 from pipelines.demands import demands_of
 from pipelines.encoder_config import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.errors import UserError
@@ -58,6 +59,9 @@ class RunConfig(BaseModel):
     attribute_inference: tuple[AttributeInferenceConfig, ...] = Field(
         default=(), description="attributes that an attacker infers from embeddings"
     )
+    defenses: tuple[DefenseConfig, ...] = Field(
+        default=(), description="defenses of what is attacked, each with all attacks on it"
+    )
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
     checkpoints: Literal["all", "last"] = Field(
@@ -69,6 +73,11 @@ class RunConfig(BaseModel):
         default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
     )
     resources: ResourcesConfig = ResourcesConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defend(cls, value: Any) -> Any:
+        return with_defenses(value) if isinstance(value, dict) else value
 
     @field_validator("encoders", mode="before")
     @classmethod
@@ -99,8 +108,8 @@ class RunConfig(BaseModel):
         for name, encoder in self.encoders.items():
             check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
             if isinstance(encoder, TrainedConfig):
-                check_training(self, f"encoders.{name}", encoder)
                 self.members_of(name)
+                check_training(self, f"encoders.{name}", encoder)
         for position, attack in enumerate(self.attacks):
             check_attack(self, f"attacks.{position}", attack)
         for position, inference in enumerate(self.attribute_inference):

@@ -19,7 +19,7 @@ from pipelines.attack_config import (
 )
 from pipelines.attribute_inference import AttributeInferenceConfig
 from pipelines.data_config import DataConfig
-from pipelines.encoder_config import EndpointConfig, TrainedConfig, is_half
+from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig, is_half
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -29,6 +29,8 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
     """Raise ValueError if an encoder cannot be trained so on its members."""
     if encoder.start is not None and isinstance(config.encoders.get(encoder.start), EndpointConfig):
         raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
+    if isinstance(encoder, DefendedConfig):
+        _check_defended(config, place, encoder)
     counts = [config.data.roles[role].count for role in encoder.train_on]
     members = None if None in counts else sum(count or 0 for count in counts)
     if members is not None and encoder.half is not None:
@@ -46,6 +48,23 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
         )
     except ConfigError as error:
         raise ValueError(f"{place}: {error}") from error
+
+
+def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> None:
+    """Raise ValueError if an encoder cannot be defended so."""
+    base = config.encoders[encoder.defends]
+    if type(base) is not TrainedConfig:
+        raise ValueError(f"{place}.defends = {encoder.defends!r} is not trained here")
+    if encoder.epoch is not None and encoder.epoch not in base.kept_epochs:
+        kept = ", ".join(map(str, base.kept_epochs))
+        raise ValueError(f"{place}.epoch = {encoder.epoch}, but {encoder.defends} keeps {kept}; add it to checkpoints")
+    check_roles(f"{place}.outside", encoder.outside, config.data)
+    seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
+    if seen:
+        raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
+    if encoder.attribute is not None and encoder.attribute not in config.data.attributes:
+        known = ", ".join(config.data.attributes) or "none is declared"
+        raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
 
 
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -84,6 +84,7 @@ STAGES = [
     "stage_costs",
     "utility",
     "attribute_inference",
+    "defenses",
     "demands",
     "config_checks",
     "config",

@@ -57,7 +57,7 @@ class Defense(ABC):
     """Paper, section."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without: ``logits`` (the encoder is a classifier), ``labels``, ``attributes``, ``outside``
-    (images that the encoder was not trained on)."""
+    (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -103,7 +103,7 @@ class Defense(ABC):
             "attributes": "an attribute of the training images to hide",
             "outside": "images that the encoder was not trained on",
         }
-        missing = [remedies[need] for need in sorted(self.needs) if not there[need]]
+        missing = [remedies[need] for need in sorted(self.needs & there.keys()) if not there[need]]
         if missing:
             raise ConfigError(f"the defense {self.name} needs {', and '.join(missing)}")
 

@@ -1,0 +1,104 @@
+"""The section ``defenses`` of a config: every entry defends what is attacked, and repeats the attacks on that.
+
+An attacker who knows of a defense defends her shadow in the same way before she fits her attack: an entry stands for
+a defended encoder beside every attacked one and beside every shadow, and for all attacks and inferences on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipelines.attack_config import CANDIDATE_ROLES, SHADOW, TARGET_ROLES, each_attack
+from pipelines.attribute_inference import each_inference
+from pipelines.spelling import spell_out
+
+AUDITED = (TARGET_ROLES[1], CANDIDATE_ROLES[1])  # a defense that has seen them would be judged on them
+ELSEWHERE = ("load", "endpoint", "defends", "half", "halves")  # marks of encoders that an entry does not defend
+
+
+class DefenseConfig(BaseModel):
+    """One defense of what is attacked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    defense: str = Field(description="what is done to the encoders")
+    label: str = Field(default="", pattern=r"^[\w.=-]*$", description="what it is called; default: the defense")
+    settings: dict[str, Any] = Field(default_factory=dict, description="settings of the defense")
+    epoch: int | None = Field(default=None, description="checkpoint that is served; default: the last")
+    outside: dict[str, tuple[str, ...] | str] = Field(
+        default_factory=dict,
+        description="by encoder, roles of images that it was not trained on; default: those of shadows",
+    )
+    attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
+
+    @property
+    def name(self) -> str:
+        """What the defense is called."""
+        return self.label or self.defense
+
+    def on(self, encoder: str) -> str:
+        """The name of an encoder with this defense."""
+        return f"{encoder}+{self.name}"
+
+
+def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as written with what its defenses stand for; without any it stays as it is.
+
+    Raises:
+        ValueError: two defenses share a name, or there is nothing to defend.
+    """
+    entries = [DefenseConfig.model_validate(entry) for entry in config.get("defenses") or ()]
+    spelled = dict(config)
+    if (
+        not entries
+        or not isinstance(config.get("encoders"), dict)
+        or not isinstance(config.get("attacks"), list | tuple)
+    ):
+        return spelled
+    names = [entry.name for entry in entries]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"defenses: two are called {twice[0]!r}; give them labels")
+    before = spell_out(dict(config["encoders"]))
+    made = {entry.on(name) for entry in entries for name in before}  # where the config has been spelled out before
+    encoders = {name: settings for name, settings in before.items() if name not in made}
+    attacks = [{"target": "target", "reference": SHADOW, **one} for one in each_attack(config["attacks"])]
+    attacks = [one for one in attacks if one["target"] not in made]
+    inferences = [
+        one for one in each_inference(config.get("attribute_inference") or ()) if one.get("target") not in made
+    ]
+    named = {one.get("target", "target") for one in (*attacks, *inferences)} | {one["reference"] for one in attacks}
+    mine = [name for name in encoders if name in named and not any(encoders[name].get(mark) for mark in ELSEWHERE)]
+    if not mine:
+        raise ValueError("defenses: no attacked encoder is trained here")
+    spelled["encoders"], spelled["attacks"], spelled["attribute_inference"] = dict(encoders), list(attacks), inferences
+    for entry in entries:
+        for name in mine:
+            spelled["encoders"][entry.on(name)] = _defended(entry, name, encoders[name])
+        spelled["attacks"] += _repeated(entry, attacks, mine)
+        spelled["attribute_inference"] = [*spelled["attribute_inference"], *_repeated(entry, inferences, mine)]
+    return spelled
+
+
+def _defended(entry: DefenseConfig, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    given = entry.outside.get(name)
+    trained = settings.get("train_on", ())
+    roles = [trained] if isinstance(trained, str) else list(trained)
+    usual = [role.removesuffix("-member") + "-nonmember" for role in roles if str(role).endswith("-member")]
+    usual = [role for role in usual if role not in AUDITED]
+    own = {"defense": entry.defense, "settings": entry.settings, "epoch": entry.epoch, "attribute": entry.attribute}
+    return {"defends": name, "outside": usual if given is None else given, **own}
+
+
+def _repeated(entry: DefenseConfig, asked: Sequence[dict[str, Any]], mine: Sequence[str]) -> list[dict[str, Any]]:
+    """Attacks or inferences on defended encoders, fitted on a shadow that is defended alike."""
+    found = []
+    for one in asked:
+        target = one.get("target", "target")
+        if target in mine:
+            shadow = {"reference": entry.on(one["reference"])} if one.get("reference") in mine else {}
+            found.append({**one, "target": entry.on(target), **shadow})
+    return found
