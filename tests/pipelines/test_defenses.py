@@ -1,4 +1,4 @@
-"""The section ``defenses``: what it stands for, what is served, and that a defense that does nothing changes nothing."""
+"""The section ``defenses``: what it stands for, what is served, and that a defense of nothing changes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
         ([{**LAST, "outside": {"target": "nobody"}}], "nobody"),
         (
             [{**LAST, "outside": {"target": "target-member"}}],
-            "outside holds target-member, which target was trained on",
+            "outside holds target-member, which target was",
         ),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
     ],
