@@ -6,14 +6,21 @@ a defended encoder beside every attacked one and beside every shadow, and for al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipelines.artifacts import RunFolder
 from pipelines.attack_config import CANDIDATE_ROLES, SHADOW, TARGET_ROLES, each_attack
 from pipelines.attribute_inference import each_inference
+from pipelines.encoder_config import DefendedConfig
+from pipelines.encoders import describe
 from pipelines.spelling import spell_out
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
 
 AUDITED = (TARGET_ROLES[1], CANDIDATE_ROLES[1])  # a defense that has seen them would be judged on them
 ELSEWHERE = ("load", "endpoint", "defends", "half", "halves")  # marks of encoders that an entry does not defend
@@ -102,3 +109,20 @@ def _repeated(entry: DefenseConfig, asked: Sequence[dict[str, Any]], mine: Seque
             shadow = {"reference": entry.on(one["reference"])} if one.get("reference") in mine else {}
             found.append({**one, "target": entry.on(target), **shadow})
     return found
+
+
+def served(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The defended encoders, with what their defenses tell of themselves, means over seeds."""
+    labels = {entry.on(name): entry.name for entry in config.defenses for name in config.encoders}
+    attacked = {attack.target for attack in config.attacks}
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, DefendedConfig) and name in attacked:
+            told = [describe(folder.seed(seed), name).description["defense"] for seed in config.seeds]
+            yield {
+                "defense": encoder.defense,
+                "label": labels.get(name, name),
+                "target": encoder.defends,
+                "served": name,
+                "parameters": {**encoder.settings, **({"epoch": encoder.epoch} if encoder.epoch else {})},
+                "numbers": {key: float(np.mean([of_seed[key] for of_seed in told])) for key in told[0]},
+            }

@@ -15,6 +15,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report import (
+    compare_defenses,
     draw_figures,
     pool_inferences,
     pool_seeds,
@@ -29,6 +30,7 @@ from pipelines.attack import blind_path
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.attribute_inference import inferred
 from pipelines.console import say
+from pipelines.defenses import served
 from pipelines.encoder_config import EndpointConfig, LoadedConfig
 from pipelines.encoders import describe
 from pipelines.endpoints import spent
@@ -108,6 +110,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "caveats": _caveats(config, folder),
         "not_tested": _not_tested(config, folder),
     }
+    report["defenses"] = compare_defenses(report, list(served(config, folder)))
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
 
 

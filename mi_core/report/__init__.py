@@ -17,6 +17,7 @@ from mi_core.report.contents import (
     schema,
     to_json,
 )
+from mi_core.report.defenses import compare_defenses
 from mi_core.report.drawing import Drawing
 from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
@@ -31,6 +32,7 @@ __all__ = [
     "LossCurve",
     "StatisticCurve",
     "ViewGrid",
+    "compare_defenses",
     "draw_figures",
     "final_inferences",
     "final_rows",

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mi_core.report import numbers, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
+from mi_core.report.defenses import defense_tables
 from mi_core.report.drawing import Drawing
 
 _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
@@ -76,6 +77,7 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         utilities=_utilities,
         inferred=final_inferences(report.get("attribute_inference", [])),
         checkpoints=_checkpoints,
+        defense_tables=defense_tables,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
         dagger=numbers.DAGGER,

@@ -15,6 +15,7 @@ from rich.text import Text
 from mi_core.report import wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
+from mi_core.report.defenses import defense_tables
 from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
 
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
@@ -51,6 +52,7 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     inferred = final_inferences(report.get("attribute_inference", []))
     if inferred:
         parts.append(_inferred(inferred))
+    parts += [_defenses(target, rows) for target, rows in defense_tables(report)]
     if report.get("timings"):
         parts.append(_timings(report["timings"]))
     return Group(*parts)
@@ -122,6 +124,16 @@ def _inferred(rows: Sequence[Row]) -> Table:
         source = ", ".join(filter(None, (row["target"], row["output"], row.get("settings"))))
         numbers = (estimate(row[name]) for name in ("accuracy", "majority"))
         table.add_row(row["attribute"], source, *numbers, count(row["accuracy"]["n"]))
+    return table
+
+
+def _defenses(target: str, rows: Sequence[Row]) -> Table:
+    columns = ["defense", "utility", "lost", "strongest attack's AUC", "attribute told"]
+    table = _table(f"Defenses of {target}", columns)
+    for row in rows:
+        told = (estimate(row[name]) if name in row else "" for name in ("auc", "attribute"))
+        lost = percent(round(row["loss"], 3)) if "loss" in row else ""
+        table.add_row(row["name"], estimate(row["utility"]) if "utility" in row else "", lost, *told)
     return table
 
 

@@ -1,0 +1,123 @@
+"""What a report says of defenses: utility, membership and attributes of every defended encoder beside the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.report.attributes import final_inferences
+from mi_core.report.contents import Row, final_rows, pooled_rows
+
+_SAME_ATTACK = ("attack", "output", "settings")
+_SAME_ATTRIBUTE = ("attribute", "output", "settings")
+
+
+def compare_defenses(report: Mapping[str, Any], served: Sequence[Row]) -> list[Row]:
+    """The ``defenses`` part of report.json: for every defended encoder what it leaves of everything measured.
+
+    Args:
+        report: with encoders, attacks (``pooled``) and attribute inference.
+        served: ``defense``, ``label``, ``target`` (the encoder defended), ``served`` (its name with the defense),
+            ``parameters`` and ``numbers`` (what the defense tells of itself) of each.
+
+    Returns:
+        Each entry with ``utility``, ``attacks`` and ``attributes``: pairs ``clean`` and ``defended``, at the last
+        checkpoints. Utility loss is 1 - defended / clean (Additive Logistic Mechanism, section 5).
+    """
+    attacks, inferences = final_rows(pooled_rows(report)), final_inferences(report.get("attribute_inference", []))
+    return [
+        {
+            **entry,
+            "utility": _utility(report["encoders"][entry["target"]], report["encoders"][entry["served"]]),
+            "attacks": _pairs(attacks, entry, _SAME_ATTACK, ("accuracy", "auc")),
+            "attributes": _pairs(inferences, entry, _SAME_ATTRIBUTE, ("accuracy", "majority")),
+        }
+        for entry in served
+    ]
+
+
+def _pairs(rows: Sequence[Row], entry: Row, same: Sequence[str], estimates: Sequence[str]) -> list[Row]:
+    """Rows on the plain and on the defended encoder that are alike otherwise."""
+
+    def on(encoder: str) -> dict[tuple[Any, ...], Row]:
+        return {tuple(row.get(name) for name in same): row for row in rows if row["target"] == encoder}
+
+    clean, defended = on(entry["target"]), on(entry["served"])
+    return [
+        {name: row[name] for name in same if name in row}
+        | {
+            side: {name: found[name] for name in estimates}
+            for side, found in (("clean", row), ("defended", defended[key]))
+        }
+        for key, row in clean.items()
+        if key in defended
+    ]
+
+
+def _utility(clean: Row, defended: Row) -> list[Row]:
+    """What both encoders are good for: probes on the embedding, and the accuracy of a classifier on unseen images."""
+    found = []
+    for measure, before in _measures(clean).items():
+        after = _measures(defended).get(measure)
+        if after is not None:
+            loss = {"loss": 1 - after["value"] / before["value"]} if before["value"] else {}
+            found.append({"measure": measure, "clean": before, "defended": after, **loss})
+    return found
+
+
+def _measures(encoder: Row) -> dict[str, Row]:
+    own = encoder.get("utility", {})
+    probes = {
+        name: {"value": value, "ci95": own["ci95"][name], "n": own["n"]}
+        for name, value in own.items()
+        if name not in ("n", "ci95")
+    }
+    classifier = encoder.get("classifier", {}).get("test_accuracy")
+    return ({} if classifier is None else {"classifier": classifier}) | probes
+
+
+def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
+    """Per defended encoder the rows of its table: without a defense, then each with one.
+
+    A row holds ``name``, ``details``, ``utility`` and ``loss`` of the first measure, and of the strongest attack by AUC
+    its name and estimates; ``attribute``: the accuracy that exceeds guessing most.
+    """
+    by_target: dict[str, list[Row]] = {}
+    for entry in report.get("defenses", []):
+        by_target.setdefault(entry["target"], []).append(entry)
+    return [
+        (target, [_row(entries[0], "clean"), *(_row(entry, "defended") for entry in entries)])
+        for target, entries in by_target.items()
+    ]
+
+
+def _row(entry: Row, side: str) -> Row:
+    row: Row = (
+        {"name": "none", "details": ""} if side == "clean" else {"name": entry["label"], "details": _words(entry)}
+    )
+    if entry["utility"]:
+        measure = entry["utility"][0]
+        row |= {"measure": measure["measure"], "utility": measure[side]}
+        if side == "defended" and "loss" in measure:
+            row["loss"] = measure["loss"]
+    if entry["attacks"]:
+        strongest = max(entry["attacks"], key=lambda pair: pair[side]["auc"]["value"])
+        row |= {"attack": f"{strongest['attack']}, {strongest['output']}", **strongest[side]}
+    if entry["attributes"]:
+        told = max(
+            entry["attributes"], key=lambda pair: pair[side]["accuracy"]["value"] - pair[side]["majority"]["value"]
+        )
+        row |= {"attribute": told[side]["accuracy"], "inferred": f"{told['attribute']}, {told['output']}"}
+    return row
+
+
+def _words(entry: Row) -> str:
+    """Settings and numbers of a defense, as a table tells them."""
+    told = {**entry["parameters"], **entry["numbers"]}
+    name = [] if entry["label"] == entry["defense"] else [entry["defense"]]
+    return ", ".join(
+        [
+            *name,
+            *(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in told.items()),
+        ]
+    )
