@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from mi_core.defenses.additive_noise import AdditiveGaussian, AdditiveLaplace, AdditiveLogistic
 from mi_core.defenses.base import Defense
+from mi_core.defenses.dp_sgd import DpSgd
 
-DEFENSES: dict[str, type[Defense]] = {}
+DEFENSES: dict[str, type[Defense]] = {
+    "additive-logistic": AdditiveLogistic,
+    "additive-laplace": AdditiveLaplace,
+    "additive-gaussian": AdditiveGaussian,
+    "dp-sgd": DpSgd,
+}
