@@ -39,10 +39,7 @@ class NoiseParameters:
 
 
 class AdditiveNoise(HeadDefense):
-    """Noise on all weights and biases of the head; a subclass names the distribution.
-
-    The seed is what keeps the weights secret, so an encoder that is really served needs one that nobody can guess.
-    """
+    """Noise on all weights and biases of the head; a subclass names the distribution."""
 
     Parameters = NoiseParameters
     mechanism: ClassVar[str]

@@ -5,9 +5,8 @@ probability q = batch size / N, clips its gradient to a length, adds Gaussian no
 size. Opacus clips, adds and counts. Adjacent data sets differ by one image that is there or not.
 
 Epsilon is that of Opacus' RDP accountant (Mironov, Talwar, Zhang, "Renyi differential privacy of the sampled Gaussian
-mechanism", 2019): an upper bound at any noise, a tenth or so above what numerical accountants find. It covers the
-images the head learned from and neither the backbone nor the choice of settings; and it holds against those who do not
-know the seed.
+mechanism", 2019): an upper bound at any noise, a tenth or so above what numerical accountants find. It covers
+neither the backbone nor the choice of settings.
 """
 
 from __future__ import annotations
@@ -33,13 +32,15 @@ ORDERS = (
     *range(11, 64),
     *range(64, 1025, 16),
 )
-"""Of the Renyi divergences among which the accountant takes the best: more than its own, for very small and large noise."""
+"""Of the Renyi divergences that the accountant takes the best of: more than its own, for very much noise or little."""
 
 
 @dataclass(frozen=True)
 class DpSgdParameters:
-    """Settings of DP-SGD. ``noise_multiplier``: standard deviation of the noise in units of ``max_grad_norm``, the length
-    to which each image's gradient is clipped; ``delta`` must stay below 1 / N; ``batch_size`` is the mean one.
+    """Settings of DP-SGD.
+
+    ``noise_multiplier``: standard deviation of the noise in units of ``max_grad_norm``, the length to which the
+    gradient of each image is clipped; ``delta``: below 1 / N; ``batch_size``: the mean one.
     """
 
     noise_multiplier: float = 1.0

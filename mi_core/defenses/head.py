@@ -1,4 +1,4 @@
-"""What defenses of a classifier's last layer share: the head ``logits``, what it reads, and putting in other weights."""
+"""What defenses of a classifier's last layer share: the head ``logits``, what it reads, and its other weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ HEAD = "logits"
 class HeadDefense(Defense):
     """A defense that gives the head ``logits`` other weights; its state holds them as ``logits.<name>``.
 
-    It protects what the head was trained on, the backbone taken as given.
+    It protects what the head was trained on, the backbone taken as given, against those who cannot compute the noise.
+    So the seed of an encoder that is really served is a secret that nobody can guess, and serves one release.
     """
 
     hides = "membership of the images that the head was trained on, given the backbone"

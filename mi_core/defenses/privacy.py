@@ -1,9 +1,9 @@
 """What noise on released weights guarantees, and when a measured attack says that it does not.
 
 A randomised training M is (epsilon, delta)-differentially private if P[M(D) in R] <= e^epsilon P[M(D') in R] + delta
-for all adjacent data sets D, D' and all sets R of outcomes (Dwork and Roth, "The algorithmic foundations of differential
-privacy", 2014, definition 2.4). Noise does so in proportion to the sensitivity: the largest distance between the
-weights that two adjacent data sets lead to. What is guaranteed here holds
+for all adjacent data sets D, D' and all sets R of outcomes (Dwork and Roth, "The algorithmic foundations of
+differential privacy", 2014, definition 2.4). Noise does so in proportion to the sensitivity: the largest distance
+between the weights that two adjacent data sets lead to. What is guaranteed here holds
 
 - for the data that the noisy weights were trained on, given everything else: not for the data of a frozen backbone;
 - for noise that nobody else can compute: whoever has the seed has the weights without noise;
@@ -288,7 +288,7 @@ def _classic_limit(epsilon: float) -> str:
 
 def _delta(ratio: float, epsilon: float) -> float:
     """`gaussian_delta` in logarithms, so that neither e^epsilon overflows nor the tails vanish."""
-    if math.isinf(epsilon):
+    if not ratio or math.isinf(epsilon):
         return 0.0
     first = float(log_ndtr(ratio / 2 - epsilon / ratio))
     second = epsilon + float(log_ndtr(-ratio / 2 - epsilon / ratio))
