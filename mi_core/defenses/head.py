@@ -43,7 +43,7 @@ class HeadDefense(Defense):
 
 def head_state(weights: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Weights of the head by name, as the arrays of a state."""
-    return {f"{HEAD}.{name}": tensor.detach().cpu().numpy() for name, tensor in weights.items()}
+    return {f"{HEAD}.{name}": tensor.detach().cpu().numpy().copy() for name, tensor in weights.items()}
 
 
 def trained_head(encoder: Encoder) -> nn.Module:
