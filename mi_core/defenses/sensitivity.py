@@ -7,7 +7,7 @@ further such pair with probability 1 - gamma, see `privacy.random_dp_gamma`, and
 
 Both trainings of a pair have one seed and one order of samples, in which the entry that differs has its place; else the
 distance would be that of two seeds. It is the sensitivity of *that* training: a head that was trained otherwise has
-another one. All is in float64, as rounding in float32 adds up over the weights of a 1-norm.
+another one. All is in float64, so that small distances are none of rounding.
 
 N samples, n entries of a data set, D width of an embedding, C classes, M pairs.
 """
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_choice, check_range, check_shape
@@ -193,10 +192,12 @@ def train_head(
             continue
         for group in optimizer.param_groups:
             group["lr"] = training.optimizer.rate(step, len(batches))
-        batch = (inputs, targets) if not training.batch_size else (inputs[rows], targets[rows])
-        loss = F.cross_entropy(head(batch[0]), batch[1])
-        optimizer.zero_grad()
-        loss.backward()
+        batch, wanted = (inputs[rows], targets[rows]) if training.batch_size else (inputs, targets)
+        with torch.no_grad():  # the gradient of the mean cross-entropy by hand, classes first: faster than autograd
+            errors = (head.weight @ batch.T + head.bias[:, None]).softmax(dim=0)
+            errors[wanted, torch.arange(len(batch))] -= 1
+            errors /= len(batch)
+        head.weight.grad, head.bias.grad = errors @ batch, errors.sum(dim=1)
         optimizer.step()
     flat: npt.NDArray[np.float64] = torch.cat([head.weight.ravel(), head.bias]).detach().numpy()
     return flat
