@@ -21,7 +21,8 @@ class HeadDefense(Defense):
     """A defense that gives the head ``logits`` other weights; its state holds them as ``logits.<name>``.
 
     It protects what the head was trained on, the backbone taken as given, against those who cannot compute the noise.
-    So the seed of an encoder that is really served is a secret that nobody can guess, and serves one release.
+    So the seed of an encoder that is really served is a secret that nobody can guess, and serves one release; and the
+    generators are those of simulation, not of cryptography.
     """
 
     hides = "membership of the images that the head was trained on, given the backbone"

@@ -179,8 +179,8 @@ def highest_tpr(epsilon: float, delta: float, fpr: float) -> float:
         ConfigError: epsilon is negative, or delta or fpr is not within [0, 1].
 
     Example:
-        >>> highest_tpr(epsilon=0.0, delta=0.01, fpr=0.1)
-        0.11
+        >>> highest_tpr(epsilon=0.0, delta=0.25, fpr=0.5)
+        0.75
     """
     check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
@@ -262,7 +262,7 @@ def utility_loss(noisy: float, clean: float) -> float:
         ConfigError: a value is negative or not finite, or the clean one is 0.
 
     Example:
-        >>> utility_loss(0.6, 0.8)
+        >>> utility_loss(0.75, 1.0)
         0.25
     """
     check_range("utility with noise", noisy, 0, _LARGEST)

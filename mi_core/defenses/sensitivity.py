@@ -45,8 +45,8 @@ class HeadTraining:
     """
 
     classes: int = 10
-    epochs: int = 100
-    batch_size: int = 0
+    epochs: int = 20
+    batch_size: int = 256
     optimizer: OptimizerParameters = field(default_factory=OptimizerParameters)
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ def train_head(
 
     Raises:
         ShapeError: the shapes do not fit, or there is no sample.
-        ConfigError: a label is not within 0 to C - 1, or the optimiser is not made for this.
+        ConfigError: a label is not within 0 to C - 1.
     """
     count, width = check_shape("embeddings", embeddings, "n D")
     check_shape("labels", labels, "n", n=count)

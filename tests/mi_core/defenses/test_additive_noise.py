@@ -23,13 +23,14 @@ from mi_core.defenses.additive_noise import (
     NoiseParameters,
 )
 from mi_core.defenses.base import numbers
-from mi_core.defenses.privacy import standard_deviation
+from mi_core.defenses.privacy import falsified, guarantee, standard_deviation
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.metrics.intervals import rate
 from tests.mi_core.defenses.classifiers import classifier, digits
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]
 DISTRIBUTIONS = {"logistic": stats.logistic, "laplace": stats.laplace, "gaussian": stats.norm}
-CLEAN = {"report.scale", "report.standard_deviation", "report.weights"}
+REPORTED = {"report.scale", "report.standard_deviation", "report.weights"}
 
 
 @pytest.fixture(params=NOISES, ids=lambda method: method.name)
@@ -113,12 +114,12 @@ def test_the_weights_get_the_noise_and_nothing_else_changes(method: type[Additiv
 def test_no_noise_changes_no_bit(method: type[AdditiveNoise]) -> None:
     encoder, data = classifier(), digits()
     with torch.no_grad():
-        encoder.heads["logits"].bias[0] = -0.0  # type: ignore[index,operator]  # adding 0 would turn it into +0
+        encoder.heads["logits"].bias[0] = -0.0  # adding 0 would turn it into +0
     defense = method(NoiseParameters(scale=0))
     state = defense.fit(encoder, data)
     served = defense.defended(encoder, state)
     assert fingerprint(served) == fingerprint(encoder)
-    assert not np.shares_memory(state["logits.bias"], encoder.heads["logits"].bias.detach().numpy())  # type: ignore[operator,union-attr]
+    assert not np.shares_memory(state["logits.bias"], encoder.heads["logits"].bias.detach().numpy())
     assert torch.equal(served(data.images[:9] / 255)["logits"], encoder(data.images[:9] / 255)["logits"])
 
 
@@ -143,11 +144,23 @@ def test_every_layer_of_a_deeper_head_gets_noise() -> None:
     encoder = classifier(head=head)
     defense = AdditiveLaplace(NoiseParameters(scale=0.1))
     state = defense.fit(encoder, digits())
-    assert set(state) - CLEAN == {"logits.0.weight", "logits.2.weight", "logits.2.bias"}
+    assert set(state) - REPORTED == {"logits.0.weight", "logits.2.weight", "logits.2.bias"}
     served = defense.defended(encoder, state).heads["logits"].state_dict()
     for name, tensor in head.state_dict().items():
         assert ((served[name] - tensor).abs() > 0).float().mean() > 0.99
     assert numbers(state)["weights"] == 128 * 16 + 170
+
+
+@pytest.mark.parametrize("method", [AdditiveLogistic, AdditiveLaplace])
+def test_what_it_guarantees_holds_against_the_best_attack_and_half_of_it_does_not(method: type[AdditiveNoise]) -> None:
+    """One weight, which a member moves by 1: the likelihood ratio rises with what is seen, so it is the score."""
+    promised = guarantee(method.mechanism, scale=0.5, sensitivity=1.0)
+    drawn = method(NoiseParameters(scale=0.5), seed=8).noise("head", 40_000)
+    without, with_member = drawn[:20_000], 1.0 + drawn[20_000:]
+    for threshold in np.quantile(without, [0.5, 0.9, 0.99]):
+        tpr, fpr = (rate(int((seen > threshold).sum()), 20_000) for seen in (with_member, without))
+        assert not falsified(tpr, fpr.high, promised.epsilon, promised.delta)
+        assert falsified(tpr, fpr.high, promised.epsilon / 2, promised.delta)
 
 
 def test_mistakes_are_named() -> None:

@@ -133,7 +133,7 @@ def test_the_noise_of_a_step_has_its_deviation_and_the_old_head_is_not_read() ->
     # ten steps of independent noise: rate * multiplier * length / batch size * sqrt(10)
     assert difference.std() == pytest.approx(0.1 * 100 * 0.5 / 10 * math.sqrt(10), rel=0.08)
     with torch.no_grad():
-        encoder.heads["logits"].weight.zero_()  # type: ignore[union-attr,operator]
+        encoder.heads["logits"].weight.zero_()
     again = DpSgd(settings[0], seed=1).fit(encoder, data)
     np.testing.assert_array_equal(again["logits.weight"], noisy["logits.weight"])
 

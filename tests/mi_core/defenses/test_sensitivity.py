@@ -77,8 +77,10 @@ def test_ridge_regression_moves_by_its_formula() -> None:
 
 def test_one_step_of_a_head_moves_by_two_gradients() -> None:
     inputs, labels = blobs(25)
-    step = HeadTraining(classes=3, epochs=1, optimizer=DESCENT)
-    still = HeadTraining(classes=3, epochs=1, optimizer=OptimizerParameters("sgd", 1e-300, 0.0, 0.0, warmup=0.0))
+    step = HeadTraining(classes=3, epochs=1, batch_size=0, optimizer=DESCENT)
+    still = HeadTraining(
+        classes=3, epochs=1, batch_size=0, optimizer=OptimizerParameters("sgd", 1e-300, 0.0, 0.0, warmup=0.0)
+    )
     start = train_head(inputs, labels, np.ones(25, dtype=bool), training=still, seed=7)
     weights, biases = start[:12].reshape(3, 4), start[12:]
 
@@ -98,7 +100,10 @@ def test_a_trained_head_moves_as_the_peer_s_and_within_the_proved_bound() -> Non
     count, penalty = 60, 0.1
     inputs, labels = blobs(count)
     training = HeadTraining(
-        classes=3, epochs=600, optimizer=OptimizerParameters("sgd", 0.5, weight_decay=penalty, momentum=0.0, warmup=0.0)
+        classes=3,
+        epochs=600,
+        batch_size=0,
+        optimizer=OptimizerParameters("sgd", 0.5, weight_decay=penalty, momentum=0.0, warmup=0.0),
     )
     train = partial(train_head, training=training, seed=0)
     extended = np.hstack([inputs, np.ones((count, 1))])
