@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -78,9 +79,7 @@ def test_ridge_regression_moves_by_its_formula() -> None:
 def test_one_step_of_a_head_moves_by_two_gradients() -> None:
     inputs, labels = blobs(25)
     step = HeadTraining(classes=3, epochs=1, batch_size=0, optimizer=DESCENT)
-    still = HeadTraining(
-        classes=3, epochs=1, batch_size=0, optimizer=OptimizerParameters("sgd", 1e-300, 0.0, 0.0, warmup=0.0)
-    )
+    still = replace(step, optimizer=replace(DESCENT, learning_rate=1e-300))
     start = train_head(inputs, labels, np.ones(25, dtype=bool), training=still, seed=7)
     weights, biases = start[:12].reshape(3, 4), start[12:]
 
@@ -99,12 +98,8 @@ def test_a_trained_head_moves_as_the_peer_s_and_within_the_proved_bound() -> Non
     Monteleoni, Sarwate, JMLR 2011, corollary 8), L = sqrt(2) |(x, 1)|."""
     count, penalty = 60, 0.1
     inputs, labels = blobs(count)
-    training = HeadTraining(
-        classes=3,
-        epochs=600,
-        batch_size=0,
-        optimizer=OptimizerParameters("sgd", 0.5, weight_decay=penalty, momentum=0.0, warmup=0.0),
-    )
+    descent = replace(DESCENT, weight_decay=penalty)
+    training = HeadTraining(classes=3, epochs=600, batch_size=0, optimizer=descent)
     train = partial(train_head, training=training, seed=0)
     extended = np.hstack([inputs, np.ones((count, 1))])
 
