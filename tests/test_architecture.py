@@ -26,7 +26,7 @@ MI_CORE = {
     "augmentations": set(),
     "encoders": set(),
     "objectives": {"encoders"},
-    "defenses": {"encoders"},
+    "defenses": {"encoders", "optimizers"},
     "features": set(),
     "attacks": {"features"},
     "metrics": set(),

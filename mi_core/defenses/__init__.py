@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from mi_core.defenses.additive_noise import AdditiveGaussian, AdditiveLaplace, AdditiveLogistic
 from mi_core.defenses.base import Defense
+from mi_core.defenses.dp_sgd import DpSgd
 from mi_core.defenses.early_stopping import EarlyStopping
 
 DEFENSES: dict[str, type[Defense]] = {
+    "additive-logistic": AdditiveLogistic,
+    "additive-laplace": AdditiveLaplace,
+    "additive-gaussian": AdditiveGaussian,
+    "dp-sgd": DpSgd,
     "early-stopping": EarlyStopping,
 }

@@ -1,0 +1,69 @@
+"""What defenses of a classifier's last layer share: the head ``logits``, what it reads, and its other weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from mi_core.checks import ConfigError
+from mi_core.defenses.base import Defense, State
+from mi_core.encoders.checkpoint import Encoder, load_tensors
+
+HEAD = "logits"
+
+
+class HeadDefense(Defense):
+    """A defense that gives the head ``logits`` other weights; its state holds them as ``logits.<name>``.
+
+    It protects what the head was trained on, the backbone taken as given, against those who cannot compute the noise.
+    So the seed of an encoder that is really served is a secret that nobody can guess, and serves one release; and the
+    generators are those of simulation, not of cryptography.
+    """
+
+    hides = "membership of the images that the head was trained on, given the backbone"
+    needs = frozenset({HEAD})
+
+    def defended(self, encoder: Encoder, state: State) -> Encoder:
+        """The encoder with the weights of the state in its head; the backbone is shared with the one given.
+
+        Raises:
+            ConfigError: the state is of another layout.
+        """
+        parts = {id(part): part for name, part in encoder.named_children() if name != HEAD}
+        served = copy.deepcopy(encoder, parts)
+        prefix = f"{HEAD}."
+        weights = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+        load_tensors(served.heads[HEAD], {name: torch.tensor(array) for name, array in weights.items()})
+        return served
+
+
+def head_state(weights: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Weights of the head by name, as the arrays of a state."""
+    return {f"{HEAD}.{name}": tensor.detach().cpu().numpy().copy() for name, tensor in weights.items()}
+
+
+def trained_head(encoder: Encoder) -> nn.Module:
+    """The head ``logits``.
+
+    Raises:
+        ConfigError: it has no weights, or keeps running statistics, which noise on weights would leave as they are.
+    """
+    head = encoder.heads[HEAD]
+    if not any(True for _ in head.parameters()):
+        raise ConfigError(f"the head {HEAD} has no weights to defend")
+    if statistics := [name for name, _ in head.named_buffers()]:
+        raise ConfigError(f"the head {HEAD} keeps statistics of its training data ({statistics[0]}); give a linear one")
+    return head
+
+
+@torch.no_grad()
+def head_inputs(encoder: Encoder, images: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
+    """What the head reads of images (N, C, H, W) uint8: (N, D) float32 on the CPU."""
+    before = encoder.outputs[encoder.outputs.index(HEAD) - 1]
+    blocks = (block.to(encoder.mean.device).float() / 255 for block in images.split(batch_size))
+    return torch.cat([encoder(block)[before].float().cpu() for block in blocks])

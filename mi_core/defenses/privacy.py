@@ -1,0 +1,323 @@
+"""What noise on released weights guarantees, and when a measured attack says that it does not.
+
+A randomised training M is (epsilon, delta)-differentially private if P[M(D) in R] <= e^epsilon P[M(D') in R] + delta
+for all adjacent data sets D, D' and all sets R of outcomes (Dwork and Roth, "The algorithmic foundations of
+differential privacy", 2014, definition 2.4). Noise does so in proportion to the sensitivity: the largest distance
+between the weights that two adjacent data sets lead to. What is guaranteed here holds
+
+- for the data that the noisy weights were trained on, given everything else: not for the data of a frozen backbone;
+- for noise that nobody else can compute: whoever has the seed has the weights without noise;
+- for real numbers. Rounding of what is released is not covered (Mironov, "On significance of the least significant bits
+  for differential privacy", CCS 2012);
+- at a *sampled* sensitivity only as random differential privacy, see `random_dp_gamma`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from scipy.special import lambertw, log_ndtr
+
+from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.records import Estimate
+
+NORMS = {"logistic": 1, "laplace": 1, "gaussian": 2}
+"""Mechanisms, with the norm in which each one measures sensitivity."""
+RULES = ("analytic", "classic")
+_LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What noise guarantees.
+
+    Args:
+        mechanism: a key of `NORMS`.
+        scale: s of Logistic(0, s), b of Laplace(0, b), sigma of the Gaussian.
+        sensitivity: in the mechanism's norm.
+        epsilon: 0 or above; infinite where there is no noise.
+        delta: 0 for logistic and Laplace noise.
+        rule: how scale and epsilon belong together: ``pure`` (logistic, Laplace), ``analytic`` or ``classic``.
+        releases: how many times weights were released, each with noise of its own.
+    """
+
+    mechanism: str
+    scale: float
+    sensitivity: float
+    epsilon: float
+    delta: float
+    rule: str
+    releases: int = 1
+
+
+def guarantee(
+    mechanism: str, scale: float, sensitivity: float, *, delta: float = 1e-5, rule: str = "analytic"
+) -> Guarantee:
+    """What noise of a scale guarantees.
+
+    Logistic and Laplace noise of scale s: epsilon = sensitivity / s (Yang, Gohari, Topcu, "Additive logistic mechanism
+    for privacy-preserving self-supervised learning", 2022, proposition 4.1; Dwork and Roth, theorem 3.6). No smaller
+    epsilon holds: far out the ratio of the densities comes as close to e^epsilon as one likes. Gaussian noise: the
+    smallest epsilon at ``delta``, by the rule ``analytic`` (Balle and Wang, "Improving the Gaussian mechanism for
+    differential privacy", ICML 2018, theorem 8: exact), or ``classic`` (Dwork and Roth, theorem A.1:
+    epsilon = sqrt(2 ln(1.25 / delta)) sensitivity / sigma, proved below 1 only).
+
+    Args:
+        mechanism: a key of `NORMS`.
+        scale: 0 or above; at 0 epsilon is infinite.
+        sensitivity: above 0, in the mechanism's norm.
+        delta: in (0, 1), of Gaussian noise; the others have 0.
+        rule: of `RULES`, for Gaussian noise.
+
+    Raises:
+        ConfigError: an argument is out of range, or the classic rule gives 1 or more.
+
+    Example:
+        >>> guarantee("logistic", scale=0.02, sensitivity=0.01).epsilon
+        0.5
+        >>> round(guarantee("gaussian", scale=1.0, sensitivity=1.0, delta=1e-5).epsilon, 3)
+        4.377
+    """
+    _check(mechanism, sensitivity, delta, rule)
+    check_range("scale", scale, 0, _LARGEST)
+    if mechanism != "gaussian":
+        epsilon = sensitivity / scale if scale else math.inf
+        return Guarantee(mechanism, scale, sensitivity, epsilon, 0.0, "pure")
+    if not scale:
+        epsilon = math.inf
+    elif rule == "classic":
+        epsilon = _classic_factor(delta) * sensitivity / scale
+        if epsilon >= 1:
+            raise ConfigError(_classic_limit(epsilon))
+    else:
+        epsilon = _analytic_epsilon(sensitivity / scale, delta)
+    return Guarantee(mechanism, scale, sensitivity, epsilon, delta, rule)
+
+
+def calibrated(
+    mechanism: str, epsilon: float, sensitivity: float, *, delta: float = 1e-5, rule: str = "analytic"
+) -> Guarantee:
+    """The smallest noise that guarantees an epsilon: the other direction of `guarantee`.
+
+    The classic Gaussian rule is sigma^2 = 2 ln(1.25 / delta) sensitivity^2 / epsilon^2; the analytic one searches like
+    Balle and Wang's algorithm 1.
+
+    Args:
+        mechanism, sensitivity, delta, rule: as in `guarantee`.
+        epsilon: above 0; below 1 by the classic rule.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Example:
+        >>> calibrated("laplace", epsilon=0.5, sensitivity=0.01).scale
+        0.02
+    """
+    _check(mechanism, sensitivity, delta, rule)
+    check_range("epsilon", epsilon, 0, _LARGEST, open_low=True)
+    if mechanism != "gaussian":
+        return Guarantee(mechanism, sensitivity / epsilon, sensitivity, epsilon, 0.0, "pure")
+    if rule == "classic":
+        if epsilon >= 1:
+            raise ConfigError(_classic_limit(epsilon))
+        scale = _classic_factor(delta) * sensitivity / epsilon
+    else:
+        scale = sensitivity / _analytic_ratio(epsilon, delta)
+    return Guarantee(mechanism, scale, sensitivity, epsilon, delta, rule)
+
+
+def gaussian_delta(scale: float, sensitivity: float, epsilon: float) -> float:
+    """The smallest delta of Gaussian noise at an epsilon (Balle and Wang, 2018, theorem 8).
+
+    delta = Phi(r / 2 - epsilon / r) - e^epsilon Phi(-r / 2 - epsilon / r), where r = sensitivity / scale.
+
+    Raises:
+        ConfigError: scale or sensitivity is not above 0, or epsilon is negative.
+    """
+    check_range("scale", scale, 0, _LARGEST, open_low=True)
+    check_range("sensitivity", sensitivity, 0, _LARGEST, open_low=True)
+    check_range("epsilon", epsilon, 0)
+    return _delta(sensitivity / scale, epsilon)
+
+
+def standard_deviation(mechanism: str, scale: float) -> float:
+    """Of one weight's noise: pi s / sqrt(3) of the logistic, sqrt(2) b of the Laplace, sigma of the Gaussian.
+
+    So at equal epsilon logistic noise has pi^2 / 6 = 1.645 times the variance of Laplace noise.
+
+    Raises:
+        ConfigError: no such mechanism, or a negative or infinite scale.
+    """
+    check_choice("mechanism", mechanism, NORMS)
+    check_range("scale", scale, 0, _LARGEST)
+    return {"logistic": math.pi / math.sqrt(3), "laplace": math.sqrt(2), "gaussian": 1.0}[mechanism] * scale
+
+
+def composed(single: Guarantee, releases: int) -> Guarantee:
+    """The guarantee of k releases, each with independent noise: (k epsilon, k delta) (Dwork and Roth, theorem 3.16).
+
+    Raises:
+        ConfigError: there is less than one release, or ``single`` is of several.
+    """
+    check_range("releases", releases, 1)
+    check_range("releases of the guarantee that is composed", single.releases, 1, 1)
+    delta = min(1.0, releases * single.delta)
+    return replace(single, epsilon=releases * single.epsilon, delta=delta, releases=releases)
+
+
+def highest_tpr(epsilon: float, delta: float, fpr: float) -> float:
+    """The largest true-positive rate that (epsilon, delta) allows a membership attack at a false-positive rate.
+
+    min(e^epsilon FPR + delta, 1 - e^-epsilon (1 - delta - FPR), 1): the definition, for what the attack calls members
+    and for what it does not (Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML 2015,
+    theorem 2.1). It holds for one sample, and so for the mean rates over samples.
+
+    Raises:
+        ConfigError: epsilon is negative, or delta or fpr is not within [0, 1].
+
+    Example:
+        >>> highest_tpr(epsilon=0.0, delta=0.25, fpr=0.5)
+        0.75
+    """
+    check_range("epsilon", epsilon, 0)
+    check_range("delta", delta, 0, 1)
+    check_range("fpr", fpr, 0, 1)
+    if math.isinf(epsilon):
+        return 1.0
+    called = math.exp(min(epsilon, 700.0)) * fpr + delta  # e^700 times any rate that was counted is above 1
+    return min(called, 1 - math.exp(-epsilon) * (1 - delta - fpr), 1.0)
+
+
+def falsified(tpr: Estimate, fpr: float, epsilon: float, delta: float) -> bool:
+    """Whether an attack did what (epsilon, delta) rules out: the whole interval of its TPR lies above `highest_tpr`.
+
+    Args:
+        tpr: with its interval.
+        fpr: the rate it was reached at; where that was measured too, the upper end of its interval. Two such ends of
+            95 % intervals are wrong together in at most 5 % of cases (a union bound over one-sided errors of 2.5 %).
+        epsilon, delta: what is claimed.
+
+    Raises:
+        ConfigError: as `highest_tpr`.
+    """
+    return tpr.low > highest_tpr(epsilon, delta, fpr)
+
+
+def random_dp_gamma(pairs: int) -> float:
+    """The gamma of random differential privacy at the largest of m sampled sensitivities.
+
+    With probability 1 - gamma over the draw of the m pairs and of one further pair, noise of epsilon at the largest of
+    the m distances keeps epsilon for that further pair. gamma = rho + sqrt(ln(1 / rho) / (2 m)) at its smallest,
+    rho = exp(W(-1 / (4 m)) / 2), W Lambert's function, branch -1 (Rubinstein and Alda, "Pain-free random differential
+    privacy with sensitivity sampling", ICML 2017, section 4). It is about pairs drawn as the sampled ones were: of one
+    data set, if they were. As an upper bound it is generous: by symmetry the further distance is the largest of all
+    m + 1 with probability at most 1 / (m + 1).
+
+    Args:
+        pairs: m, at least 1, drawn independently.
+
+    Returns:
+        In (0, 1]; 1 where so few pairs say nothing.
+
+    Raises:
+        ConfigError: there is no pair.
+
+    Example:
+        >>> round(random_dp_gamma(500), 3)
+        0.077
+    """
+    check_range("pairs", pairs, 1)
+    rho = math.exp(lambertw(-1 / (4 * pairs), -1).real / 2)
+    return min(1.0, rho + math.sqrt(-math.log(rho) / (2 * pairs)))
+
+
+def pairs_for_gamma(gamma: float) -> int:
+    """How many pairs to sample for a wanted gamma: the other direction of `random_dp_gamma`, rounded up.
+
+    m = ceil(ln(1 / rho) / (2 (gamma - rho)^2)) with rho = exp(W(-gamma / (2 sqrt(e))) + 1 / 2), branch -1 (Rubinstein
+    and Alda, 2017, section 4).
+
+    Raises:
+        ConfigError: gamma is not within (0, 1).
+
+    Example:
+        >>> pairs_for_gamma(0.05)
+        1305
+    """
+    if not 0 < gamma < 1:
+        raise ConfigError(f"gamma = {gamma}, allowed: (0, 1)")
+    rho = math.exp(lambertw(-gamma / (2 * math.sqrt(math.e)), -1).real + 0.5)
+    return math.ceil(-math.log(rho) / (2 * (gamma - rho) ** 2))
+
+
+def utility_loss(noisy: float, clean: float) -> float:
+    """1 - M(noisy) / M(clean) of a measure M of utility (Yang, Gohari, Topcu, 2022, definition 6.1).
+
+    Negative where noise happened to help.
+
+    Raises:
+        ConfigError: a value is negative or not finite, or the clean one is 0.
+
+    Example:
+        >>> utility_loss(0.75, 1.0)
+        0.25
+    """
+    check_range("utility with noise", noisy, 0, _LARGEST)
+    check_range("utility without noise", clean, 0, _LARGEST, open_low=True)
+    return (clean - noisy) / clean
+
+
+def _check(mechanism: str, sensitivity: float, delta: float, rule: str) -> None:
+    check_choice("mechanism", mechanism, NORMS)
+    check_range("sensitivity", sensitivity, 0, _LARGEST, open_low=True)
+    check_choice("rule", rule, RULES)
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta}, allowed: (0, 1)")
+
+
+def _classic_factor(delta: float) -> float:
+    return math.sqrt(2 * math.log(1.25 / delta))
+
+
+def _classic_limit(epsilon: float) -> str:
+    return f"epsilon = {epsilon:.4g}, but the classic Gaussian rule is proved below 1 only; take rule analytic"
+
+
+def _delta(ratio: float, epsilon: float) -> float:
+    """`gaussian_delta` in logarithms, so that neither e^epsilon overflows nor the tails vanish."""
+    if not ratio or math.isinf(epsilon):
+        return 0.0
+    first = float(log_ndtr(ratio / 2 - epsilon / ratio))
+    second = epsilon + float(log_ndtr(-ratio / 2 - epsilon / ratio))
+    return math.exp(first) * -math.expm1(min(0.0, second - first))
+
+
+def _analytic_epsilon(ratio: float, delta: float) -> float:
+    """The smallest epsilon whose delta is low enough, rounded up."""
+    if _delta(ratio, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while _delta(ratio, high) > delta:
+        high *= 2
+    return _bisected(lambda epsilon: _delta(ratio, epsilon) <= delta, high, 0.0)
+
+
+def _analytic_ratio(epsilon: float, delta: float) -> float:
+    """The largest sensitivity / sigma whose delta is low enough, rounded down."""
+    high = 1.0
+    while _delta(high, epsilon) <= delta:
+        high *= 2
+    return _bisected(lambda ratio: _delta(ratio, epsilon) <= delta, 0.0, high)
+
+
+def _bisected(holds: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The last number from ``inside``, where a condition holds, towards ``outside``, where it does not."""
+    while (middle := (inside + outside) / 2) not in (inside, outside):
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside

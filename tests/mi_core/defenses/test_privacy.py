@@ -1,0 +1,217 @@
+"""Epsilon against integrals of the densities, the calibrations against each other, gamma against a plain search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize_scalar
+
+from mi_core.checks import ConfigError
+from mi_core.defenses.privacy import (
+    NORMS,
+    calibrated,
+    composed,
+    falsified,
+    gaussian_delta,
+    guarantee,
+    highest_tpr,
+    pairs_for_gamma,
+    random_dp_gamma,
+    standard_deviation,
+    utility_loss,
+)
+from mi_core.records import Estimate
+
+DENSITIES = {"logistic": stats.logistic, "laplace": stats.laplace, "gaussian": stats.norm}
+
+
+def integrated_delta(mechanism: str, scale: float, sensitivity: float, epsilon: float) -> float:
+    """The smallest delta by its definition: the integral of max(0, p(z) - e^epsilon p(z - sensitivity))."""
+    density = DENSITIES[mechanism](scale=scale).pdf
+    z = np.linspace(-40 * scale, 40 * scale + sensitivity, 400_001)
+    return float(np.trapezoid(np.maximum(0, density(z) - math.exp(epsilon) * density(z - sensitivity)), z))
+
+
+@pytest.mark.parametrize("mechanism", ["logistic", "laplace"])
+def test_pure_epsilon_holds_and_no_smaller_one_does(mechanism: str) -> None:
+    """delta at epsilon is 0; one percent below it is not, and so it is between vectors, by the 1-norm."""
+    for scale, sensitivity in ((0.02, 0.01), (1.0, 3.0)):
+        epsilon = guarantee(mechanism, scale, sensitivity).epsilon
+        assert epsilon == pytest.approx(sensitivity / scale, rel=1e-15)
+        assert integrated_delta(mechanism, scale, sensitivity, epsilon) < 1e-12
+        assert integrated_delta(mechanism, scale, sensitivity, 0.99 * epsilon) > 1e-6
+    shift, density = np.array([0.3, -0.2, 0.1]), DENSITIES[mechanism](scale=0.5)
+    points = np.random.default_rng(0).uniform(-30, 30, (20000, 3))
+    losses = (density.logpdf(points) - density.logpdf(points - shift)).sum(axis=1)
+    epsilon = guarantee(mechanism, 0.5, float(np.abs(shift).sum())).epsilon
+    assert 0.99 * epsilon < losses.max() <= epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("scale", "sensitivity", "epsilon"), [(1, 1, 0.5), (0.5, 1, 3), (2, 0.7, 0), (0.1, 1, 40)])
+def test_gaussian_delta_is_the_integral(scale: float, sensitivity: float, epsilon: float) -> None:
+    expected = integrated_delta("gaussian", scale, sensitivity, epsilon)
+    assert gaussian_delta(scale, sensitivity, epsilon) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 0.9, 3.0, 30.0, 1000.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+def test_the_analytic_rule_is_exact_and_its_own_inverse(epsilon: float, delta: float) -> None:
+    found = calibrated("gaussian", epsilon, 0.3, delta=delta)
+    assert (found.rule, found.epsilon, found.delta) == ("analytic", epsilon, delta)
+    assert gaussian_delta(found.scale, 0.3, epsilon) <= delta * (1 + 1e-9)
+    assert gaussian_delta(found.scale * 0.999, 0.3, epsilon) > delta
+    assert guarantee("gaussian", found.scale, 0.3, delta=delta).epsilon == pytest.approx(epsilon, rel=1e-7)
+
+
+def test_the_analytic_rule_needs_less_noise_than_the_classic_one() -> None:
+    for epsilon in (0.1, 0.5, 0.99):
+        classic, analytic = (
+            calibrated("gaussian", epsilon, 2.0, delta=1e-5, rule=rule) for rule in ("classic", "analytic")
+        )
+        assert classic.scale**2 == pytest.approx(2 * math.log(1.25 / 1e-5) * 2.0**2 / epsilon**2)
+        assert guarantee("gaussian", classic.scale, 2.0, delta=1e-5, rule="classic").epsilon == pytest.approx(epsilon)
+        assert 0.5 * classic.scale < analytic.scale < classic.scale
+
+
+def test_where_a_little_noise_is_none_and_much_noise_is_enough() -> None:
+    for mechanism in NORMS:
+        assert guarantee(mechanism, 0.0, 1.0).epsilon == math.inf
+        assert guarantee(mechanism, 1e200, 1e-200).epsilon < 1e-300
+    assert guarantee("gaussian", 1e6, 1.0, delta=1e-5).epsilon == 0.0  # delta alone covers it
+    assert guarantee("gaussian", 1e-200, 1e200).epsilon == math.inf
+    assert guarantee("gaussian", 1e-6, 1.0).epsilon == pytest.approx(5e11, rel=1e-4)  # half the squared ratio
+
+
+def test_the_classic_rule_is_refused_where_it_is_not_proved() -> None:
+    with pytest.raises(ConfigError, match="epsilon = 1, but the classic Gaussian rule is proved below 1 only"):
+        calibrated("gaussian", 1.0, 1.0, rule="classic")
+    with pytest.raises(ConfigError, match=r"epsilon = 4\.845, but the classic"):
+        guarantee("gaussian", 1.0, 1.0, rule="classic")
+    sigma = math.sqrt(2 * math.log(1.25 / 1e-5)) / 10
+    assert gaussian_delta(sigma, 1.0, 10.0) > 2e-5  # and rightly so: twice the delta that the rule would promise
+
+
+def test_deviations_are_those_of_the_distributions_and_differ_at_equal_epsilon() -> None:
+    for mechanism, distribution in DENSITIES.items():
+        assert standard_deviation(mechanism, 0.3) == pytest.approx(distribution(scale=0.3).std())
+    logistic, laplace = (
+        standard_deviation(mechanism, calibrated(mechanism, 0.7, 0.01).scale) for mechanism in ("logistic", "laplace")
+    )
+    assert logistic**2 / laplace**2 == pytest.approx(1.6449, abs=1e-4)
+
+
+def test_releases_add_up() -> None:
+    once = guarantee("gaussian", 3.0, 1.0, delta=1e-5)
+    five = composed(once, 5)
+    assert (five.epsilon, five.delta, five.releases) == (pytest.approx(5 * once.epsilon), pytest.approx(5e-5), 5)
+    # true, and not tight: five Gaussian releases are one with a fifth of the variance
+    assert five.epsilon > guarantee("gaussian", 3.0 / math.sqrt(5), 1.0, delta=5e-5).epsilon
+    for mechanism in ("logistic", "laplace"):
+        assert composed(guarantee(mechanism, 2.0, 1.0), 4).epsilon == 2.0
+    with pytest.raises(ConfigError, match="releases = 0"):
+        composed(once, 0)
+    with pytest.raises(ConfigError, match="releases of the guarantee that is composed = 5"):
+        composed(five, 2)
+
+
+@pytest.mark.parametrize("mechanism", ["logistic", "laplace", "gaussian"])
+def test_the_best_attack_on_the_mechanism_stays_below_the_bound_and_comes_close(mechanism: str) -> None:
+    """The likelihood ratio test of z against z + sensitivity, whose rates are known: thresholds are the quantiles."""
+    noise, sensitivity = DENSITIES[mechanism](scale=1.0), 0.8
+    bounds = [guarantee(mechanism, 1.0, sensitivity, delta=delta) for delta in (1e-5, 1e-3, 0.05)]
+    for fpr in (1e-4, 0.01, 0.1, 0.3, 0.5, 0.9):
+        tpr = noise.sf(noise.isf(fpr) - sensitivity)  # these ratios rise with z: no test is more powerful
+        allowed = [highest_tpr(bound.epsilon, bound.delta, fpr) for bound in bounds]
+        assert all(tpr <= limit + 1e-12 for limit in allowed)
+    near = highest_tpr(bounds[0].epsilon, bounds[0].delta, 1e-4)
+    if mechanism == "laplace":
+        assert noise.sf(noise.isf(1e-4) - sensitivity) == pytest.approx(near, rel=1e-9)
+    half = highest_tpr(bounds[0].epsilon, 0.0, 0.9)
+    assert half == pytest.approx(
+        1 - math.exp(-bounds[0].epsilon) * 0.1
+    )  # the second side of the definition binds there
+
+
+def test_the_bound_at_its_ends() -> None:
+    assert highest_tpr(0.0, 0.0, 0.3) == pytest.approx(0.3)
+    assert highest_tpr(math.inf, 0.0, 0.0) == 1.0
+    assert highest_tpr(1e6, 0.0, 0.5) == 1.0
+    assert highest_tpr(5.0, 0.0, 0.0) == 0.0
+    assert highest_tpr(5.0, 0.5, 0.9) == 1.0
+
+
+def test_a_claim_falls_only_when_the_whole_interval_lies_above() -> None:
+    epsilon, delta, fpr = 1.0, 1e-5, 0.01
+    limit = highest_tpr(epsilon, delta, fpr)
+    assert limit == pytest.approx(0.01 * math.e + 1e-5)
+    assert falsified(Estimate(0.2, limit + 1e-9, 0.3, 500), fpr, epsilon, delta)
+    assert not falsified(Estimate(0.2, limit - 1e-9, 0.3, 500), fpr, epsilon, delta)
+    assert not falsified(Estimate(0.2, 0.1, 0.3, 500), fpr, 3.0, delta)
+
+
+GAMMAS = {250: 0.106, 500: 0.077, 1000: 0.056, 5000: 0.027, 20000: 0.014}
+PAIRS = {0.1: 285, 0.05: 1305, 0.02: 9498, 0.01: 41971}
+
+
+@pytest.mark.parametrize(("pairs", "gamma"), GAMMAS.items())
+def test_gamma_of_pairs_is_the_table_and_the_minimum_of_a_search(pairs: int, gamma: float) -> None:
+    assert round(random_dp_gamma(pairs), 3) == gamma
+    search = minimize_scalar(
+        lambda log: math.exp(log) + math.sqrt(-log / (2 * pairs)), bounds=(-30, -1), method="bounded"
+    )
+    assert random_dp_gamma(pairs) == pytest.approx(search.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize(("gamma", "pairs"), PAIRS.items())
+def test_pairs_for_gamma_are_the_table_and_no_fewer_do(gamma: float, pairs: int) -> None:
+    assert pairs_for_gamma(gamma) == pairs
+    assert random_dp_gamma(pairs) <= gamma < random_dp_gamma(pairs - 1)
+
+
+def test_gamma_holds_in_a_simulation() -> None:
+    """Of distances with a heavy tail, a further one exceeds the largest of m in at most gamma of the cases."""
+    drawn = np.random.default_rng(0).pareto(1.0, (4000, 51))
+    share = (drawn[:, 50] > drawn[:, :50].max(axis=1)).mean()
+    assert share <= random_dp_gamma(50)
+    assert share == pytest.approx(1 / 51, abs=4 * math.sqrt(1 / 51 / 4000))  # what symmetry says
+    assert random_dp_gamma(1) == 1.0
+
+
+def test_utility_loss_and_what_it_refuses() -> None:
+    assert utility_loss(0.9, 0.9) == 0.0
+    assert utility_loss(0.0, 0.9) == 1.0
+    assert utility_loss(0.99, 0.9) == pytest.approx(-0.1)
+    with pytest.raises(ConfigError, match=r"utility without noise = 0\.0"):
+        utility_loss(0.5, 0.0)
+    with pytest.raises(ConfigError, match="utility with noise = nan"):
+        utility_loss(math.nan, 0.5)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_what_cannot_be_is_named(bad: float) -> None:
+    with pytest.raises(ConfigError, match="sensitivity = "):
+        guarantee("logistic", 1.0, bad)
+    with pytest.raises(ConfigError, match="epsilon = "):
+        calibrated("laplace", bad, 1.0)
+    with pytest.raises(ConfigError, match="delta = "):
+        guarantee("gaussian", 1.0, 1.0, delta=bad)
+    with pytest.raises(ConfigError, match="scale = "):
+        gaussian_delta(bad, 1.0, 1.0)
+    with pytest.raises(ConfigError, match="gamma = "):
+        pairs_for_gamma(bad)
+
+
+def test_names_that_do_not_exist() -> None:
+    with pytest.raises(ConfigError, match="mechanism = 'cauchy', allowed: gaussian, laplace, logistic"):
+        guarantee("cauchy", 1.0, 1.0)
+    with pytest.raises(ConfigError, match="mechanism = 'cauchy'"):
+        standard_deviation("cauchy", 1.0)
+    with pytest.raises(ConfigError, match="rule = 'exact', allowed: analytic, classic"):
+        calibrated("gaussian", 1.0, 1.0, rule="exact")
+    with pytest.raises(ConfigError, match="pairs = 0"):
+        random_dp_gamma(0)
+    with pytest.raises(ConfigError, match="fpr = 2"):
+        highest_tpr(1.0, 0.0, 2)
