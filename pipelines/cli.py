@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -333,6 +334,25 @@ def list_attacks() -> None:
             "source": method.source,
         }
         table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))
+        table.add_section()
+    output.print(table)
+
+
+@list_app.command("defenses")
+def list_defenses() -> None:
+    """Defenses, with what they hide, what they need, their settings and source."""
+    from mi_core.defenses import DEFENSES
+
+    table = _table("defense", "what it is")
+    for name, method in DEFENSES.items():
+        settings = ", ".join(f"{field.name} = {field.default}" for field in fields(method.Parameters))
+        facts = {
+            "hides": method.hides,
+            "needs": ", ".join(sorted(method.needs)),
+            "settings": settings,
+            "source": method.source,
+        }
+        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items() if value))
         table.add_section()
     output.print(table)
 
