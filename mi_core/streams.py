@@ -14,7 +14,7 @@ import torch
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.hashing import digest64
 
-PURPOSES = ("train", "query", "probe")
+PURPOSES = ("train", "query", "probe", "defense")
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -26,7 +26,7 @@ def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> to
 
     Args:
         seed: of the run, or of one encoder.
-        purpose: ``train``, ``query`` or ``probe``: what the views are for.
+        purpose: one of `PURPOSES`: what is drawn from them.
         source: name of the source.
         keys: N sample keys.
 
