@@ -34,7 +34,7 @@ from mi_core import mlp
 from mi_core.checks import check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.defenses.served import Served, answers, query_streams, searching
-from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.gradient_reversal import Adversary, attribute_shares
 from mi_core.streams import uniforms
 
@@ -120,7 +120,8 @@ class AttriGuard(Defense):
 
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with changed representations, and whatever it makes of them."""
-        adversary = mlp.restored(Adversary(len(state["mean"]), len(state["shares"])), state)
+        layout = seeded(0, lambda: Adversary(len(state["mean"]), len(state["shares"])))
+        adversary = mlp.restored(layout, state)
         return Served(encoder, "backbone", _Guard(adversary, state, self.parameters, self.seed)).to(encoder.mean.device)
 
 

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
@@ -89,7 +88,7 @@ class Olympus(Defense):
         if not state:
             return copy.deepcopy(encoder).eval()
         width = state["weights.backbone.autoencoder.0.weight"].shape[1]
-        model = _with_autoencoder(encoder, width)
+        model: Encoder = seeded(0, lambda: _with_autoencoder(encoder, width))
         _load(model, state)
         return model.to(encoder.mean.device).eval()
 
@@ -118,7 +117,7 @@ class Olympus(Defense):
         told = answers(model, members.images, "logits").argmax(dim=1)
         return {
             **_changed(model),
-            "report.task_accuracy_members": np.array((told == members.labels.cpu()).float().mean()),
+            "report.task_accuracy_members": (told == members.labels.cpu()).float().mean().numpy(),
             "report.task_loss": losses[0].cpu().numpy(),
             "report.adversary_loss": losses[1].cpu().numpy(),
         }

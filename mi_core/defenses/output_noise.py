@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -76,8 +75,8 @@ class OutputNoise(Defense):
         deviation = self.parameters.scale * unit
         return {
             "deviation": deviation.float().numpy(),
-            "report.noise_length": np.array(deviation.norm()),
-            "report.embedding_length": np.array(length),
+            "report.noise_length": deviation.norm().numpy(),
+            "report.embedding_length": length.numpy(),
         }
 
     def defended(self, encoder: Encoder, state: State) -> Encoder:

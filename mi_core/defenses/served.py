@@ -73,7 +73,7 @@ def check_plain(encoder: Encoder) -> None:
     """Raise ConfigError for an encoder that does more than to apply its parts, which a defense made of these drops."""
     if type(encoder).forward is not Encoder.forward:
         raise ConfigError(
-            f"what this encoder answers is changed already ({type(encoder).__name__}); defend the encoder as it was trained"
+            f"what this encoder answers is changed already ({type(encoder).__name__}); defend it as it was trained"
         )
 
 
