@@ -107,7 +107,7 @@ def test_the_distribution_is_the_one_that_an_optimiser_finds() -> None:
                 bounds=[(1e-9, 1)] * 4,
                 constraints=[
                     {"type": "eq", "fun": lambda q: q.sum() - 1},
-                    {"type": "ineq", "fun": lambda q, size=size: budget - q @ size},
+                    {"type": "ineq", "fun": lambda q, size=size, budget=budget: budget - q @ size},
                 ],
                 options={"ftol": 1e-13, "maxiter": 500},
             )

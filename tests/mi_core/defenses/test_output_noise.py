@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,9 @@ def expected(deviation: float) -> float:
 def test_the_noise_has_its_distribution(distribution: str, law: Any) -> None:
     drawn = uniforms(torch.arange(2000), epoch=0, view=0, count=50)
     noise = standard_noise(drawn, distribution).flatten().double().numpy()
-    assert stats.kstest(noise, law.cdf).pvalue > 1e-3
-    other = stats.laplace(scale=0.5**0.5) if distribution == "gaussian" else stats.norm()
-    assert stats.kstest(noise, other.cdf).pvalue < 1e-9
+    for name, law in LAWS.items():
+        likely = stats.kstest(noise, law.cdf).pvalue
+        assert likely > 1e-3 if name == distribution else likely < 1e-9
     assert abs(noise.var() - 1) < 0.03
     ends = standard_noise(torch.tensor([[0.0, 1 - 2.0**-24]]), distribution)
     assert ends.isfinite().all()
@@ -94,10 +95,10 @@ def test_fresh_noise_hides_a_gap_and_averaging_brings_it_back_as_computed(querie
     state = defense.fit(leaky(), GROUPS[0])
     found = leak(averaged(defense.defended(leaky(), state), queries))
     wanted = expected(float(state["deviation"][0]) / np.sqrt(queries))
-    assert abs(found.value - wanted) < 1.5 * (found.high - found.low)
+    assert abs(found.value - wanted) < found.high - found.low  # four standard errors
     assert leak(leaky()).value > 0.95
     if queries == 1:
-        assert found.value < 0.65
+        assert found.value < 0.7
     if queries == 64:
         assert found.value > 0.85
 
@@ -112,17 +113,16 @@ def test_fresh_noise_is_fresh_within_a_request_too_and_starts_the_same() -> None
 
 def test_fixed_noise_is_not_averaged_away_except_by_near_copies() -> None:
     served = noisy(scale=8.0)
-    assert torch.equal(
-        answers(averaged(served, 16), IMAGES, "backbone"), answers(served, IMAGES, "backbone")
-    )  # 16 equal numbers add up, and divide, without rounding
-    assert leak(served).value < 0.65
-    # one step of one pixel that changes the embedding by next to nothing: what the module's text admits
+    often = answers(averaged(served, 16), IMAGES, "backbone")
+    torch.testing.assert_close(often, answers(served, IMAGES, "backbone"), rtol=1e-5, atol=1e-5)
+    assert leak(served).value < 0.7
+    # a pixel that says nothing of membership, a little brighter or darker: what the module's text admits
     total = torch.zeros(2 * COUNT, 2)
-    for number in range(64):
+    for row, column, change in itertools.product(range(3), range(4), (-3, -2, -1, 1, 2, 3)):
         near = IMAGES.clone()
-        near[:, 0, number % 3, number // 16] ^= 1 + (number // 3) % 5
+        near[:, 0, row, column] += change
         total += answers(served, near, "backbone")
-    assert auc(total[:, 0].numpy(), MEMBER).value > 0.75
+    assert auc(total[:, 0].numpy(), MEMBER).value > 0.85
 
 
 def test_the_task_pays() -> None:
