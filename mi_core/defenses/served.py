@@ -104,7 +104,7 @@ def searching(device: torch.device) -> Iterator[None]:
         yield
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def answers(encoder: Encoder, images: torch.Tensor, output: str) -> torch.Tensor:
     """What an encoder answers of a provider's own images.
 

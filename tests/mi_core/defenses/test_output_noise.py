@@ -23,6 +23,7 @@ from tests.mi_core.defenses.planted import attribute_images, classifier, encoder
 COUNT = 400
 GROUPS = [membership_images(COUNT, seed, member=seed == 0) for seed in (0, 1)]
 IMAGES = torch.cat([group.images for group in GROUPS])
+LAWS = {"gaussian": stats.norm(), "laplace": stats.laplace(scale=0.5**0.5)}
 MEMBER = np.arange(2 * COUNT) < COUNT
 
 
@@ -54,10 +55,8 @@ def expected(deviation: float) -> float:
     return float(stats.norm.cdf(gaps / (np.sqrt(2) * deviation)).mean())
 
 
-@pytest.mark.parametrize(
-    ("distribution", "law"), [("gaussian", stats.norm()), ("laplace", stats.laplace(scale=0.5**0.5))]
-)
-def test_the_noise_has_its_distribution(distribution: str, law: Any) -> None:
+@pytest.mark.parametrize("distribution", LAWS)
+def test_the_noise_has_its_distribution(distribution: str) -> None:
     drawn = uniforms(torch.arange(2000), epoch=0, view=0, count=50)
     noise = standard_noise(drawn, distribution).flatten().double().numpy()
     for name, law in LAWS.items():
