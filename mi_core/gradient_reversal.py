@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mi_core import mlp
-from mi_core.checks import VARIANTS, ConfigError, check_choice, check_range
+from mi_core.checks import VARIANTS, ConfigError, check_choice, check_range, check_shape
 
 HIDDEN = 64  # neurons of each hidden layer (ContrastiveLeaks, section 5.2)
 
@@ -82,16 +82,23 @@ class Adversary(nn.Module):
         return found
 
 
-def attribute_shares(values: torch.Tensor) -> torch.Tensor:
-    """Share (K,) float64 of each value of an attribute among N samples, values (N,) int64 from 0 on.
+def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Share (K,) float64 of each value of an attribute among N images.
+
+    Args:
+        values: (N,) int64, from 0 on.
+        count: N.
 
     Raises:
         ConfigError: a value below the largest is not there, or there are fewer than two.
+        ShapeError: there are more or fewer values than images.
     """
-    counts = torch.bincount(values.cpu()) if len(values) and int(values.min()) >= 0 else torch.zeros(1)
-    if len(counts) < 2 or not bool((counts > 0).all()):
+    check_shape("attribute of the training images", values, "N", N=count)
+    found, counts = values.cpu().unique(return_counts=True)
+    if len(found) < 2 or not torch.equal(found, torch.arange(len(found))):
         raise ConfigError(
-            f"the attribute of the training images has the values {sorted(set(values.tolist()))[:9]}; "
-            "number at least two from 0 on, each with an image"
+            f"the attribute of the training images has the values {found.tolist()[:9]}; number at least two from 0 on, "
+            "each with an image"
         )
-    return counts.double() / counts.sum()
+    shares: torch.Tensor = counts.double() / counts.sum()
+    return shares

@@ -14,7 +14,8 @@ one.
 
 What it leaves: the smallest change ends just beyond the boundary of the adversary, where hardly any representation
 stood before. An attacker who trains on defended answers learns that, and tells the true value from it; ContrastiveLeaks
-measures next to no effect (figure 14). ``confidence`` asks for a margin beyond the boundary, where those who have the
+measures .176 on Places100 with ResNet-18, where MemGuard, which leaves representations alone, has .178 (section 5.3).
+``confidence`` asks for a margin beyond the boundary, where those who have the
 value by nature stand.
 
 B queries, D width, K values of the attribute.
@@ -50,7 +51,8 @@ class AttriGuardParameters:
     """Settings of the answers, and of the adversary's training (Adam, as the released script of Talos has it).
 
     Args:
-        budget: largest expected change of a dimension, in standard deviations of the representation.
+        budget: of the change that is largest among all dimensions, expected over the values drawn; in standard
+            deviations of the representation.
         confidence: by how much the adversary's logit of the drawn value is to exceed all others; 0: just so.
         rounds: of phase I; each starts from what the last found, with a smaller bound on the change.
         steps: of Adam in a round.
@@ -94,7 +96,7 @@ class AttriGuard(Defense):
         """Train the adversary; see `Defense.fit`."""
         self._check_needs(encoder, members, outside)
         assert members.attributes is not None
-        shares = attribute_shares(members.attributes)
+        shares = attribute_shares(members.attributes, len(members.images))
         representation = answers(encoder, members.images, "backbone")
         check_finite("embedding of the provider's images", representation)
         mean, deviation = representation.mean(dim=0), _common_deviation(representation)

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range
+from mi_core.checks import ConfigError, NumericError, check_range, check_shape
 from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.defenses.served import answers, check_plain, surroundings
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded
@@ -72,7 +72,8 @@ class Olympus(Defense):
         self._check_needs(encoder, members, outside)
         assert members.labels is not None
         assert members.attributes is not None
-        values = len(attribute_shares(members.attributes))
+        values = len(attribute_shares(members.attributes, len(members.images)))
+        check_shape("classes of the training images", members.labels, "N", N=len(members.images))
         classes = answers(encoder, members.images[:1], "logits").shape[1]
         if not 0 <= int(members.labels.min()) <= int(members.labels.max()) < classes:
             raise ConfigError(

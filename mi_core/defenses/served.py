@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import stream_keys
 
@@ -114,7 +114,12 @@ def answers(encoder: Encoder, images: torch.Tensor, output: str) -> torch.Tensor
 
     Returns:
         (N, D) float32, on the CPU.
+
+    Raises:
+        ShapeError: there are no images.
     """
+    if not len(images):
+        raise ShapeError("the provider gives no images to ask the encoder for")
     asked = [
         encoder(block.to(encoder.mean.device).float() / 255)[output].float().cpu() for block in images.split(_BATCH)
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.gradient_reversal import Adversary, attribute_shares, reverse
 
 
@@ -46,7 +46,9 @@ def test_the_adversary_has_two_hidden_layers_of_64() -> None:
 
 
 def test_shares_of_values() -> None:
-    assert attribute_shares(torch.tensor([0, 1, 1, 2])).tolist() == [0.25, 0.5, 0.25]
+    assert attribute_shares(torch.tensor([0, 1, 1, 2]), 4).tolist() == [0.25, 0.5, 0.25]
     for values in ([0, 2], [0, 0], [-1, 0, 1], []):
         with pytest.raises(ConfigError, match="number at least two from 0 on"):
-            attribute_shares(torch.tensor(values, dtype=torch.int64))
+            attribute_shares(torch.tensor(values, dtype=torch.int64), len(values))
+    with pytest.raises(ShapeError, match="attribute of the training images"):
+        attribute_shares(torch.tensor([0, 1]), 3)

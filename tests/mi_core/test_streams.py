@@ -81,7 +81,7 @@ def test_digest64_separates_parts_and_types() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ConfigError, match="purpose = 'evaluate', allowed: probe, query, train"):
+    with pytest.raises(ConfigError, match="purpose = 'evaluate', allowed: defense, probe, query, train"):
         stream_keys(0, "evaluate", "pool", ["x"])
     with pytest.raises(ConfigError, match="int64"):
         uniforms(torch.zeros(3), epoch=0, view=0, count=1)

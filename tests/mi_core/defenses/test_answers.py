@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.base import Defense, ProviderData, numbers
 from mi_core.defenses.output_noise import averaged
@@ -27,8 +27,8 @@ from tests.mi_core.defenses.planted import (
     through_a_file,
 )
 
-MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(90, 1)
-SEEN, UNSEEN = membership_images(90, 0, member=True), membership_images(90, 1, member=False)
+MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
+SEEN, UNSEEN = membership_images(90, 0, member=True), membership_images(40, 1, member=False)
 QUICK: dict[str, dict[str, Any]] = {
     "attriguard": {"rounds": 1, "steps": 20, "epochs": 20, "batch_size": 32, "learning_rate": 1e-2, "confidence": 1.0},
     "memguard": {"epochs": 80, "learning_rate": 0.1, "batch_size": 16},
@@ -155,6 +155,12 @@ def test_defenses_of_answers_are_not_put_on_top_of_each_other() -> None:
         for changed in (served, averaged(served, 2)):
             with pytest.raises(ConfigError, match="defend it as it was trained"):
                 made(name).defended(changed, state)
+
+
+def test_who_has_no_images_is_told() -> None:
+    nothing = ProviderData(torch.empty(0, 1, 4, 4, dtype=torch.uint8))
+    with pytest.raises(ShapeError, match="gives no images"):
+        made("output-noise").fit(classifier(), nothing)
 
 
 def test_a_query_is_its_eight_bit_pixels() -> None:

@@ -138,7 +138,7 @@ def seen(plain: Encoder, served: Encoder) -> dict[tuple[str, str], Features]:
 def scores(seen: dict[tuple[str, str], Features], kind: str, trained_on: str, *, top: int, hidden: int) -> np.ndarray:
     """What ContrastiveLeaks' network on the largest posteriors makes of the attacked samples."""
     method = ATTACKS["posterior-nn"]
-    attack = method(method.Parameters(top=top, hidden=hidden, learning_rate=1e-3, batch_size=64, epochs=50))
+    attack = method(method.Parameters(top=top, hidden=hidden, learning_rate=1e-3, batch_size=64, epochs=30))
     attack.fit(LabelledFeatures(seen[trained_on, "known"], MEMBER))
     return attack.score(seen[kind, "tested"])
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError
+from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.defenses.base import ProviderData, numbers
 from mi_core.defenses.olympus import Olympus, OlympusParameters
 from mi_core.encoders.checkpoint import Encoder
@@ -106,5 +106,7 @@ def test_mistakes() -> None:
     assert MEMBERS.labels is not None
     with pytest.raises(ConfigError, match="are 1 to 4, the encoder tells 4"):
         Olympus().fit(encoder, ProviderData(MEMBERS.images, MEMBERS.labels + 1, MEMBERS.attributes))
+    with pytest.raises(ShapeError, match="classes of the training images"):
+        Olympus().fit(encoder, ProviderData(MEMBERS.images, MEMBERS.labels[1:], MEMBERS.attributes))
     with pytest.raises(NumericError, match="diverged in epoch"):
         Olympus(OlympusParameters(learning_rate=1e30, epochs=5)).fit(encoder, MEMBERS)
