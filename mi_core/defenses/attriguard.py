@@ -15,8 +15,7 @@ one.
 What it leaves: the smallest change ends just beyond the boundary of the adversary, where hardly any representation
 stood before. An attacker who trains on defended answers learns that, and tells the true value from it; ContrastiveLeaks
 measures .176 on Places100 with ResNet-18, where MemGuard, which leaves representations alone, has .178 (section 5.3).
-``confidence`` asks for a margin beyond the boundary, where those who have the
-value by nature stand.
+``confidence`` asks for a margin beyond the boundary, where those who have the value by nature stand.
 
 B queries, D width, K values of the attribute.
 """
@@ -138,7 +137,7 @@ class _Guard(nn.Module):
         super().__init__()
         self.adversary = adversary.requires_grad_(False)
         for name in ("mean", "deviation", "shares"):
-            self.register_buffer(name, torch.from_numpy(state[name]))
+            self.register_buffer(name, torch.tensor(state[name]))
         self.settings, self.seed = parameters, seed
 
     def forward(self, representation: torch.Tensor, images: torch.Tensor) -> torch.Tensor:

@@ -1,18 +1,19 @@
 """MemGuard (Jia et al., CCS 2019): posteriors with just enough noise that the provider's own attack has to guess.
 
-The provider trains a network to tell members by their sorted posterior. Phase I (section 4.2) looks
-for the smallest change of a posterior that brings this network to the other side of its boundary and keeps the
-predicted class. Phase II (section 4.3) answers with it by a chance that keeps the expected 1-norm of the noise within
-a budget, so that accuracy is untouched whatever is drawn. Constants and the network are those of the authors' scripts.
-ContrastiveLeaks (He and Zhang, CCS 2021, section 5.2) takes it over as it is, for the linear layer on an encoder.
+The provider trains a network to tell members by their sorted posterior. Phase I (section 4.2) looks for the smallest
+change of a posterior that brings this network to the other side of its boundary and keeps the predicted class, so that
+accuracy is untouched. Phase II (section 4.3) answers with it by a chance that keeps the expected 1-norm of the noise
+within a budget. Constants and the network are those of the authors' scripts. ContrastiveLeaks (He and Zhang, CCS 2021,
+section 5.2) takes it over as it is, for the linear layer on an encoder.
 
 What differs from the scripts: posteriors stay sorted while they are changed, where the scripts sort once, so that the
 network judges in phase I what it judges in phase II; and members and outside weigh the same however many there are.
 
 What it leaves: the changed posterior stands just beyond the boundary, on the side that the original was not on, so
-whoever can find that boundary reads the original side from it. An attack on the two largest posteriors finds less even
-when it is trained on defended answers; one on all posteriors, trained so, finds as much as without the defense. A
-budget below the noise leaves some answers as they were. Labels, and attacks that read nothing else, are untouched.
+whoever can find that boundary reads the original side from it. In this project's tests an attack on the two largest
+posteriors finds less even when it is trained on defended answers, and one on all posteriors, trained so, finds as much
+as without the defense. A budget below the noise leaves some answers as they were. Labels are untouched, and so are
+attacks that read nothing else.
 
 B queries, L classes.
 """

@@ -168,7 +168,7 @@ def _changed(model: Encoder) -> dict[str, npt.NDArray[Any]]:
 def _load(model: Encoder, state: Mapping[str, npt.NDArray[Any]]) -> None:
     changed = _changed(model)
     kept = {name: tensor for name, tensor in model.state_dict().items() if f"weights.{name}" not in changed}
-    fitted = {key.removeprefix("weights."): torch.from_numpy(state[key]) for key in state if key.startswith("weights.")}
+    fitted = {key.removeprefix("weights."): torch.tensor(state[key]) for key in state if key.startswith("weights.")}
     load_tensors(model, {**kept, **fitted})
 
 

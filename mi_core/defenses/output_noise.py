@@ -91,7 +91,7 @@ class _Noise(nn.Module):
 
     def __init__(self, state: State, parameters: OutputNoiseParameters, seed: int) -> None:
         super().__init__()
-        self.register_buffer("deviation", torch.from_numpy(state["deviation"]))
+        self.register_buffer("deviation", torch.tensor(state["deviation"]))
         self.settings, self.seed = parameters, seed
         self.asked = 0
 

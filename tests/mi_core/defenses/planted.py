@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 import torch
 from torch import nn
 
@@ -57,7 +58,7 @@ def told(encoder: Encoder, known: ProviderData, tested: ProviderData, *, large: 
         answers(encoder, tested.images, "backbone").numpy(),
         tested.attributes.numpy(),
         classes=VALUES,
-        parameters=AttributeInferenceParameters(learning_rate=0.1, batch_size=32, epochs=30, **size),
+        parameters=AttributeInferenceParameters(learning_rate=0.1, batch_size=64, epochs=30, **size),
     ).accuracy.value
 
 
@@ -68,12 +69,12 @@ def task_accuracy(encoder: Encoder, tested: ProviderData) -> float:
 
 
 def through_a_file(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as it comes back from a file of arrays."""
+    """A state as it comes back from files of arrays, of NumPy and of safetensors."""
     file = io.BytesIO()
     np.savez(file, **state)
     file.seek(0)
     with np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
+        return dict(safetensors.numpy.load(safetensors.numpy.save(dict(arrays))))
 
 
 def same_answers(one: Encoder, other: Encoder, images: torch.Tensor) -> bool:

@@ -28,7 +28,7 @@ from tests.mi_core.defenses.planted import (
 )
 
 MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
-SEEN, UNSEEN = membership_images(90, 0, member=True), membership_images(40, 1, member=False)
+SEEN, UNSEEN = membership_images(60, 0, member=True), membership_images(40, 1, member=False)
 QUICK: dict[str, dict[str, Any]] = {
     "attriguard": {"rounds": 1, "steps": 20, "epochs": 20, "batch_size": 32, "learning_rate": 1e-2, "confidence": 1.0},
     "memguard": {"epochs": 80, "learning_rate": 0.1, "batch_size": 16},
