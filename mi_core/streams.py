@@ -26,7 +26,7 @@ def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> to
 
     Args:
         seed: of the run, or of one encoder.
-        purpose: one of `PURPOSES`: what is drawn from them.
+        purpose: ``train``, ``query`` or ``probe``: what the views are for; ``defense``: its noise.
         source: name of the source.
         keys: N sample keys.
 

@@ -4,7 +4,8 @@ A defense that draws something for an answer must draw the same for the same que
 otherwise average the noise away (its variance falls as 1 / k), or see both sides of a coin. So what is random is a
 pure function of the seed and of the query, and the query is the image, as the 8-bit pixels that a file would hold. The
 embedding would not do: its last bits depend on the batch in which it was computed. A pixel changed by one step makes
-another query; an attacker who asks for near copies averages over these, and no such defense hinders her.
+another query; an attacker who asks for near copies averages over these, and no such defense hinders her. The seed is
+the provider's secret: whoever knows it computes what was drawn.
 
 B images, D width of an output.
 """
