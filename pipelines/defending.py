@@ -48,7 +48,8 @@ def _defend(job: TrainingJob, threads: int) -> None:
     place = job.folder.encoder(job.name)
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))
     storage.write_atomic(f"{place}/{DEFENSE}", data)
-    served = digest(base.description["fingerprints"][str(epoch)], hashlib.sha256(data).hexdigest(), config.defense)
+    made = hashlib.sha256(data).hexdigest()
+    served = digest(base.description["fingerprints"][str(epoch)], made, config.defense, config.settings, defense.seed)
     write_description(
         job.folder,
         job.name,

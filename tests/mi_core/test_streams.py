@@ -8,7 +8,7 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
-from mi_core.streams import batched_uniforms, philox, stream_keys, uniforms
+from mi_core.streams import PURPOSES, batched_uniforms, philox, stream_keys, uniforms
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_uniforms_are_uniform_and_uncorrelated() -> None:
 def test_no_two_identities_share_a_stream() -> None:
     seen: set[int] = set()
     for seed in (0, 1):
-        for purpose in ("train", "query", "probe"):
+        for purpose in PURPOSES:
             for source in ("a", "ab"):
                 seen |= set(stream_keys(seed, purpose, source, ["b", "", "1", "bb"]).tolist())
-    assert len(seen) == 2 * 3 * 2 * 4
+    assert len(seen) == 2 * len(PURPOSES) * 2 * 4
     train = stream_keys(0, "train", "pool", ["x"])
     draws = {
         (epoch, view): tuple(uniforms(train, epoch=epoch, view=view, count=4)[0].tolist())

@@ -1,0 +1,200 @@
+"""MemGuard (Jia et al., CCS 2019): posteriors with just enough noise that the provider's own attack has to guess.
+
+The provider trains a network to tell members by their sorted posterior. Phase I (section 4.2) looks for the smallest
+change of a posterior that brings this network to the other side of its boundary and keeps the predicted class, so that
+accuracy is untouched. Phase II (section 4.3) answers with it by a chance that keeps the expected 1-norm of the noise
+within a budget. Constants and the network are those of the authors' scripts. ContrastiveLeaks (He and Zhang, CCS 2021,
+section 5.2) takes it over as it is, for the linear layer on an encoder.
+
+What differs from the scripts: posteriors stay sorted while they are changed, where the scripts sort once, so that the
+network judges in phase I what it judges in phase II; and members and outside weigh the same however many there are.
+
+What it leaves: the changed posterior stands just beyond the boundary, on the side that the original was not on, so
+whoever can find that boundary reads the original side from it. In this project's tests an attack on the two largest
+posteriors finds less even when it is trained on defended answers, and one on all posteriors, trained so, finds as much
+as without the defense. A budget below the noise leaves some answers as they were. Labels are untouched, and so are
+attacks that read nothing else.
+
+B queries, L classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core import mlp
+from mi_core.checks import check_finite, check_range
+from mi_core.defenses.base import Defense, ProviderData, State
+from mi_core.defenses.served import Served, answers, query_streams, searching
+from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.streams import uniforms
+
+HIDDEN = (256, 128, 64)
+SIDE_WEIGHT, LABEL_WEIGHT = 1.0, 10.0  # c1 and c2
+NOISE_WEIGHTS = tuple(10.0**power for power in range(-1, 6))  # c3, one after the other as long as each succeeds
+STEP, STEPS = 0.1, 300
+_UNDECIDED = 1e-5  # a network as close to 1/2 as this guesses already
+
+
+@dataclass(frozen=True)
+class MemGuardParameters:
+    """Settings: ``budget``, the largest expected 1-norm of the noise on a posterior (0 to 2), and a network's training.
+
+    The scripts try budgets of 0 to 1. The training is theirs: stochastic gradient descent at 1e-3, 400 epochs, batches
+    of 64.
+    """
+
+    budget: float = 1.0
+    learning_rate: float = 1e-3
+    epochs: int = 400
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        check_range("budget", self.budget, 0, 2)
+        self.training()
+
+    def training(self) -> mlp.Training:
+        """Optimizer and schedule."""
+        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, optimizer="sgd")
+
+
+class MemGuard(Defense):
+    """Noise on posteriors that carries the provider's own membership classifier over its boundary."""
+
+    name = "memguard"
+    hides = "membership"
+    source = "MemGuard (Jia et al., CCS 2019); ContrastiveLeaks (CCS 2021), section 5.2"
+    needs = frozenset({"logits", "outside"})
+    Parameters = MemGuardParameters
+
+    def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
+        """Train the network that tells members; see `Defense.fit`.
+
+        ``report.network_accuracy`` is the share it tells right of what it is trained on, both groups weighing the same.
+        """
+        self._check_needs(encoder, members, outside)
+        assert outside is not None
+        groups = [answers(encoder, data.images, "logits") for data in (members, outside)]
+        logits = torch.cat(groups)
+        check_finite("logit of the provider's images", logits)
+        member = np.arange(len(logits)) < len(groups[0])
+        balance = torch.tensor(len(groups[1]) / len(groups[0]))
+        inputs = _sorted_posterior(logits).numpy()
+        network = mlp.fit(
+            lambda: mlp.layers(logits.shape[1], *HIDDEN, 1),
+            inputs,
+            member,
+            self.parameters.training(),
+            seed=self.seed,
+            loss=partial(F.binary_cross_entropy_with_logits, pos_weight=balance),
+        )
+        right = (mlp.predict(network, inputs) > 0) == member
+        accuracy = (right[member].mean() + right[~member].mean()) / 2
+        return {**mlp.weights(network), "report.network_accuracy": np.array(accuracy)}
+
+    def defended(self, encoder: Encoder, state: State) -> Encoder:
+        """The classifier with noise on its posteriors; its logits are theirs up to a constant per image."""
+        classes = len(state["network.0.weight"][0])
+        network = mlp.restored(seeded(0, lambda: mlp.layers(classes, *HIDDEN, 1)), state)
+        return Served(encoder, "logits", _Guard(network, self.parameters.budget, self.seed)).to(encoder.mean.device)
+
+
+class _Guard(nn.Module):
+    """Phase II: the changed logits by the chance that the budget allows, otherwise the given ones."""
+
+    def __init__(self, network: nn.Module, budget: float, seed: int) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False)
+        self.budget, self.seed = budget, seed
+
+    def forward(self, logits: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        if self.budget == 0:
+            return logits
+        given = logits.float()
+        changed = carried_over(self.network, given)
+        chance = noise_chance(self.network, given, changed, self.budget)
+        drawn = uniforms(query_streams(self.seed, MemGuard.name, images), epoch=0, view=0, count=1)[:, 0]
+        return torch.where((drawn < chance)[:, None], changed, given)
+
+
+def carried_over(network: nn.Module, logits: torch.Tensor) -> torch.Tensor:
+    """Phase I: logits that the network takes for the other side, with the class kept and as little change as is found.
+
+    The loss is c1 |g| + c2 relu(largest other logit - logit of the class) + c3 |noise|_1, g the network's logit. Every
+    search starts at the given logits, follows the gradient in steps of length 0.1, 300 at most, and ends as soon as the
+    side is another and the class the same; searches with tenfold c3 follow as long as they succeed.
+
+    Args:
+        network: sorted posteriors (B, L) to one logit (B, 1), above 0 for members; without gradients of its own.
+        logits: (B, L) float32 or float64.
+
+    Returns:
+        (B, L): the result of the last search that succeeded, the given logits where none did.
+    """
+    with searching(logits.device):
+        given = logits.detach().clone()
+        own = F.one_hot(given.argmax(dim=1), given.shape[1]).bool()
+        queries = _Queries(given, given.softmax(dim=1), own, _membership(network, given))
+        result = given.clone()
+        rows = torch.nonzero((queries.side.sigmoid() - 0.5).abs() > _UNDECIDED).flatten()
+        for noise_weight in NOISE_WEIGHTS:
+            rows = _search(network, queries, rows, noise_weight, result)
+        return result
+
+
+@dataclass(frozen=True)
+class _Queries:
+    given: torch.Tensor  # (B, L) logits
+    posterior: torch.Tensor  # (B, L)
+    own: torch.Tensor  # (B, L) bool, the predicted class
+    side: torch.Tensor  # (B,) the network's logit
+
+
+def _search(
+    network: nn.Module, queries: _Queries, rows: torch.Tensor, noise_weight: float, result: torch.Tensor
+) -> torch.Tensor:
+    """Search with one c3 for some rows, put what is found into ``result``, and return the rows that succeeded."""
+    found, waiting, moved = [rows[:0]], rows, queries.given[rows]
+    for step in range(STEPS + 1):
+        moved = moved.detach().requires_grad_(True)
+        own, level = queries.own[waiting], _membership(network, moved)
+        done = (level * queries.side[waiting] <= 0) & own.gather(1, moved.argmax(dim=1, keepdim=True))[:, 0]
+        result[waiting[done]] = moved.detach()[done]
+        found.append(waiting[done])
+        left = torch.nonzero(~done).flatten()
+        if not len(left) or step == STEPS:
+            break
+        other = moved.masked_fill(own, -torch.inf).amax(dim=1)
+        noise = (moved.softmax(dim=1) - queries.posterior[waiting]).abs().sum(dim=1)
+        loss = SIDE_WEIGHT * level.abs() + LABEL_WEIGHT * F.relu(other - moved[own]) + noise_weight * noise
+        (gradient,) = torch.autograd.grad(loss[left].sum(), moved)
+        length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        moved = (moved - STEP * gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny))[left]
+        waiting = waiting[left]
+    return torch.cat(found)
+
+
+def noise_chance(network: nn.Module, logits: torch.Tensor, changed: torch.Tensor, budget: float) -> torch.Tensor:
+    """Phase II: the chance (B,) of answering with changed logits, so that the expected 1-norm is within the budget.
+
+    It is 0 where the change does not bring the network's output h closer to 1/2, else min(budget / |noise|_1, 1).
+    """
+    noise = (changed.softmax(dim=1) - logits.softmax(dim=1)).abs().sum(dim=1)
+    before, after = ((_membership(network, each).sigmoid() - 0.5).abs() for each in (logits, changed))
+    allowed = (budget / noise.clamp_min(torch.finfo(noise.dtype).tiny)).clamp_max(1)
+    return torch.where(after < before, allowed, torch.zeros_like(allowed))
+
+
+def _sorted_posterior(logits: torch.Tensor) -> torch.Tensor:
+    return logits.softmax(dim=1).sort(dim=1).values
+
+
+def _membership(network: nn.Module, logits: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = network(_sorted_posterior(logits))
+    return found[:, 0]

@@ -1,0 +1,188 @@
+"""MemGuard: phase I against a search of one query at a time, phase II by counting, and what attackers have left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mi_core import mlp
+from mi_core.attacks import ATTACKS
+from mi_core.checks import ConfigError, NumericError
+from mi_core.defenses.base import numbers
+from mi_core.defenses.memguard import MemGuard, MemGuardParameters, carried_over, noise_chance
+from mi_core.defenses.served import answers
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.metrics.delong import auc, auc_difference
+from mi_core.records import Features, LabelledFeatures
+from tests.mi_core.defenses.planted import Sharper, encoder_of, membership_images
+
+COUNT = 300
+MEMBER = np.arange(2 * COUNT) < COUNT
+KNOWN, TESTED = ([membership_images(COUNT, seed + side, member=not side) for side in (0, 1)] for seed in (0, 2))
+
+
+@pytest.fixture(scope="module")
+def plain() -> Encoder:
+    return encoder_of(nn.Flatten(), Sharper())
+
+
+@pytest.fixture(scope="module")
+def state(plain: Encoder) -> Any:
+    return MemGuard(MemGuardParameters(learning_rate=0.1, epochs=150)).fit(plain, *KNOWN)
+
+
+@pytest.fixture(scope="module")
+def served(plain: Encoder, state: Any) -> Encoder:
+    return MemGuard().defended(plain, state)
+
+
+def one_query(network: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    """Phase I of one posterior, as section 4.2 and the scripts have it."""
+
+    def judged(logits: torch.Tensor) -> torch.Tensor:
+        return network(torch.sort(torch.softmax(logits, 0)).values[None])[0, 0]
+
+    label, side = int(given.argmax()), float(judged(given))
+    kept = given.clone()
+    if abs(1 / (1 + np.exp(-side)) - 0.5) <= 1e-5:
+        return kept
+    weight = 0.1
+    while weight < 2e5:
+        now = given.clone()
+        for _ in range(300):
+            now = now.detach().requires_grad_(True)
+            others = torch.cat([now[:label], now[label + 1 :]]).max()
+            noise = (torch.softmax(now, 0) - torch.softmax(given, 0)).abs().sum()
+            loss = judged(now).abs() + 10 * torch.relu(others - now[label]) + weight * noise
+            loss.backward()
+            assert now.grad is not None
+            now = (now - 0.1 * now.grad / now.grad.norm()).detach()
+            if float(judged(now)) * side <= 0 and int(now.argmax()) == label:
+                break
+        else:
+            return kept
+        kept, weight = now, weight * 10
+    return kept
+
+
+def test_the_search_is_that_of_one_query_at_a_time() -> None:
+    generator = torch.Generator().manual_seed(3)
+    network = mlp.layers(5, 16, 1).double().requires_grad_(False)
+    logits = 2 * torch.randn(8, 5, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        network[0].weight.copy_(3 * torch.randn(16, 5, generator=generator))
+        network[2].weight.copy_(torch.randn(1, 16, generator=generator))
+        network[2].bias -= network(logits.softmax(dim=1).sort(dim=1).values).median()
+    slow = torch.stack([one_query(network, row) for row in logits])
+    found = carried_over(network, logits)
+    torch.testing.assert_close(found, slow, rtol=1e-9, atol=1e-9)
+    assert int((found != logits).any(dim=1).sum()) >= 4
+
+
+def test_changed_answers_are_on_the_other_side_and_keep_the_class(plain: Encoder, served: Any) -> None:
+    network = served.change.network
+    logits = answers(plain, KNOWN[0].images[:100], "logits")
+    found = carried_over(network, logits)
+
+    def side(values: torch.Tensor) -> np.ndarray:
+        return mlp.predict(network, values.softmax(dim=1).sort(dim=1).values.numpy())
+
+    moved = (found != logits).any(dim=1).numpy()
+    assert moved.mean() > 0.7
+    assert (side(found)[moved] * side(logits)[moved] <= 1e-6).all()
+    assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))
+
+
+def test_the_budget_is_the_expected_noise(plain: Encoder, state: Any, served: Any) -> None:
+    images, network, budget = KNOWN[0].images[:100], served.change.network, 0.1
+    logits = answers(plain, images, "logits")
+    changed = carried_over(network, logits)
+    noise = (changed.softmax(dim=1) - logits.softmax(dim=1)).abs().sum(dim=1)
+    chance = noise_chance(network, logits, changed, budget)
+    level = [
+        (torch.sigmoid(network(each.softmax(dim=1).sort(dim=1).values)[:, 0]) - 0.5).abs() for each in (logits, changed)
+    ]
+    for row in range(len(images)):  # as section 4.3 has it
+        useless = level[0][row] <= level[1][row]
+        assert float(chance[row]) == pytest.approx(0.0 if useless else min(budget / float(noise[row]), 1.0))
+    found = answers(MemGuard(MemGuardParameters(budget=budget)).defended(plain, state), images, "logits")
+    applied = (found != logits).any(dim=1).float()
+    assert (chance > 0).any()
+    assert (chance < 1).any()
+    deviation = (chance * (1 - chance)).sum().sqrt()
+    assert (applied.sum() - chance.sum()).abs() < 4 * deviation
+    assert (noise * applied).mean() < budget + 4 * (noise**2 * chance * (1 - chance)).sum().sqrt() / len(images)
+    # the logits are those of the changed posterior, and the others keep every bit
+    torch.testing.assert_close(found[applied > 0].softmax(dim=1), changed[applied > 0].softmax(dim=1))
+    assert torch.equal(found[applied == 0], logits[applied == 0])
+
+
+@pytest.fixture(scope="module")
+def seen(plain: Encoder, served: Encoder) -> dict[tuple[str, str], Features]:
+    """Answers with and without the defense, of the attacker's and of the attacked samples; members come first."""
+    found = {}
+    for whose, groups in (("known", KNOWN), ("tested", TESTED)):
+        images = torch.cat([group.images for group in groups]).float() / 255
+        labels = np.concatenate([group.labels.numpy() for group in groups if group.labels is not None])
+        ids = np.arange(len(images)).astype(str)
+        for kind, encoder in (("plain", plain), ("served", served)):
+            with torch.inference_mode():
+                found[kind, whose] = Features(ids, {"embedding": encoder(images)["logits"].numpy()}, labels=labels)
+    return found
+
+
+def scores(seen: dict[tuple[str, str], Features], kind: str, trained_on: str, *, top: int, hidden: int) -> np.ndarray:
+    """What ContrastiveLeaks' network on the largest posteriors makes of the attacked samples."""
+    method = ATTACKS["posterior-nn"]
+    attack = method(method.Parameters(top=top, hidden=hidden, learning_rate=1e-3, batch_size=64, epochs=30))
+    attack.fit(LabelledFeatures(seen[trained_on, "known"], MEMBER))
+    return attack.score(seen[kind, "tested"])
+
+
+@pytest.mark.parametrize("hidden", [32, 256])
+def test_the_published_attack_finds_less_even_when_trained_on_defended_answers(
+    seen: dict[tuple[str, str], Features], hidden: int
+) -> None:
+    before = scores(seen, "plain", "plain", top=2, hidden=hidden)
+    assert auc(before, MEMBER).low > 0.75
+    for trained_on in ("plain", "served"):
+        after = scores(seen, "served", trained_on, top=2, hidden=hidden)
+        assert auc_difference(after, before, MEMBER).high < -0.02
+    right = {
+        kind: (seen[kind, "tested"].values["embedding"].argmax(axis=1) == seen[kind, "tested"].labels).mean()
+        for kind in ("plain", "served")
+    }
+    assert right["served"] == right["plain"] > 0.7
+
+
+def test_who_reads_all_posteriors_and_trains_on_defended_answers_reads_as_much(
+    seen: dict[tuple[str, str], Features],
+) -> None:
+    """What the module's text admits: the other side of a boundary tells which side an answer came from."""
+    after = scores(seen, "served", "served", top=10, hidden=256)
+    assert auc(after, MEMBER).low > 0.9
+
+
+def test_members_and_outside_weigh_the_same(plain: Encoder) -> None:
+    few, many = membership_images(60, 8, member=False), membership_images(300, 9, member=False)
+    chosen = MemGuardParameters(learning_rate=0.05, epochs=20)
+    state = MemGuard(chosen).fit(plain, few, many)
+    network = mlp.restored(mlp.layers(10, 256, 128, 64, 1), dict(state))
+    judged = mlp.predict(network, answers(plain, many.images, "logits").softmax(dim=1).sort(dim=1).values.numpy())
+    assert abs(np.mean(judged)) < 0.5  # log(60 / 300) = -1.6 if they did not
+    assert numbers(state)["network_accuracy"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_mistakes(plain: Encoder) -> None:
+    for settings, message in (({"budget": -0.1}, "budget"), ({"budget": 3}, "budget"), ({"epochs": 0}, "epochs")):
+        with pytest.raises(ConfigError, match=message):
+            MemGuardParameters(**settings)
+    broken = encoder_of(nn.Flatten(), nn.Linear(16, 4))
+    with torch.no_grad():
+        broken.logits.bias.fill_(torch.nan)  # type: ignore[operator]
+    with pytest.raises(NumericError, match="logit of the provider's images"):
+        MemGuard().fit(broken, *KNOWN)
