@@ -6,16 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from pipelines.errors import UserError, fault_of_user
+from pipelines.listing import list_app
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -29,7 +27,6 @@ app = typer.Typer(
 )
 shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
 app.add_typer(shards_app, name="shards")
-list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.")
 app.add_typer(list_app, name="list")
 
 output = Console()
@@ -313,82 +310,6 @@ def _named_values(options: list[str] | None) -> dict[str, Any]:
     if unnamed:
         raise UserError(f"--option {unnamed[0]}: write name=value")
     return {name: yaml.safe_load(value) for name, _, value in pairs}
-
-
-@list_app.command("attacks")
-def list_attacks() -> None:
-    """Attacks, with threat model, what they need, queries per sample and source."""
-    from mi_core.attacks import ATTACKS
-    from pipelines.console import count_of
-
-    table = _table("attack", "what it takes")
-    for name, method in ATTACKS.items():
-        made = method()
-        asked = count_of(made.queries_per_sample(10), "query", "queries")
-        views = " at 10 views" if made.queries_per_sample(10) != made.queries_per_sample(9) else ""
-        anchors = ", and one per anchor" if method.anchored else ""
-        facts = {
-            "sees": method.threat_model,
-            "fitted on": " or ".join(sorted(method.reference)),
-            "needs": f"{', '.join(made.needs)}; {asked} per image{views}{anchors}",
-            "source": method.source,
-        }
-        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))
-        table.add_section()
-    output.print(table)
-
-
-@list_app.command("defenses")
-def list_defenses() -> None:
-    """Defenses, with what they hide, what they need, their settings and source."""
-    from mi_core.defenses import DEFENSES
-
-    table = _table("defense", "what it is")
-    for name, method in DEFENSES.items():
-        settings = ", ".join(f"{field.name} = {field.default}" for field in fields(method.Parameters))
-        facts = {
-            "hides": method.hides,
-            "needs": ", ".join(sorted(method.needs)),
-            "settings": settings,
-            "source": method.source,
-        }
-        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items() if value))
-        table.add_section()
-    output.print(table)
-
-
-def _table(name: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(name, no_wrap=True)
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-@list_app.command("encoders")
-def list_encoders() -> None:
-    """Backbones, pre-training frameworks, kinds of encoders from elsewhere, and shapes of APIs."""
-    from mi_core.encoders import ENCODERS
-    from mi_core.encoders.adapters import ADAPTERS
-    from mi_core.encoders.foreign import LOADERS
-    from mi_core.objectives import OBJECTIVES
-
-    table = _table("backbone", "what it is")
-    for name, build in ENCODERS.items():
-        table.add_row(name, (build.__doc__ or "").splitlines()[0])
-    output.print(table)
-    table = _table("framework", "what it is")
-    for name, objective in OBJECTIVES.items():
-        table.add_row(name, (objective.__doc__ or "").splitlines()[0])
-    output.print(table)
-    table = _table("from elsewhere", "what it is")
-    for name, load in LOADERS.items():
-        table.add_row(f"{name}:...", (load.__doc__ or "").splitlines()[0])
-    output.print(table)
-    table = _table("endpoint's adapter", "what is sent and answered")
-    for name, adapter in ADAPTERS.items():
-        table.add_row(name, (type(adapter).__doc__ or "").splitlines()[0])
-    output.print(table)
 
 
 def main(stage: str | None = None) -> None:
