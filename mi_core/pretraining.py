@@ -98,7 +98,8 @@ class Pretrainer:
         if parameters.compile:
             self.trained = torch.compile(self.trained)  # type: ignore[assignment]
         if self.workers > 1:
-            self.trained = DistributedDataParallel(self.trained)
+            waiting = self.module.alternates
+            self.trained = DistributedDataParallel(self.trained, find_unused_parameters=waiting)
         self.optimizer = parameters.optimizer.build(self.module)
         self.epoch = 0
         self.losses: list[float] = []
@@ -115,6 +116,7 @@ class Pretrainer:
         Raises:
             NumericError: the loss became NaN or infinite.
         """
+        self.module.start_epoch(self.epoch)
         self.trained.train()
         total = torch.zeros((), device=self.device)
         index = -1

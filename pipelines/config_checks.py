@@ -29,6 +29,9 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
     """Raise ValueError if an encoder cannot be trained so on its members."""
     if encoder.start is not None and isinstance(config.encoders.get(encoder.start), EndpointConfig):
         raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
+    if encoder.attribute is not None and encoder.attribute not in config.data.attributes:
+        known = ", ".join(config.data.attributes) or "none is declared"
+        raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
     if isinstance(encoder, DefendedConfig):
         _check_defended(config, place, encoder)
     counts = [config.data.roles[role].count for role in encoder.train_on]
@@ -62,9 +65,6 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
     seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
     if seen:
         raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
-    if encoder.attribute is not None and encoder.attribute not in config.data.attributes:
-        known = ", ".join(config.data.attributes) or "none is declared"
-        raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
 
 
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -82,6 +82,9 @@ class TrainedConfig(ConfigOfEncoder):
     parameters: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="settings of the objective"
     )
+    attribute: str | None = Field(
+        default=None, description="attribute that the objective or the defense hides, of data.attributes"
+    )
 
     @field_validator("train_on", mode="before")
     @classmethod
@@ -103,6 +106,8 @@ class TrainedConfig(ConfigOfEncoder):
         for epoch in self.checkpoints:
             if not 1 <= epoch <= self.epochs:
                 raise ValueError(f"checkpoints holds {epoch}, allowed: 1 to epochs = {self.epochs}")
+        if OBJECTIVES[self.objective].target == "attribute" and self.attribute is None:
+            raise ValueError(f"attribute is missing: which of data.attributes {self.objective} hides")
         self.pretraining()
         return self
 
@@ -149,7 +154,6 @@ class DefendedConfig(TrainedConfig):
     outside: tuple[str, ...] = Field(
         default=(), description="roles of the provider's images that the encoder was not trained on"
     )
-    attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
 
     @field_validator("defense")
     @classmethod

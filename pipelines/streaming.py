@@ -61,6 +61,7 @@ class StreamedImages:
         seed: of the order and of the views.
         threads: that decode.
         device: where batches go.
+        attribute: whose values the objective reads instead of labels; None: labels.
 
     Raises:
         ConfigError: the batch is larger than the data or not divisible by the number of workers.
@@ -77,6 +78,7 @@ class StreamedImages:
         seed: int,
         threads: int = 1,
         device: torch.device | str = "cpu",
+        attribute: str | None = None,
     ) -> None:
         self.rank, self.workers = world()
         self.data, self.objective, self.seed, self.threads = data, objective, seed, threads
@@ -88,7 +90,7 @@ class StreamedImages:
             for item in model.items()
             if (keys := splits.keys(source, item.name, roles))
         ]
-        self.labels = splits.labels()
+        self.labels = splits.labels() if attribute is None else splits.attribute(attribute)
         self.count = sum(len(shard.keys) for shard in self.shards)
         check_batch(batch_size, self.count, self.workers)
         self.batch_size = batch_size // self.workers

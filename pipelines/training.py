@@ -118,10 +118,15 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
             seed=seed,
             threads=threads,
             device=device,
+            attribute=job.config.attribute if objective.target == "attribute" else None,
         )
         return streamed, None if objective.target == "caption" and job.data.captions else 0
     loaded = load_images(job.data, splits, roles)
-    targets = objective.encode_targets(settings, loaded.labels, loaded.captions)
+    labels = loaded.labels
+    if objective.target == "attribute" and job.config.attribute is not None:
+        values = splits.attribute(job.config.attribute)
+        labels = [values[name] for name in loaded.ids]
+    targets = objective.encode_targets(settings, labels, loaded.captions)
     images = torch.from_numpy(loaded.images)
     resident = ResidentImages(images, loaded.names(), targets, batch_size=size, seed=seed, device=device)
     return resident, loaded.templated if objective.target == "caption" else 0

@@ -25,7 +25,7 @@ MI_CORE = {
     "images": set(),
     "augmentations": set(),
     "encoders": set(),
-    "objectives": {"encoders"},
+    "objectives": {"encoders", "gradient_reversal"},
     "defenses": {"encoders", "gradient_reversal", "optimizers"},
     "gradient_reversal": set(),
     "features": set(),

@@ -18,4 +18,5 @@ AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
     "moco-v3": MoCoV3Augmentation,
     "clip": CLIPAugmentation,
     "supervised": SupervisedAugmentation,
+    "talos": SimCLRAugmentation,
 }

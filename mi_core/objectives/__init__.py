@@ -7,6 +7,7 @@ from mi_core.objectives.clip import CLIP
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.supervised import Supervised
+from mi_core.objectives.talos import Talos
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,
@@ -15,4 +16,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "moco-v3": MoCoV3,
     "clip": CLIP,
     "supervised": Supervised,
+    "talos": Talos,
 }

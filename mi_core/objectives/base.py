@@ -23,7 +23,9 @@ class Objective(nn.Module, ABC):
     views: ClassVar[int] = 2
     """Views of an image per step."""
     target: ClassVar[str | None] = None
-    """What else the loss reads of a sample: ``class``, ``caption`` or nothing."""
+    """What else the loss reads of a sample: ``class``, ``attribute``, ``caption`` or nothing."""
+    alternates: ClassVar[bool] = False
+    """Whether parts of the module wait in some epochs, without gradients."""
     sync_batch_norm: ClassVar[bool] = True
     """Whether batch statistics are taken over all workers on GPUs."""
 
@@ -47,6 +49,9 @@ class Objective(nn.Module, ABC):
     def text_tower(self) -> nn.Module | None:
         """What turns texts into embeddings beside the projection's, for audits; None: there is no such thing."""
         return None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Called before every epoch, which count from 0."""
 
     def after_step(self, progress: float) -> None:
         """Called after every optimiser step; ``progress`` is the share of all steps that are done, in (0, 1]."""

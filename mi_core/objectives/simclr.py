@@ -84,7 +84,10 @@ class SimCLR(Objective):
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """NT-Xent of views (B, 2, C, H, W); there are no targets."""
-        batch = len(views)
-        images = views.transpose(0, 1).flatten(0, 1)  # (2B, C, H, W), first views first
-        projected = self.projection(self.backbone(images))
+        return self.contrast(self.backbone(views.transpose(0, 1).flatten(0, 1)))  # (2B, D), first views first
+
+    def contrast(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """NT-Xent of the backbone's embeddings (2B, D), those of the first views first."""
+        batch = len(embeddings) // 2
+        projected = self.projection(embeddings)
         return nt_xent(projected[:batch], projected[batch:], self.temperature)

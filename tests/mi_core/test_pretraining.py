@@ -11,6 +11,7 @@ from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
+from mi_core.objectives.talos import TalosParameters
 from mi_core.optimizers import OptimizerParameters
 from mi_core.pretraining import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training_data import ResidentImages
@@ -38,6 +39,7 @@ OBJECTIVES = {
     "moco-v2": MoCoV2Parameters(queue=32, projection_width=16, momentum=0.9),
     "moco-v3": MoCoV3Parameters(projection_hidden=32, projection_width=16),
     "supervised": SupervisedParameters(classes=3),
+    "talos": TalosParameters(0.2, 32, 16, values=3),
 }
 
 

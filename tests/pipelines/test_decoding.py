@@ -71,6 +71,7 @@ def extracted(config: RunConfig, folder: Path) -> tuple[dict[str, np.ndarray], s
     return dict(zip(found.ids, found.values["pairwise:cosine"], strict=True)), shown.get()
 
 
+@pytest.mark.slow
 def test_slow_decoding_gets_tasks_of_its_own_after_a_trial(
     local_ray: None, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

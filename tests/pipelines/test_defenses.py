@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from pipelines import audit
+from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.encoders import describe
@@ -61,9 +63,13 @@ def test_mistakes_are_one_line(defenses: list[dict[str, Any]], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_a_defense_that_does_nothing_changes_nothing(local_ray: None, tmp_path: Path) -> None:
-    config = config_with(LAST, STOPPED)
-    folder = audit.run(config, str(tmp_path / "run"))
+def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path: Path) -> None:
+    short = {"queries": {"views": 2, "chunk": 64, "outputs": ["backbone"]}, "attacks": [{"attack": "encodermi-t"}]}
+    config = config_with(LAST, STOPPED, checkpoints="last", **short)
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.open(config.model_dump(mode="json", by_alias=True), command="")
+    shutil.copytree(trained_run / "seed-0" / "encoders", tmp_path / "run" / "seed-0" / "encoders")  # trained once
+    folder = audit.run(config, folder.path)
     place = folder.seed(0)
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     served, plain = describe(place, "target+nothing"), describe(place, "target")

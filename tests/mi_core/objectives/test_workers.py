@@ -22,6 +22,7 @@ from mi_core.objectives.clip import CLIPParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
+from mi_core.objectives.talos import TalosParameters
 
 PARAMETERS: dict[str, Any] = {
     "simclr": SimCLRParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False),
@@ -30,6 +31,7 @@ PARAMETERS: dict[str, Any] = {
     "moco-v3": MoCoV3Parameters(projection_hidden=7, projection_width=4, momentum=0.5),
     "clip": CLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "supervised": SupervisedParameters(classes=3),
+    "talos": TalosParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False, values=3),
 }
 
 
@@ -55,10 +57,12 @@ def batch(name: str, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def train(name: str, module: Objective, rank: int = 0, workers: int = 1) -> dict[str, torch.Tensor]:
     """Two steps; the losses, the last gradients and everything the module holds."""
-    trained = nn.parallel.DistributedDataParallel(module) if workers > 1 else module
+    waiting = module.alternates
+    trained = nn.parallel.DistributedDataParallel(module, find_unused_parameters=waiting) if workers > 1 else module
     optimizer = torch.optim.SGD([weight for weight in module.parameters() if weight.requires_grad], lr=0.1)
     found: dict[str, torch.Tensor] = {}
     for step in range(2):
+        module.start_epoch(step)
         views, targets = batch(name, step)
         loss = trained(views[rank::workers], None if targets is None else targets[rank::workers])
         optimizer.zero_grad()
