@@ -178,9 +178,13 @@ class DefendedConfig(TrainedConfig):
         if self.half is not None:
             raise ValueError(f"defends = {self.defends!r} stands for encoders with halves; defend one of its own")
         needs = DEFENSES[self.defense].needs
-        given = {"outside": self.outside, "attributes": self.attribute, "epoch": self.epoch}
-        for need, field in {"outside": "outside", "attributes": "attribute", "epoch": "epoch"}.items():
-            if need in needs and not given[need]:
+        given = {
+            "outside": ("outside", self.outside),
+            "attributes": ("attribute", self.attribute),
+            "epoch": ("epoch", self.epoch),
+        }
+        for need, (field, value) in given.items():
+            if need in needs and not value:
                 raise ValueError(f"{field} is missing, which the defense {self.defense} needs")
         if "logits" in needs and "logits" not in self.outputs:
             raise ValueError(f"defense = {self.defense!r} is for classifiers, with the output logits")

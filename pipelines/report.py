@@ -42,6 +42,7 @@ from pipelines.shard_jobs import rejected_samples
 from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.tasks import Task, tasks
+from pipelines.telemetry import STEPS
 from pipelines.utility import utility_path
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
     wall = sum(entry["wall"] for entry in extractions)
     if not wall:
         return {}
-    busy = sum(entry[step] for entry in extractions for step in ("decode", "augment", "forward", "features", "commit"))
+    busy = sum(entry[step] for entry in extractions for step in STEPS)
     return {
         "images_per_second": round(sum(entry["images"] for entry in extractions) / wall, 1),
         "views_per_second": round(sum(entry["views"] for entry in extractions) / wall, 1),

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from mi_core.augmentations.operations import BRIGHTNESS, CONTRAST, GRAY, SATURATION
 from mi_core.compilation import compiled
 
-_R, _G, _B = np.float32(0.2989), np.float32(0.587), np.float32(0.114)  # luma of ITU-R BT.601
+_R, _G, _B = (np.float32(share) for share in GRAY)
 _0, _1, _2, _3, _4, _6 = (np.float32(value) for value in (0, 1, 2, 3, 4, 6))
 _HALF, _TINY = np.float32(0.5), np.float32(1e-12)
-_BRIGHTNESS, _CONTRAST, _SATURATION, _ = range(4)  # positions in `operations.JITTERS`
 SPLIT = 64  # views from which on threads share them
 
 
@@ -198,14 +198,14 @@ def _views(
         for step in range(4):
             kind = order[number, step]
             factor = factors[number, kind]
-            if kind == _BRIGHTNESS:
+            if kind == BRIGHTNESS:
                 if factor != _1:
                     _blend(view, _0, factor)
-            elif kind == _CONTRAST:
+            elif kind == CONTRAST:
                 if factor != _1:
                     _blend(view, (_1 - factor) * _gray_mean(view), factor)
             elif channels == 3:
-                if kind == _SATURATION:
+                if kind == SATURATION:
                     if factor != _1:
                         _saturate(view, factor)
                 elif factor != _0:

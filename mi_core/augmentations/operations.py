@@ -11,10 +11,12 @@ import torch.nn.functional as F
 
 from mi_core.checks import ConfigError
 
-_GRAY = (0.2989, 0.587, 0.114)
+GRAY = (0.2989, 0.587, 0.114)
+"""Luma of ITU-R BT.601."""
 JITTERS = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 """What a colour jitter changes, and the factor (of hue, the shift) that changes nothing."""
-_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(len(JITTERS))
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(len(JITTERS))
+"""Their positions."""
 
 
 def resized_crop(
@@ -118,16 +120,16 @@ def color_jitter(images: torch.Tensor, factors: torch.Tensor, order: torch.Tenso
     """
     # images side by side that turn their hue at the same step, the unchanged ones last: every step works on slices
     chosen = (factors != factors.new_tensor(list(JITTERS.values()))).any(dim=1)
-    hue_step = torch.where(chosen, (order == _HUE).int().argmax(dim=1), len(JITTERS))
+    hue_step = torch.where(chosen, (order == HUE).int().argmax(dim=1), len(JITTERS))
     rank = torch.argsort(hue_step, stable=True)
     *sizes, rest = torch.bincount(hue_step, minlength=len(JITTERS) + 1).tolist()
     factors, order, result = (given.index_select(0, rank) for given in (factors, order, images))
-    changed, start, turns = len(images) - rest, 0, bool(factors[:, _HUE].any())
+    changed, start, turns = len(images) - rest, 0, bool(factors[:, HUE].any())
     for step, size in enumerate(sizes):
         _blend(result[:changed], factors[:changed], order[:changed, step])
         same = slice(start, start + size)
         if turns and size:
-            result[same] = adjust_hue(result[same], factors[same, _HUE])
+            result[same] = adjust_hue(result[same], factors[same, HUE])
         start += size
     return result.index_select(0, torch.argsort(rank))
 
@@ -135,10 +137,10 @@ def color_jitter(images: torch.Tensor, factors: torch.Tensor, order: torch.Tenso
 def _blend(images: torch.Tensor, factors: torch.Tensor, turn: torch.Tensor) -> None:
     """Brightness, contrast or saturation in place, as ``turn`` (B,) says for each image."""
     own = factors.gather(1, turn[:, None])[:, 0]
-    factor = torch.where(turn == _HUE, 1.0, own)
+    factor = torch.where(turn == HUE, 1.0, own)
     gray = _gray(images)
-    mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == _CONTRAST)
-    other = torch.addcmul(mean, gray, _per_image((turn == _SATURATION).to(gray.dtype)))
+    mean = gray.mean(dim=(1, 2, 3), keepdim=True) * _per_image(turn == CONTRAST)
+    other = torch.addcmul(mean, gray, _per_image((turn == SATURATION).to(gray.dtype)))
     images.lerp_(other.expand_as(images), _per_image(1 - factor)).clamp_(0, 1)
 
 
@@ -189,5 +191,5 @@ def _gray(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    luma: torch.Tensor = (_GRAY[0] * red).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2])
+    luma: torch.Tensor = (GRAY[0] * red).add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
     return luma

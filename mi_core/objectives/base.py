@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from mi_core.checks import ConfigError
+
 
 class Objective(nn.Module, ABC):
     """Backbone, heads and loss of one framework. B images per worker, V views of each, D width of the backbone.
@@ -58,6 +60,18 @@ class Objective(nn.Module, ABC):
 
     def restart(self) -> None:
         """Called when backbone and heads have been given other weights before training: what follows them follows."""
+
+
+def numbered(values: Sequence[int | None], below: int, what: str, remedy: str) -> torch.Tensor:
+    """Values (N,) int64 of N training images, each from 0 to ``below`` - 1.
+
+    Raises:
+        ConfigError: a value is missing or out of range; the message says of what, and the remedy.
+    """
+    for row, value in enumerate(values):
+        if value is None or not 0 <= value < below:
+            raise ConfigError(f"{what} {value} of training image {row} is not within 0 to {below - 1}; {remedy}")
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -> None:

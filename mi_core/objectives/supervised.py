@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, check_range
-from mi_core.objectives.base import Objective, width_of
+from mi_core.checks import check_range
+from mi_core.objectives.base import Objective, numbered, width_of
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,8 @@ class Supervised(Objective):
         Raises:
             ConfigError: a sample has no label, or one that is not below ``classes``.
         """
-        for row, label in enumerate(labels):
-            if label is None or not 0 <= label < parameters.classes:
-                raise ConfigError(
-                    f"label {label} of training image {row} is not within 0 to {parameters.classes - 1}; "
-                    "set parameters.classes, or give labelled data"
-                )
-        return torch.tensor(labels, dtype=torch.int64)
+        remedy = "set parameters.classes, or give labelled data"
+        return numbered(labels, parameters.classes, "label", remedy)
 
     def train(self, mode: bool = True) -> Supervised:
         """Training mode; a frozen backbone keeps its batch statistics."""

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import VARIANTS, ConfigError, check_choice, check_range
+from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.gradient_reversal import Adversary, reverse
-from mi_core.objectives.base import width_of
+from mi_core.objectives.base import numbered, width_of
 from mi_core.objectives.simclr import SimCLR, SimCLRParameters
 
 
@@ -64,13 +64,7 @@ class Talos(SimCLR):
         Raises:
             ConfigError: a sample has no value, or one that is not below ``values``.
         """
-        for row, value in enumerate(labels):
-            if value is None or not 0 <= value < parameters.values:
-                raise ConfigError(
-                    f"attribute {value} of training image {row} is not within 0 to {parameters.values - 1}; "
-                    "set parameters.values"
-                )
-        return torch.tensor(labels, dtype=torch.int64)
+        return numbered(labels, parameters.values, "attribute", "set parameters.values")
 
     def start_epoch(self, epoch: int) -> None:
         """Whose turn it is; who waits keeps weights and batch statistics."""
