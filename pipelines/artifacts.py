@@ -23,7 +23,7 @@ import yaml
 from pipelines import storage
 from pipelines.errors import UserError
 
-STAGES = ("data", "pretrain", "extract", "attack", "report")
+STAGES = ("data", "pretrain", "extract", "attack", "tune", "report")
 # Which stage a section of the config first matters to; the others (name, resources) may change freely.
 SECTION_STAGE = {
     "seeds": "data",
@@ -34,10 +34,13 @@ SECTION_STAGE = {
     "checkpoints": "attack",
     "utility": "attack",
     "validity": "attack",
+    "tune": "tune",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
 FREE = (  # say what is borne and how it is asked, change no result
     "data.max_rejected",
+    "tune.trials",
+    "tune.at_once",
     *(
         f"encoders.*.endpoint.{name}"
         for name in (
@@ -51,8 +54,10 @@ STAGE_FOLDERS = {
     "pretrain": ("encoders",),
     "extract": ("features",),
     "attack": ("attacks", "utility", "validity"),
+    "tune": (),
     "report": (),
 }
+TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
 PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
 
 
@@ -174,18 +179,19 @@ class RunFolder:
 
     def _has_results(self, stage: str, config: dict[str, Any]) -> bool:
         """Whether the folder holds anything that the stage or a later one has made."""
-        return any(
-            storage.list_files(f"{self.seed(seed).path}/{folder}")
-            for later in STAGES[STAGES.index(stage) :]
-            for seed in config["seeds"]
-            for folder in STAGE_FOLDERS[later]
-        )
+        return any(storage.list_files(place) for place in self._made(stage, config))
+
+    def _made(self, stage: str, config: dict[str, Any]) -> Iterator[str]:
+        """Folders that a stage and all later ones fill."""
+        for later in STAGES[STAGES.index(stage) :]:
+            for seed in config["seeds"]:
+                yield from (f"{self.seed(seed).path}/{folder}" for folder in STAGE_FOLDERS[later])
+            if later == "tune":
+                yield f"{self.path}/{TUNED}"
 
     def _clear(self, force: str, config: dict[str, Any]) -> None:
-        for stage in STAGES[STAGES.index(force) :]:
-            for seed in config["seeds"]:
-                for folder in STAGE_FOLDERS[stage]:
-                    storage.remove(f"{self.seed(seed).path}/{folder}")
+        for place in self._made(force, config):
+            storage.remove(place)
         storage.remove(f"{self.path}/report.json")
         if STAGES.index(force) <= STAGES.index("extract"):
             self.update_manifest(extraction=[])

@@ -63,6 +63,17 @@ def run(runs: Sequence[Run]) -> None:
                 storage.copy(f"{origin.place}/{name}", f"{piece.place}/{name}")
 
 
+def here(config: RunConfig, folder: SeedFolder) -> None:
+    """`run` of one seed in this process: for a trial, which is a piece of work of Ray's itself.
+
+    Raises:
+        UserError, ConfigError, NumericError, ShapeError: it cannot be attacked so.
+    """
+    for piece in _work(config, folder):
+        if not storage.exists(piece.path):
+            piece.function(config, *piece.arguments)
+
+
 def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], runs: Sequence[Run]) -> None:
     """Do pieces of work of some runs as Ray tasks.
 
@@ -100,12 +111,12 @@ class _Work:
 
 
 def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
-    common = config.model_dump(mode="json", include={"data", "encoders", "queries"}), folder.seed
+    common = config.model_dump(mode="json", include={"data", "encoders", "queries", "fold"}), folder.seed
     for task in tasks(config, folder):
         same = digest(common, task.name, task.attack.model_dump(mode="json"), task.control)
         files = ("scores.parquet", "attack.npz")
         yield _Work(f"{folder.attack(task.name)}/result.json", _attack, (task,), same, files)
-    for name in config.encoders:
+    for name in config.measured:
         for epoch in config.attacked_epochs(name):
             same = digest(common, name, epoch, config.utility.model_dump(mode="json"))
             yield _Work(utility_path(folder, name, epoch), measure, (folder, name, epoch), same)
@@ -116,7 +127,8 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         chosen = mapped.config
         same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
         yield _Work(mapped.map_path, run_plane, (mapped,), same)
-    yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
+    if config.fold == "all":
+        yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
 
 
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
@@ -137,7 +149,8 @@ def _attack(config: RunConfig, task: Task) -> None:
     reference = reference_of(config, task, splits, attack.target)
     evaluated = evaluated_of(config, task, splits)
     place = task.folder.attack(task.name)
-    queries = method.queries_per_sample(attack.views or config.queries.views)
+    repeats = config.queries.repeats
+    queries = method.queries_per_sample(attack.views or config.queries.views) * repeats
     result: dict[str, Any] = {
         "attack": attack.attack,
         "target": attack.target,
@@ -149,8 +162,9 @@ def _attack(config: RunConfig, task: Task) -> None:
         "parameters": asdict(attack.parameters()),
         "queries": {
             "per_sample": queries,
-            "attack_training": queries * len(reference.features) + _anchors(reference.features),
-            "evaluation": _spent(evaluated, queries) + (_anchors(evaluated) if config.shadows(attack) else 0),
+            "attack_training": queries * len(reference.features) + _anchors(reference.features) * repeats,
+            "evaluation": _spent(evaluated, queries, repeats)
+            + (_anchors(evaluated) * repeats if config.shadows(attack) else 0),
         },
     }
     if task.stopping is not None:
@@ -184,10 +198,10 @@ def _attack(config: RunConfig, task: Task) -> None:
     storage.write_json(f"{place}/result.json", result)
 
 
-def _spent(evaluated: Features, queries: int) -> int:
+def _spent(evaluated: Features, queries: int, repeats: int) -> int:
     """What was asked for the samples: where a rule decided, what it decided, else so many ``queries`` for each."""
     decided = evaluated.values.get(SEQUENTIAL)
-    return queries * len(evaluated) if decided is None else int(decided[:, 0].sum())
+    return queries * len(evaluated) if decided is None else int(decided[:, 0].sum()) * repeats
 
 
 def _anchors(features: Features) -> int:

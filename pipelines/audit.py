@@ -1,4 +1,4 @@
-"""The whole chain of one run: data, pre-train, extract, attack, report. Every stage skips what is done."""
+"""The whole chain of one run: data, pre-train, extract, attack, tune, report. Every stage skips what is done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pipelines import attack, extract, pretrain, report, spending, splits, storage
+from pipelines import attack, extract, pretrain, report, spending, splits, storage, tune
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
 from pipelines.console import say
@@ -20,6 +20,7 @@ STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
     "pretrain": pretrain.run,
     "extract": extract.run,
     "attack": attack.run,
+    "tune": tune.run,
 }
 
 

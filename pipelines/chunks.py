@@ -20,6 +20,7 @@ import torch
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
+from mi_core.encoders.averaging import repeated
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, Seconds
@@ -116,7 +117,7 @@ class EncodeChunks:
             storage.write_table(job.path(epoch, chunk), sample_table(keys, found.status, columns))
         trial.end()
         good = found.status.count(OK)
-        queries = job.queries_of(good) if job.rule is None else found.asked()
+        queries = job.queries_of(good) if job.rule is None else found.asked() * job.layer.repeats
         spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
         return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
 
@@ -155,7 +156,9 @@ class EncodeChunks:
             trained = describe(job.folder, layer.encoder)
             self.extractors[name] = Extractor(
                 {
-                    named(job, epoch): for_queries(trained.load(epoch, self.access), self.device)
+                    named(job, epoch): repeated(
+                        for_queries(trained.load(epoch, self.access), self.device), layer.repeats
+                    )
                     for epoch in layer.epochs
                 },
                 job.plan,

@@ -75,6 +75,10 @@ def _run(
         )
     except KeyboardInterrupt as interrupt:
         raise Interrupted from interrupt
+    if last == "tune":
+        if loaded.tune is None:
+            raise UserError(f"{config_or_run} has no section tune: say what to search")
+        output.print(report.tuned(folder))
     if last == "report":
         output.print(report.terminal(folder))
         output.print(f"report: {folder.path}/report.html", soft_wrap=True)
@@ -176,6 +180,7 @@ STAGE_HELP = {
     "pretrain": "Draw the roles and train the encoders.",
     "extract": "Query the encoders for membership features (after pre-training, if that is not done).",
     "attack": "Fit and score the attacks and their controls (after the stages before).",
+    "tune": "Search the parameters of a defense (after the stages before).",
     "report": "Write report.json and report.html (after the stages before).",
     "audit": "All stages of a config, resuming what is there.",
 }

@@ -26,7 +26,14 @@ from pipelines.attack_config import (
     each_attack,
 )
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
-from pipelines.config_checks import check_attack, check_controls, check_inference, check_roles, check_training
+from pipelines.config_checks import (
+    check_attack,
+    check_controls,
+    check_inference,
+    check_repeats,
+    check_roles,
+    check_training,
+)
 from pipelines.data_config import DataConfig
 from pipelines.defenses import DefenseConfig, with_defenses
 from pipelines.demands import demands_of
@@ -37,6 +44,7 @@ from pipelines.ledger import BudgetConfig, PricesConfig
 from pipelines.methods import complete
 from pipelines.resources import ResourcesConfig
 from pipelines.spelling import spell_out
+from pipelines.tune_config import TuneConfig
 from pipelines.utility import UtilityConfig
 
 if TYPE_CHECKING:
@@ -71,6 +79,11 @@ class RunConfig(BaseModel):
     prices: PricesConfig = PricesConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
         default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
+    )
+    tune: TuneConfig | None = Field(default=None, description="parameters of a defense to search for")
+    fold: Literal["all", "search", "final"] = Field(
+        default="all",
+        description="images that are audited, and on which utility is tested; trials of a search: one half of them",
     )
     resources: ResourcesConfig = ResourcesConfig()
 
@@ -115,6 +128,7 @@ class RunConfig(BaseModel):
         for position, inference in enumerate(self.attribute_inference):
             check_inference(self, f"attribute_inference.{position}", inference)
         check_controls(self)
+        check_repeats(self)
         for name, encoder in self.encoders.items():
             if encoder.outputs is not None:
                 self.check_outputs(name, encoder.outputs)
@@ -244,8 +258,18 @@ class RunConfig(BaseModel):
         """The output that the verdict rests on."""
         return self.validity.output or self.queries.outputs[0]
 
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Encoders whose utility is measured: all, and in a trial those attacked."""
+        return tuple(self.encoders) if self.fold == "all" else tuple({one.target: 0 for one in self.attacks})
+
     def control_of(self, attack: AttackConfig) -> str | None:
-        """The encoder on which an attack is repeated as a control: it saw none of the target's samples."""
+        """The encoder on which an attack is repeated as a control: it saw none of the target's samples.
+
+        A trial has none: its attacks are compared with those on the plain encoder.
+        """
+        if self.fold != "all":
+            return None
         kin = sorted(
             self.encoders, key=lambda name: self.encoders[name].objective != self.encoders[attack.target].objective
         )

@@ -67,6 +67,16 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
         raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
 
 
+def check_repeats(config: RunConfig) -> None:
+    """Raise ValueError if queries are to be repeated where the first answer is kept."""
+    for name, encoder in config.encoders.items():
+        if config.queries.repeats > 1 and isinstance(encoder, EndpointConfig) and encoder.parameters().cache:
+            raise ValueError(
+                f"queries.repeats = {config.queries.repeats}, but answers of {name} are kept: nothing would be asked "
+                f"again; set encoders.{name}.endpoint.cache=false"
+            )
+
+
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack has not what it needs, or would be judged on what it was fitted on."""
     if attack.target not in config.encoders:

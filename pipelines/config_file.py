@@ -17,7 +17,9 @@ from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
 from pipelines.encoder_config import CONFIGS
 from pipelines.errors import UserError
-from pipelines.sweep import expand, set_field
+from pipelines.fields import set_field
+from pipelines.sweep import expand
+from pipelines.tune_config import with_fields
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -66,11 +68,14 @@ def _merged(base: Any, over: Any) -> Any:
 
 
 def parse(raw: dict[str, Any], origin: str) -> RunConfig:
-    """Check a config given as plain values; ``origin`` names it in errors. The points of its sweeps are spelled out."""
+    """Check a config given as plain values; ``origin`` names it in errors. Its sweeps and its
+    search are spelled out."""
     _fill_data_path(raw, origin)
-    plain = {section: value for section, value in raw.items() if section != "sweep"}
+    plain = {section: value for section, value in raw.items() if section not in ("sweep", "tune")}
     try:
         base = RunConfig(**plain)
+        if raw.get("tune") is not None:
+            base = with_fields(base, plain, raw["tune"], _one_line)
         return expand(base, plain, raw.get("sweep", {}), _one_line)
     except ValidationError as error:
         raise UserError(f"{origin}: {_one_line(error)}") from error

@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import safetensors.numpy
 import torch
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.base import ProviderData, numbers
+from mi_core.defenses.base import ProviderData, Spread, State, numbers
 from mi_core.hashing import digest64
 from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.encoder_config import DefendedConfig
-from pipelines.encoders import DEFENSE, describe, weights_path, write_description
+from pipelines.encoders import DEFENSE, PREPARED, describe, weights_path, write_description
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.splits import Splits
 from pipelines.training import TrainingJob, members_of
 
+PIECES = 64  # tasks that many independent pieces of work are cut into
 
-def defend(job: TrainingJob, threads: int) -> str:
+
+def defend(job: TrainingJob, threads: int, spread: Spread = map) -> str:
     """Defend one encoder of one seed; returns what is wrong with what the user gave, or nothing."""
     try:
-        _defend(job, threads)
+        _defend(job, threads, spread)
     except (ConfigError, NumericError, ShapeError, UserError) as error:
         return str(error)
     return ""
 
 
-def _defend(job: TrainingJob, threads: int) -> None:
+def over_cluster(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    """Like ``map``, as Ray tasks of many arguments each."""
+    import ray
+
+    shared, remote = ray.put(function), ray.remote(num_cpus=1)(_each)
+    size = max(1, -(-len(arguments) // PIECES))
+    pending = [remote.remote(shared, arguments[start : start + size]) for start in range(0, len(arguments), size)]
+    return [found for some in ray.get(pending) for found in some]
+
+
+def _each(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    torch.set_num_threads(1)
+    return [function(one) for one in arguments]
+
+
+def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     torch.set_num_threads(threads)
     config = job.config
     assert isinstance(config, DefendedConfig)
@@ -43,7 +61,17 @@ def _defend(job: TrainingJob, threads: int) -> None:
     members = _provided(job, members_of(splits, config, job.folder.seed), config.train_on)
     outside = _provided(job, splits, config.outside) if config.outside else None
     encoder = base.load(epoch).to(device)
-    state = dict(defense.fit(encoder, members, outside))
+    prepared: State = {}
+    if defense.late:
+        kept = {name: value for name, value in config.settings.items() if name not in defense.late}
+        roles = {role: splits.role_digest(role) for role in (*config.train_on, *config.outside)}
+        made = digest(base.description["fingerprints"][str(epoch)], kept, roles, config.half, config.attribute)
+        path = f"{base.folder}/{PREPARED}{made[:16]}.safetensors"
+        if not storage.exists(path):
+            found = dict(defense.prepare(encoder, members, outside, spread=spread))
+            storage.write_atomic(path, safetensors.numpy.save(found))
+        prepared = safetensors.numpy.load(storage.read_bytes(path))
+    state = dict(defense.fit_prepared(encoder, members, outside, prepared))
     data = safetensors.numpy.save(state)
     place = job.folder.encoder(job.name)
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))

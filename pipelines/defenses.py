@@ -7,6 +7,7 @@ a defended encoder beside every attacked one and beside every shadow, and for al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,15 +32,18 @@ class DefenseConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    defense: str = Field(description="what is done to the encoders")
+    defense: str = Field(description="what is done to the encoders; several stand for an entry each")
     label: str = Field(default="", pattern=r"^[\w.=-]*$", description="what it is called; default: the defense")
-    settings: dict[str, Any] = Field(default_factory=dict, description="settings of the defense")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the defense; a list stands for an entry per value"
+    )
     epoch: int | None = Field(default=None, description="checkpoint that is served; default: the last")
     outside: dict[str, tuple[str, ...] | str] = Field(
         default_factory=dict,
         description="by encoder, roles of images that it was not trained on; default: those of shadows",
     )
     attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
+    of: tuple[str, ...] = Field(default=(), description="attacked encoders that are defended; default: all")
 
     @property
     def name(self) -> str:
@@ -57,8 +61,10 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: two defenses share a name, or there is nothing to defend.
     """
-    entries = [DefenseConfig.model_validate(entry) for entry in config.get("defenses") or ()]
+    entries = [DefenseConfig.model_validate(entry) for entry in each_defense(config.get("defenses") or ())]
     spelled = dict(config)
+    if entries:
+        spelled["defenses"] = [entry.model_dump() for entry in entries]
     if (
         not entries
         or not isinstance(config.get("encoders"), dict)
@@ -82,11 +88,39 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     if not mine:
         raise ValueError("defenses: no attacked encoder is trained here")
     spelled["encoders"], spelled["attacks"], spelled["attribute_inference"] = dict(encoders), list(attacks), inferences
+    attacked = {one.get("target", "target") for one in (*attacks, *inferences)}
     for entry in entries:
-        for name in mine:
+        unknown = [name for name in entry.of if name not in attacked & set(mine)]
+        if unknown:
+            raise ValueError(f"defenses.of = {unknown[0]!r}, attacked and trained here: {', '.join(mine)}")
+        asked = [one for one in attacks if not entry.of or one["target"] in entry.of]
+        inferred = [one for one in inferences if not entry.of or one.get("target", "target") in entry.of]
+        shadows = {one["reference"] for one in asked}
+        for name in [name for name in mine if not entry.of or name in entry.of or name in shadows]:
             spelled["encoders"][entry.on(name)] = _defended(entry, name, encoders[name])
-        spelled["attacks"] += _repeated(entry, attacks, mine)
-        spelled["attribute_inference"] = [*spelled["attribute_inference"], *_repeated(entry, inferences, mine)]
+        spelled["attacks"] += _repeated(entry, asked, mine)
+        spelled["attribute_inference"] = [*spelled["attribute_inference"], *_repeated(entry, inferred, mine)]
+    return spelled
+
+
+def each_defense(entries: Sequence[Any]) -> list[Any]:
+    """Defenses one by one: lists under defense, epoch or a setting stand for all combinations, told by their labels."""
+    spelled = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            spelled.append(entry)
+            continue
+        settings = entry.get("settings") or {}
+        listed = {name: entry[name] for name in ("defense", "epoch") if isinstance(entry.get(name), list | tuple)}
+        inner = {name: value for name, value in settings.items() if isinstance(value, list | tuple)}
+        for values in product(*listed.values(), *inner.values()):
+            outer = dict(zip(listed, values, strict=False))
+            chosen = dict(zip(inner, values[len(listed) :], strict=True))
+            one = {**entry, **outer, **({"settings": {**settings, **chosen}} if chosen else {})}
+            if outer or chosen:
+                told = [f"{name}-{value}" for name, value in {**outer, **chosen}.items() if name != "defense"]
+                one["label"] = "-".join([entry.get("label") or one["defense"], *told])
+            spelled.append(one)
     return spelled
 
 

@@ -88,7 +88,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
     for inference in config.attribute_inference:
         roles = [*config.auxiliary_roles(inference), *inference.test]
         want(inference.target, (inference.output,), ("embedding",), roles)
-    for name in config.encoders:
+    for name in config.measured:
         for roles in config.utility_roles(name):
             want(name, ("backbone",), ("embedding",), roles)
         for roles in config.classifier_roles(name):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
 DEFENSE = "defense.safetensors"  # the state of a fitted defense
+PREPARED = "prepared-"  # beside an encoder: what several defenses of it have in common
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
 def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
     """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
     source, target = done.encoder(name), folder.encoder(name)
-    for file in describe(done, name).files:
+    beside = [path.rpartition("/")[2] for path in storage.list_files(source, recursive=False)]
+    for file in (*describe(done, name).files, *(file for file in beside if file.startswith(PREPARED))):
         storage.copy(f"{source}/{file}", f"{target}/{file}")
     storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")

@@ -18,9 +18,9 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.features.sequential import StoppingRule
-from pipelines import adopt, endpoints, ledger, preflight, storage
+import pyarrow as pa
+
+from pipelines import adopt, attempts, endpoints, ledger, preflight, rules, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
 from pipelines.chunks import EncodeChunks, decode_chunks
@@ -30,11 +30,9 @@ from pipelines.encoder_config import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
-from pipelines.ray_runtime import finished
 from pipelines.readers import ReadOrder, compact, read_chunks
 from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
-from pipelines.tasks import stopping_rule
 from pipelines.throughput import Throughput, steady_rate
 
 if TYPE_CHECKING:
@@ -106,6 +104,31 @@ def run(runs: Sequence[Run]) -> None:
         _account(config, folder)
 
 
+def here(runs: Sequence[Run]) -> None:
+    """`run` in this process, shard after shard: for a trial, which is a piece of work of Ray's itself.
+
+    Raises:
+        UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
+    """
+    planned, places = plan_layers(runs), _places(runs)
+    session, encode = _Session(uuid.uuid4().hex, attempts.ATTEMPTS, None), EncodeChunks()
+    for stopped in (False, True):
+        jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
+        first = _distinct(jobs)
+        todo = _counted(remaining(list(first.values())), session)
+        todo = rules.fitted(todo, runs, here=True)
+        for order in _orders(todo):
+            for row in read_chunks(pa.table({"order": [pickle.dumps(order)]})):
+                (receipt,) = encode(row).to_pylist()
+                if receipt["error"]:
+                    raise UserError(receipt["error"])
+        compact([job.compaction() for job in todo])
+        for job in jobs:
+            share_features(first[job.identity], job)
+    for config, folder in runs:
+        _account(config, folder)
+
+
 @dataclass
 class _Session:
     """One start of a run: its name, how often a chunk may be begun, and how endpoints are asked."""
@@ -140,7 +163,7 @@ def _query(
             say("extract", f"{done} of {whole} shards done before")
         if todo:
             decoding = session.prepare(runs)
-            todo = _with_rules(todo, runs)
+            todo = rules.fitted(todo, runs)
             first_of_all = decoding.trial(todo, config.resources.encoder_actors)
             for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
                 throughput = _stream(some, config, session.access, decoding.tasks or 0)
@@ -153,36 +176,6 @@ def _query(
                     decoding.decide(throughput, config.resources.encoder_actors)
         for job in jobs:
             share_features(first[job.identity], job)
-
-
-def _with_rules(jobs: list[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
-    """Jobs with their stopping rules, if any, fitted as Ray tasks and written where there is none yet.
-
-    Raises:
-        UserError: an attack cannot be fitted on its reference.
-    """
-    import ray
-
-    if all(job.layer.stopping is None for job in jobs):
-        return jobs
-    configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
-    first = {job.rule_path: job for job in jobs if not storage.exists(job.rule_path)}
-    remote = ray.remote(num_cpus=1)(_fit_rule)
-    pending = [remote.remote(configs[job.folder], job) for job in first.values()]
-    for fault in filter(None, finished(pending, "rules", "when to stop asking")):
-        raise UserError(fault)
-    rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in jobs}}
-    return [replace(job, rule=rules[job.rule_path]) for job in jobs]
-
-
-def _fit_rule(config: RunConfig, job: ShardJob) -> str:
-    """Fit and write a rule; returns what is wrong with what the user gave, or nothing."""
-    assert job.layer.stopping is not None
-    try:
-        storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        return str(error)
-    return ""
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:

@@ -50,6 +50,9 @@ class QueriesConfig(BaseModel):
     chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
     batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
+    repeats: int = Field(
+        default=1, ge=1, description="times that every query is asked; the mean of the answers counts (against noise)"
+    )
 
     @field_validator("crop_only")
     @classmethod
@@ -134,6 +137,7 @@ class Layer:
     count: int | None = None
     stopping: Stopping | None = None
     without: tuple[str, ...] = ()
+    repeats: int = 1
 
     @property
     def tag(self) -> str:
@@ -143,7 +147,7 @@ class Layer:
     @property
     def queries_per_image(self) -> int:
         """Queries of the encoder per image, over all checkpoints; at most, where a rule decides."""
-        return self.plan().queries_per_image * len(self.epochs)
+        return self.plan().queries_per_image * len(self.epochs) * self.repeats
 
     def plan(self) -> QueryPlan:
         """What is asked per image."""
@@ -170,6 +174,7 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         count=demand.count,
         stopping=demand.stopping,
         without=demand.without,
+        repeats=queries.repeats,
     )
     crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).description["fingerprints"]]
     base = digest(
@@ -202,6 +207,7 @@ def _identity(layer: Layer) -> dict[str, Any]:
     """What tells layers apart, but for what stops them; batches change no file, and each checkpoint has its own."""
     plain = asdict(replace(layer, batch_views=0, epochs=(), stopping=None))
     unset = [name for name in ("stopping", "without") if not plain[name]]
+    unset += ["repeats"] if layer.repeats == 1 else []
     return {name: value for name, value in plain.items() if name not in unset}
 
 

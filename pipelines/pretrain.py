@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.console import bars, say
-from pipelines.defending import defend
+from pipelines.defending import defend, over_cluster
 from pipelines.encoder_config import DefendedConfig, TrainedConfig
 from pipelines.encoders import describe, is_done, share
 from pipelines.errors import UserError
@@ -52,6 +52,25 @@ def run(runs: Sequence[Run]) -> None:
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
             share(first[job.inputs].folder, job.folder, job.name)
+
+
+def here(runs: Sequence[Run], threads: int) -> None:
+    """`run` in this process, of runs whose trained encoders one of them has: they are shared, and defenses fitted.
+
+    Raises:
+        UserError: as `run`.
+    """
+    every = [job for config, folder in runs for job in training_jobs(config, folder)]
+    made = {job.inputs: job for job in every if is_done(job.folder, job.name, job.inputs)}
+    for job in sorted(every, key=lambda job: isinstance(job.config, DefendedConfig)):
+        if is_done(job.folder, job.name, job.inputs):
+            continue
+        if job.inputs in made:
+            share(made[job.inputs].folder, job.folder, job.name)
+            continue
+        fault = defend(job, threads)
+        if fault:
+            raise UserError(f"{job.label}: {fault}")
 
 
 class _Bases:
@@ -164,7 +183,7 @@ def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
     if isinstance(job.config, DefendedConfig):
         resources = config.resources
         remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(defend)
-        fault = ray.get(remote.remote(job, max(1, int(resources.train_cpus))))
+        fault = ray.get(remote.remote(job, max(1, int(resources.train_cpus)), over_cluster))
     else:
         fault = _fit(job, config, board)
     if fault:

@@ -22,6 +22,7 @@ from mi_core.report import (
     render_html,
     terminal_table,
     to_json,
+    tuning_table,
 )
 from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import adopt, storage
@@ -43,6 +44,7 @@ from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.tasks import Task, tasks
 from pipelines.telemetry import STEPS
+from pipelines.tune import outcome
 from pipelines.utility import utility_path
 
 if TYPE_CHECKING:
@@ -81,6 +83,11 @@ def terminal(folder: RunFolder) -> RenderableType:
     return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
 
 
+def tuned(folder: RunFolder) -> RenderableType:
+    """What a search has found, for a rich console."""
+    return tuning_table(outcome(folder))
+
+
 def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = folder.manifest
@@ -112,6 +119,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "not_tested": _not_tested(config, folder),
     }
     report["defenses"] = compare_defenses(report, list(served(config, folder)))
+    report["tuning"] = outcome(folder)
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
 
 
@@ -248,7 +256,7 @@ def _estimate(entry: dict[str, Any]) -> Estimate:
 def _method(config: RunConfig, name: str) -> dict[str, Any]:
     method = ATTACKS[name]
     spent = {
-        method(attack.parameters()).queries_per_sample(attack.views or config.queries.views)
+        method(attack.parameters()).queries_per_sample(attack.views or config.queries.views) * config.queries.repeats
         for attack in config.attacks
         if attack.attack == name
     }

@@ -263,6 +263,15 @@ class Splits:
         chosen = order[middle:] if index % 2 else order[:middle]
         return replace(self, table=self.table.take(pa.array(np.sort(rows[chosen]))))
 
+    def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
+        """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
+        found: set[str] = set()
+        for role in roles:
+            ids = sorted(self.ids([role]), key=lambda one: digest64(seed, "fold", one))
+            middle = (len(ids) + 1) // 2
+            found.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
+        return found
+
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
         order, places = self._places

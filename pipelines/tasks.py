@@ -120,7 +120,15 @@ def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.n
 
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
-    """The samples an attack is judged on: those it was not fitted on, however few of these it used."""
+    """The samples an attack is judged on: those it was not fitted on, however few of these it used; of its fold."""
+    whole = _evaluated(config, task, splits)
+    if config.fold == "all":
+        return whole
+    chosen = splits.fold(config.audited, config.fold, task.folder.seed)
+    return whole.take(np.array([name in chosen for name in whole.ids]))
+
+
+def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
     attack = task.attack
     if task.stopping is not None:
         return load_features(

@@ -51,17 +51,20 @@ def utility_path(folder: SeedFolder, encoder: str, epoch: int) -> str:
 def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> None:
     """Measure the utility of one checkpoint and write it down."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    labels = Splits.load(folder.path).labels()
+    splits = Splits.load(folder.path)
+    labels = splits.labels()
 
-    def labelled(output: str, roles: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def labelled(output: str, roles: Sequence[str], fold: str = "all") -> tuple[np.ndarray, np.ndarray]:
         features = load_features(config, folder, encoder, epoch, output, ["embedding"], roles)
-        kept = features.take(np.array([labels.get(name) is not None for name in features.ids], dtype=bool))
+        chosen = set(labels) if fold == "all" else splits.fold(roles, fold, folder.seed)
+        known = [name in chosen and labels[name] is not None for name in features.ids]
+        kept = features.take(np.array(known, dtype=bool))
         return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
 
     result: dict[str, Any] = {"probes": {}}
     bank_roles, test_roles = config.utility_roles(encoder)
     if bank_roles and test_roles:
-        bank, test = labelled("backbone", bank_roles), labelled("backbone", test_roles)
+        bank, test = labelled("backbone", bank_roles), labelled("backbone", test_roles, config.fold)
         if len(test[1]):
             for position, k in enumerate(config.utility.k):
                 if len(bank[1]) > k:
@@ -71,7 +74,10 @@ def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> 
                 result["probes"]["linear"] = linear_probe(*bank, *test, device=device).as_json()
     roles = config.classifier_roles(encoder)
     if all(roles) and roles:
-        train, unseen = (classifier_accuracy(*labelled("logits", group)) for group in roles)
+        folds = ("all", config.fold)  # of what it was trained on, and of what it is tested on
+        train, unseen = (
+            classifier_accuracy(*labelled("logits", group, fold)) for group, fold in zip(roles, folds, strict=True)
+        )
         result["classifier"] = {
             "train_accuracy": train.as_json(),
             "test_accuracy": unseen.as_json(),

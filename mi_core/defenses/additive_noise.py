@@ -1,28 +1,42 @@
 """Noise once on the weights of a trained head (Yang, Gohari, Topcu, "Additive logistic mechanism for privacy-preserving
 self-supervised learning", 2022, algorithm 1), from the logistic, the Laplace or the Gaussian distribution.
 
-One number is drawn per weight and bias; answering any number of queries then costs no more privacy. What a scale
-guarantees, and how it is chosen, stands in `privacy`. Noise is the inverse distribution function of 48-bit uniforms in
+One number is drawn per weight and bias of the last layer; answering any number of queries then costs no more privacy.
+What a scale guarantees, and how it is chosen, stands in `privacy`. Noise is the inverse distribution function of 48-bit uniforms in
 float64, computed on the CPU: a function of mechanism, scale, seed, the head's weights and the position alone. Two
 scales never share their noise, as two such releases would give the weights away.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.special import logit, ndtri
+from torch import nn
 
-from mi_core.checks import NumericError, check_range
-from mi_core.defenses.base import ProviderData, State
-from mi_core.defenses.head import HeadDefense, head_state, trained_head
-from mi_core.defenses.privacy import standard_deviation
+from mi_core.checks import ConfigError, NumericError, check_choice, check_range
+from mi_core.defenses.base import ProviderData, Spread, State
+from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
+from mi_core.defenses.privacy import (
+    NORMS,
+    RULES,
+    calibrated,
+    guarantee,
+    pairs_for_gamma,
+    random_dp_gamma,
+    standard_deviation,
+)
+from mi_core.defenses.sensitivity import ADJACENCIES, HeadTraining, draw_pairs, largest, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint
+from mi_core.hashing import digest64
+from mi_core.optimizers import OptimizerParameters
 from mi_core.streams import stream_keys, uniforms
 
 Noise = npt.NDArray[np.float64]
@@ -30,18 +44,54 @@ Noise = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NoiseParameters:
-    """``scale`` of the noise, in units of the weights: s, b or sigma; at 0 nothing changes."""
+    """How much noise, and whether what it guarantees is told.
+
+    ``scale`` of the noise, in units of the weights: s, b or sigma; at 0 nothing changes. ``epsilon`` above 0: the
+    smallest scale that guarantees it is taken instead (of Gaussian noise at ``delta``, by the ``rule`` analytic or
+    classic). ``pairs`` m: adjacent data sets over which the sensitivity is sampled (500 in the paper for CIFAR-10), by
+    their ``adjacency``; a guarantee is about one training, so the head is then trained anew, as those of the pairs are:
+    linear softmax, ``epochs``, ``batch_size`` (0: all at once), ``optimizer``, ``learning_rate`` and ``weight_decay``.
+    At 0 the head stays as it was trained, and nothing is guaranteed.
+    """
 
     scale: float = 0.02
+    epsilon: float = 0.0
+    delta: float = 1e-5
+    rule: str = "analytic"
+    pairs: int = 0
+    adjacency: str = "replace-one"
+    epochs: int = 100
+    batch_size: int = 0
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0)
+        check_range("epsilon", self.epsilon, 0)
+        check_choice("rule", self.rule, RULES)
+        check_range("pairs", self.pairs, 0)
+        check_choice("adjacency", self.adjacency, ADJACENCIES)
+        if self.epsilon and not self.pairs:
+            raise ConfigError(f"epsilon = {self.epsilon:g} needs a sensitivity; set pairs (500 in the paper)")
+        self.training(2)
+
+    def training(self, classes: int) -> HeadTraining:
+        """How the head is trained, where its sensitivity is sampled."""
+        optimizer = OptimizerParameters(
+            name=self.optimizer,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            warmup=0.0,
+        )
+        return HeadTraining(classes, self.epochs, self.batch_size, optimizer)
 
 
 class AdditiveNoise(HeadDefense):
     """Noise on all weights and biases of the head; a subclass names the distribution."""
 
     Parameters = NoiseParameters
+    late = frozenset({"scale", "epsilon", "delta", "rule"})
     mechanism: ClassVar[str]
     """A key of `privacy.NORMS`."""
 
@@ -50,38 +100,102 @@ class AdditiveNoise(HeadDefense):
     def quantile(probabilities: Noise) -> Noise:
         """The inverse distribution function at scale 1, of probabilities in (0, 1)."""
 
-    def noise(self, identity: str, count: int) -> Noise:
+    def noise(self, identity: str, count: int, scale: float | None = None) -> Noise:
         """The noise (count,) float64 on a head with this fingerprint: position by position, whatever the count."""
-        stream = stream_keys(self.seed, "defense", f"{self.name} {float(self.parameters.scale)!r}", [identity])
+        size = float(self.parameters.scale if scale is None else scale)
+        stream = stream_keys(self.seed, "defense", f"{self.name} {size!r}", [identity])
         drawn = uniforms(stream, epoch=0, view=0, count=2 * count).double().reshape(count, 2)
         centred = drawn[:, 0] + (drawn[:, 1] + 2.0**-25) * 2.0**-24  # (2 k + 1) / 2^49, exact: neither 0 nor 1
-        return np.asarray(self.parameters.scale * self.quantile(centred.numpy()), dtype=np.float64)
+        return np.asarray(size * self.quantile(centred.numpy()), dtype=np.float64)
 
-    def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
-        """Draw the noise; nothing is learned from the images.
+    def prepare(
+        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
+    ) -> State:
+        """The head as it is trained anew, and its sampled sensitivity; nothing where no pairs are asked for.
+
+        The seed of that training is a function of the encoder alone, so that every mechanism and scale has one head.
 
         Raises:
-            ConfigError: the encoder is no classifier, or its head is not of weights alone.
-            NumericError: weights and noise are too large for the weights' dtype.
+            ConfigError: the encoder is no classifier with one linear layer, or the members have no classes.
+            NumericError: a training diverged.
         """
         self._check_needs(encoder, members, outside)
         head = trained_head(encoder)
-        clean = {name: weight.detach().cpu() for name, weight in head.named_parameters()}
+        if not self.parameters.pairs:
+            return {}
+        if not isinstance(head, nn.Linear):
+            raise ConfigError(f"the sensitivity is sampled of one linear layer, not of {type(head).__name__}")
+        if members.labels is None:
+            raise ConfigError(f"the defense {self.name} needs classes of the training images")
+        inputs = head_inputs(encoder, members.images).numpy()
+        labels = members.labels.numpy()
+        seed = digest64("head", fingerprint(encoder))
+        train = partial(train_head, training=self.parameters.training(head.out_features), seed=seed)
+        weights = train(inputs, labels, np.ones(len(labels), dtype=bool))
+        pairs = draw_pairs(len(labels), self.parameters.pairs, adjacency=self.parameters.adjacency, seed=seed)
+        distance = partial(pair_distance, inputs=inputs, targets=labels, train=train)
+        found = largest(np.array(list(spread(distance, pairs))))
+        split = head.out_features * head.in_features
+        return {
+            "weight": weights[:split].reshape(head.weight.shape),
+            "bias": weights[split:],
+            "one_norm": np.array(found.one_norm),
+            "two_norm": np.array(found.two_norm),
+        }
+
+    def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
+        """Draw the noise; from the images only the head is learned, where it is trained anew.
+
+        Raises:
+            ConfigError: the encoder is no classifier, or its head is not of weights alone; or as `prepare`.
+            NumericError: weights and noise are too large for the weights' dtype.
+        """
+        return self.fit_prepared(encoder, members, outside, self.prepare(encoder, members, outside))
+
+    def fit_prepared(
+        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None, prepared: State
+    ) -> State:
+        """`fit`, with the head that `prepare` trained and its sensitivity."""
+        self._check_needs(encoder, members, outside)
+        head = copy.deepcopy(trained_head(encoder))
+        told = self._guarantee(prepared)
+        with torch.no_grad():
+            for name, weight in head.named_parameters():
+                if name in prepared:
+                    weight.copy_(torch.from_numpy(prepared[name]))
+        clean: dict[str, torch.Tensor] = {name: weight.detach().cpu() for name, weight in head.named_parameters()}
         count = sum(weight.numel() for weight in clean.values())
-        noisy = dict(clean)
-        if self.parameters.scale > 0:
-            noise = torch.from_numpy(self.noise(fingerprint(head), count))
+        noisy: dict[str, torch.Tensor] = dict(clean)
+        scale = told["scale"]
+        if scale > 0:
+            noise = torch.from_numpy(self.noise(fingerprint(head), count, scale))
             parts = noise.split([weight.numel() for weight in clean.values()])
             for (name, weight), part in zip(clean.items(), parts, strict=True):
                 noisy[name] = (weight.double() + part.reshape(weight.shape)).to(weight.dtype)
                 if not bool(noisy[name].isfinite().all()):
-                    raise NumericError(
-                        f"scale = {self.parameters.scale}: the {name} of the head overflows; lower scale"
-                    )
-        return head_state(noisy) | {
-            "report.scale": np.array(float(self.parameters.scale)),
-            "report.standard_deviation": np.array(standard_deviation(self.mechanism, self.parameters.scale)),
-            "report.weights": np.array(float(count)),
+                    raise NumericError(f"scale = {scale}: the {name} of the head overflows; lower scale")
+        told |= {"standard_deviation": standard_deviation(self.mechanism, scale), "weights": float(count)}
+        return head_state(noisy) | {f"report.{name}": np.array(value) for name, value in told.items()}
+
+    def _guarantee(self, prepared: State) -> dict[str, float]:
+        """Scale of the noise and, where a sensitivity was sampled, what it guarantees."""
+        settings = self.parameters
+        if not prepared:
+            return {"scale": float(settings.scale)}
+        sensitivity = float(prepared[f"{('one', 'two')[NORMS[self.mechanism] - 1]}_norm"])
+        given = {"delta": settings.delta, "rule": settings.rule}
+        if settings.epsilon:
+            found = calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
+        else:
+            found = guarantee(self.mechanism, settings.scale, sensitivity, **given)
+        return {
+            "scale": float(found.scale),
+            **({"epsilon": float(found.epsilon)} if found.scale else {}),
+            **({"delta": found.delta} if found.scale and found.delta else {}),
+            "sensitivity": sensitivity,
+            "pairs": float(settings.pairs),
+            "gamma": random_dp_gamma(settings.pairs),
+            "pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05)),
         }
 
 

@@ -8,7 +8,7 @@ objectives (`mi_core.objectives`) instead.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,6 +21,8 @@ from mi_core.encoders.checkpoint import Encoder
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a fitted defense is, as named arrays; ``report.*`` are numbers that a report shows."""
+Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""How one function is called with many arguments, like ``map``; others may do so on many machines."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Defense(ABC):
     (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
+    late: ClassVar[frozenset[str]] = frozenset()
+    """Settings that what `prepare` returns does not depend on; empty where nothing is prepared."""
 
     def __init__(self, parameters: Any = None, *, seed: int = 0) -> None:
         self.parameters = self.Parameters() if parameters is None else parameters
@@ -80,6 +84,26 @@ class Defense(ABC):
             ConfigError: something is missing that the defense `needs`.
             NumericError: the fit diverged.
         """
+
+    def prepare(
+        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
+    ) -> State:
+        """The part of the fit that is the same whatever the settings in `late` and the seed are.
+
+        Args:
+            encoder, members, outside: as for `fit`.
+            spread: for work in many independent pieces.
+
+        Raises:
+            ConfigError, NumericError: as `fit`.
+        """
+        return {}
+
+    def fit_prepared(
+        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None, prepared: State
+    ) -> State:
+        """`fit`, with what `prepare` returned for the same encoder and data."""
+        return self.fit(encoder, members, outside)
 
     @abstractmethod
     def defended(self, encoder: Encoder, state: State) -> Encoder:

@@ -30,8 +30,8 @@ from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, check_range, check_shape
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import answers, check_plain, surroundings
-from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded
+from mi_core.defenses.served import answers, check_plain
+from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
 from mi_core.gradient_reversal import Adversary, attribute_shares, reverse
 
 HIDDEN = (256, 128)  # of the autoencoder's first half, and backwards of its second

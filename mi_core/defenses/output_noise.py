@@ -5,8 +5,9 @@ embeddings; what the encoder computes on top, posteriors among it, is computed f
 proposes it for encoders; it is the baseline that the others are held against.
 
 ``fresh`` noise is drawn anew for every query. Whoever asks k times and averages is left with 1/k of its variance
-(`averaged`), so it hides something from those alone who cannot ask often. ``fixed`` noise is a pure function of seed
-and query: asking again tells nothing new, asking for a near copy does (`served`), and so do an image's augmented views.
+(`encoders.averaging`), so it hides something from those alone who cannot ask often. ``fixed`` noise is a pure function
+of seed and query: asking again tells nothing new, asking for a near copy does (`served`), and so do an image's
+augmented views.
 
 B queries, D width of the embedding.
 """
@@ -21,7 +22,7 @@ from torch import nn
 
 from mi_core.checks import check_choice, check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import Served, answers, query_streams, surroundings
+from mi_core.defenses.served import Served, answers, query_streams
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import uniforms
 
@@ -122,41 +123,3 @@ def standard_noise(drawn: torch.Tensor, distribution: str) -> torch.Tensor:
         centred = inside - 0.5
         noise = -centred.sign() * torch.log1p(-2 * centred.abs()) / math.sqrt(2)
     return noise.float()
-
-
-def averaged(encoder: Encoder, queries: int) -> Encoder:
-    """What the attacker sees who asks an encoder several times for every image: the mean of the answers.
-
-    Args:
-        encoder: with noise of variance v on its answers, which is left with v / queries where each is drawn anew. The
-            answers of one behind an API must not be kept.
-        queries: k, asked for each image.
-
-    Raises:
-        ConfigError: fewer than one query.
-    """
-    check_range("queries", queries, 1)
-    return _Averaged(encoder, queries)
-
-
-class _Averaged(Encoder):
-    def __init__(self, encoder: Encoder, queries: int) -> None:
-        super().__init__(encoder.backbone, encoder.heads, **surroundings(encoder))
-        self.asked, self.queries = encoder, queries
-        self.eval()
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the embeddings."""
-        return self.asked.outputs
-
-    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Means of the embeddings, by output name."""
-        total = self.asked(images)
-        for _ in range(self.queries - 1):
-            total = {name: total[name] + more for name, more in self.asked(images).items()}
-        return {name: summed / self.queries for name, summed in total.items()}
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """The vectors at all positions, as the encoder gives them."""
-        return self.asked.feature_map(images)

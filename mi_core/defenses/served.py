@@ -15,13 +15,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.checkpoint import Encoder, surroundings
 from mi_core.streams import stream_keys
 
 _BATCH = 256  # images that a provider asks at once
@@ -76,12 +75,6 @@ def check_plain(encoder: Encoder) -> None:
         raise ConfigError(
             f"what this encoder answers is changed already ({type(encoder).__name__}); defend it as it was trained"
         )
-
-
-def surroundings(encoder: Encoder) -> dict[str, Any]:
-    """What an encoder is given besides its backbone and heads, for another of the kind."""
-    kept: dict[str, Any] = {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
-    return kept
 
 
 def query_streams(seed: int, purpose: str, images: torch.Tensor) -> torch.Tensor:

@@ -132,6 +132,12 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
     module.load_state_dict(tensors)
 
 
+def surroundings(encoder: Encoder) -> dict[str, Any]:
+    """What an encoder is given besides its backbone and heads, for another of the kind."""
+    kept: dict[str, Any] = {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
+    return kept
+
+
 def fingerprint(module: nn.Module) -> str:
     """Sha256 over the names, dtypes, shapes and bytes of all weights and buffers: the identity of an encoder."""
     digest = hashlib.sha256()

@@ -23,6 +23,7 @@ from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.images import ViewGrid
 from mi_core.report.terminal import terminal_table
+from mi_core.report.tuning import tuning_table
 
 __all__ = [
     "AttackScores",
@@ -44,4 +45,5 @@ __all__ = [
     "schema",
     "terminal_table",
     "to_json",
+    "tuning_table",
 ]

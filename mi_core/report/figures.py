@@ -27,6 +27,7 @@ from mi_core.report.contents import (
     series_of,
 )
 from mi_core.report.curves import comparison_figures, sweep_figures
+from mi_core.report.defense_figures import defense_figures
 from mi_core.report.drawing import (
     BLACK,
     COLOURS,
@@ -43,6 +44,7 @@ from mi_core.report.drawing import (
 )
 from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
+from mi_core.report.tuning import tuning_figures
 from mi_core.report.wording import probe
 
 
@@ -58,7 +60,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
         where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
         ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones) and ``means-...``;
-        ``views``; those of `curves` and `attributes`.
+        ``views``; those of `curves`, `attributes`, `defense_figures` and `tuning`.
     """
     drawings: dict[str, Drawing] = {}
     names = series_names((run.attack, run.reference) for run in data.scores)
@@ -89,7 +91,8 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine)
     if data.views is not None:
         drawings["views"] = view_grid(data.views)
-    return drawings | comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
+    drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
+    return drawings | defense_figures(report) | tuning_figures(report)
 
 
 def _groups(runs: Sequence[AttackScores]) -> dict[str, list[AttackScores]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mi_core.report import numbers, wording
+from mi_core.report import numbers, tuning, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.defenses import defense_tables
@@ -78,6 +78,9 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         inferred=final_inferences(report.get("attribute_inference", [])),
         checkpoints=_checkpoints,
         defense_tables=defense_tables,
+        tuning_front=tuning.front_of,
+        tuning_sentence=tuning.sentence,
+        parameters_in_words=tuning.in_words,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
         dagger=numbers.DAGGER,
@@ -214,7 +217,8 @@ def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
 def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
     sections: dict[str, list[dict[str, Any]]] = {
-        section: [] for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training")
+        section: []
+        for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
     }
     joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
     for name, drawing in figures.items():

@@ -17,6 +17,7 @@ from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
 from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
+from mi_core.report.tuning import tuning_table
 
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
@@ -53,6 +54,8 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     if inferred:
         parts.append(_inferred(inferred))
     parts += [_defenses(target, rows) for target, rows in defense_tables(report)]
+    if "tuning" in report:
+        parts.append(tuning_table(report["tuning"]))
     if report.get("timings"):
         parts.append(_timings(report["timings"]))
     return Group(*parts)
@@ -128,10 +131,11 @@ def _inferred(rows: Sequence[Row]) -> Table:
 
 
 def _defenses(target: str, rows: Sequence[Row]) -> Table:
+    names = ["auc", *(["attribute"] if any("attribute" in row for row in rows) else [])]
     columns = ["defense", "utility", "lost", "strongest attack's AUC", "attribute told"]
-    table = _table(f"Defenses of {target}", columns)
+    table = _table(f"Defenses of {target}", columns[: 3 + len(names)])
     for row in rows:
-        told = (estimate(row[name]) if name in row else "" for name in ("auc", "attribute"))
+        told = (estimate(row[name]) if name in row else "" for name in names)
         lost = percent(round(row["loss"], 3)) if "loss" in row else ""
         table.add_row(row["name"], estimate(row["utility"]) if "utility" in row else "", lost, *told)
     return table

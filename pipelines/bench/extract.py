@@ -110,23 +110,20 @@ def _enough(pattern: str) -> list[str]:
 def table(result: dict[str, Any]) -> Group:
     """The result for a terminal."""
     parts: list[RenderableType] = []
-    if result["cases"]:
-        title = "Extraction, images per second (median of the rounds, least to most)"
-        shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-        shown.add_column("case", no_wrap=True)
+    for case, found in result["cases"].items():
+        title = f"{case}: images per second, median of the rounds (least to most)"
+        shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         shown.add_column("way", no_wrap=True)
         shown.add_column("images / s", justify="right", no_wrap=True)
         shown.add_column("Ray is", justify="right", no_wrap=True)
         shown.add_column("layout")
-        for case, found in result["cases"].items():
-            for workers, turns in found["ray"].items():
-                start = turns["start_seconds"]["median"]
-                layout = f"{count_of(int(workers), 'worker', 'workers')}, started in {start:.0f} s"
-                shown.add_row(case, "Ray", _rates(turns), "", layout)
-            for way in ("naive", "loop", "encoder_only"):
-                ratio = f"{found[f'ray_over_{way}']:.2f} x"
-                shown.add_row(case, way.replace("_", " "), _rates(found[way]), ratio, found[way]["layout"])
-            shown.add_section()
+        for workers, turns in found["ray"].items():
+            start = turns["start_seconds"]["median"]
+            layout = f"{count_of(int(workers), 'worker', 'workers')}, started in {start:.0f} s"
+            shown.add_row("Ray", _rates(turns), "", layout)
+        for way in ("naive", "loop", "encoder_only"):
+            ratio = f"{found[f'ray_over_{way}']:.2f} x"
+            shown.add_row(way.replace("_", " "), _rates(found[way]), ratio, found[way]["layout"])
         parts.append(shown)
     if "memory" in result:
         one, ten = result["memory"]["peak_pss_mb"]

@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 
+from mi_core.report import schema
 from pipelines import audit
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
@@ -92,3 +94,98 @@ def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path
     assert by_target["target+nothing"] == by_target["target"]
     assert report["encoders"]["target+nothing"]["utility"] == report["encoders"]["target"]["utility"]
     assert report["encoders"]["target+stopped"]["fingerprint"] != report["encoders"]["target"]["fingerprint"]
+
+
+HEADS = {
+    "noise": {"defense": "additive-gaussian", "settings": {"scale": 20.0}},
+    "sampled": {"defense": "additive-logistic", "settings": {"epsilon": 1.0, "pairs": 3, "epochs": 40}},
+    "private": {
+        "defense": "dp-sgd",
+        "settings": {"noise_multiplier": 3.0, "epochs": 3, "batch_size": 20, "delta": 1e-3},
+    },
+    "masked": {"defense": "memguard", "settings": {"epochs": 20, "learning_rate": 0.05}},
+    "shaken": {"defense": "output-noise", "settings": {"scale": 0.3}},
+}
+
+
+@pytest.mark.slow
+def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_path: Path) -> None:
+    """Each changes what is served, each is attacked through a shadow with the same one, and each tells its numbers."""
+    shared = {
+        "objective": "supervised",
+        "backbone": "conv4",
+        "epochs": 20,
+        "batch_size": 30,
+        "parameters": {"classes": 10},
+    }
+    config = parse(
+        small_config(
+            encoders={
+                "target": {**shared, "train_on": "target-member"},
+                "shadow": {**shared, "train_on": "shadow-member"},
+            },
+            queries={"views": 2, "chunk": 64, "outputs": ["logits"]},
+            attacks=[{"attack": ["metric-loss", "posterior-mlp"]}],
+            defenses=[{**entry, "label": label} for label, entry in HEADS.items()],
+        ),
+        "heads.yaml",
+    )
+    folder = audit.run(config, str(tmp_path / "run"))
+    report = json.loads(Path(folder.path, "report.json").read_text())
+    jsonschema.validate(report, schema())
+    found = {entry["label"]: entry for entry in report["defenses"]}
+    assert set(found) == set(HEADS)
+    prints = {report["encoders"][f"target+{label}"]["fingerprint"] for label in HEADS}
+    assert len(prints | {report["encoders"]["target"]["fingerprint"]}) == len(HEADS) + 1
+    for label, entry in found.items():
+        assert {pair["attack"] for pair in entry["attacks"]} == {"metric-loss", "posterior-mlp"}, label
+        assert {measure["measure"] for measure in entry["utility"]} >= {"classifier"}, label
+    rows = {(row["attack"], row["target"]): row["shadow"] for row in report["pooled"]}
+    assert all(rows["metric-loss", f"target+{label}"] == f"shadow+{label}" for label in HEADS)
+    assert found["sampled"]["numbers"]["epsilon"] == pytest.approx(1.0)
+    assert found["sampled"]["numbers"]["pairs"] == 3
+    assert found["private"]["numbers"]["epsilon"] > 0
+
+    def leak(label: str, side: str = "defended") -> float:
+        return max(pair[side]["auc"]["value"] for pair in found[label]["attacks"])
+
+    plain = leak("noise", "clean")
+    assert plain > 0.7  # it knows its members by heart
+    for label in ("noise", "private"):  # a head that is all but noise tells nothing of them
+        assert leak(label) < plain - 0.1, label
+    page = Path(folder.path, "report.html").read_text()
+    assert "Attribute told" not in page
+    assert {"defenses-attacks-target", "defenses-tradeoff-target"} <= {
+        path.stem for path in Path(folder.path, "figures").glob("defenses*")
+    }
+
+
+def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Path, tmp_path: Path) -> None:
+    """Noise drawn anew hides less from an attacker who asks every query 16 times, and her queries are counted."""
+    noisy = {"defense": "output-noise", "label": "noisy", "settings": {"scale": 1.0, "mode": "fresh"}}
+    embeddings: dict[int, np.ndarray] = {}
+    for repeats in (1, 16):
+        config = config_with(
+            noisy,
+            checkpoints="last",
+            queries={"views": 2, "chunk": 64, "outputs": ["backbone"], "repeats": repeats},
+            attacks=[{"attack": "encodermi-t"}],
+        )
+        folder = RunFolder(str(tmp_path / f"run-{repeats}"))
+        folder.open(config.model_dump(mode="json", by_alias=True), command="")
+        shutil.copytree(trained_run / "seed-0" / "encoders", Path(folder.path) / "seed-0" / "encoders")
+        audit.run(config, folder.path)
+        place = folder.seed(0)
+        clean, found = (
+            load_features(config, place, name, 3, "backbone", ["embedding"], config.utility_roles("target")[1]).values[
+                "embedding"
+            ]
+            for name in ("target", "target+noisy")
+        )
+        embeddings[repeats] = found - clean
+        report = json.loads(Path(folder.path, "report.json").read_text())
+        (row,) = [row for row in report["pooled"] if row["target"] == "target+noisy"]
+        assert row["queries"]["per_sample"] == 2 * repeats
+        assert row["queries"]["evaluation"] == 120 * 2 * repeats
+    ratio = embeddings[1].std() / embeddings[16].std()
+    assert 3.5 < ratio < 4.5  # the noise falls as the root of the queries

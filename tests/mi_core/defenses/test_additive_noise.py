@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,14 @@ from mi_core.defenses.additive_noise import (
     AdditiveNoise,
     NoiseParameters,
 )
-from mi_core.defenses.base import numbers
-from mi_core.defenses.privacy import falsified, guarantee, standard_deviation
+from mi_core.defenses.base import ProviderData, numbers
+from mi_core.defenses.head import head_inputs
+from mi_core.defenses.privacy import NORMS, calibrated, falsified, guarantee, random_dp_gamma, standard_deviation
+from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance, train_head
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.hashing import digest64
 from mi_core.metrics.intervals import rate
+from mi_core.optimizers import OptimizerParameters
 from tests.mi_core.defenses.classifiers import classifier, digits
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]
@@ -190,3 +195,69 @@ def test_the_table_names_them() -> None:
         assert defense.hides
         assert defense.source
         assert isinstance(defense().parameters, defense.Parameters)
+
+
+SAMPLED = {"pairs": 6, "epochs": 30, "learning_rate": 0.5}
+
+
+def labelled() -> ProviderData:
+    data = digits()
+    assert data.labels is not None
+    return ProviderData(data.images[:80], data.labels[:80])
+
+
+def test_what_is_guaranteed_is_about_the_head_that_is_served(method: type[AdditiveNoise]) -> None:
+    """The clean head is what the sampled training gives on all members, and the distances are those of its pairs."""
+    encoder, data = classifier(), labelled()
+    silent = method(NoiseParameters(scale=0, **SAMPLED), seed=4)
+    prepared = silent.prepare(encoder, data)
+    inputs, seed = head_inputs(encoder, data.images).numpy(), digest64("head", fingerprint(encoder))
+    training = HeadTraining(
+        10, epochs=30, batch_size=0, optimizer=OptimizerParameters("sgd", 0.5, weight_decay=0.0, warmup=0.0)
+    )
+    assert data.labels is not None
+    labels = data.labels.numpy()
+    train = partial(train_head, training=training, seed=seed)
+    expected = train(inputs, labels, np.ones(80, dtype=bool))
+    state = silent.fit_prepared(encoder, data, None, prepared)
+    np.testing.assert_array_equal(flat(state), expected.astype(np.float32))
+    distances = [pair_distance(pair, inputs, labels, train) for pair in draw_pairs(80, 6, seed=seed)]
+    sensitivity = max(distance[NORMS[method.mechanism] - 1] for distance in distances)
+    told = numbers(method(NoiseParameters(scale=0.3, **SAMPLED), seed=4).fit_prepared(encoder, data, None, prepared))
+    promised = guarantee(method.mechanism, 0.3, sensitivity)
+    assert (told["sensitivity"], told["epsilon"]) == pytest.approx((sensitivity, promised.epsilon))
+    assert told.get("delta", 0.0) == promised.delta
+    assert (told["pairs"], told["gamma"], told["pairs_for_gamma_5_percent"]) == (6, random_dp_gamma(6), 1305)
+    assert "epsilon" not in numbers(state)  # without noise nothing is guaranteed
+    wanted = method(NoiseParameters(epsilon=0.8, **SAMPLED), seed=4).fit_prepared(encoder, data, None, prepared)
+    assert numbers(wanted)["epsilon"] == pytest.approx(0.8)
+    assert numbers(wanted)["scale"] == pytest.approx(calibrated(method.mechanism, 0.8, sensitivity).scale)
+    assert not np.allclose(flat(wanted), flat(state))
+
+
+def test_what_is_prepared_serves_all_mechanisms_scales_and_seeds() -> None:
+    encoder, data = classifier(), labelled()
+    first = AdditiveLogistic(NoiseParameters(scale=0.1, **SAMPLED), seed=1).prepare(encoder, data)
+    asked: list[int] = []
+
+    def spread(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+        asked.append(len(arguments))
+        return [function(one) for one in reversed(arguments)]
+
+    again = AdditiveGaussian(NoiseParameters(epsilon=2.0, **SAMPLED), seed=2).prepare(encoder, data, spread=spread)
+    assert asked == [6]
+    assert first.keys() == again.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert AdditiveLogistic(NoiseParameters(scale=0.1)).prepare(encoder, data) == {}
+
+
+def test_a_sensitivity_needs_classes_and_one_layer() -> None:
+    data = labelled()
+    sampled = AdditiveLogistic(NoiseParameters(**SAMPLED))
+    with pytest.raises(ConfigError, match="needs classes of the training images"):
+        sampled.fit(classifier(), ProviderData(data.images))
+    with pytest.raises(ConfigError, match="the sensitivity is sampled of one linear layer, not of Sequential"):
+        sampled.fit(classifier(head=nn.Sequential(nn.Linear(128, 10), nn.ReLU())), data)
+    with pytest.raises(ConfigError, match=r"epsilon = 1 needs a sensitivity; set pairs"):
+        NoiseParameters(epsilon=1)

@@ -1,0 +1,51 @@
+"""The attacker who asks for the same image again and again: noise that is drawn anew averages away."""
+
+from __future__ import annotations
+
+import torch
+
+from mi_core.checks import check_range
+from mi_core.encoders.checkpoint import Encoder, surroundings
+
+
+def repeated(encoder: Encoder, queries: int) -> Encoder:
+    """An encoder as one sees it who asks only once; else `averaged`."""
+    return encoder if queries == 1 else averaged(encoder, queries)
+
+
+def averaged(encoder: Encoder, queries: int) -> Encoder:
+    """What the attacker sees who asks an encoder several times for every image: the mean of the answers.
+
+    Args:
+        encoder: with noise of variance v on its answers, which is left with v / queries where each is drawn anew. The
+            answers of one behind an API must not be kept.
+        queries: k, asked for each image.
+
+    Raises:
+        ConfigError: fewer than one query.
+    """
+    check_range("queries", queries, 1)
+    return _Averaged(encoder, queries)
+
+
+class _Averaged(Encoder):
+    def __init__(self, encoder: Encoder, queries: int) -> None:
+        super().__init__(encoder.backbone, encoder.heads, **surroundings(encoder))
+        self.asked, self.queries = encoder, queries
+        self.eval()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the embeddings."""
+        return self.asked.outputs
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Means of the embeddings, by output name."""
+        total = self.asked(images)
+        for _ in range(self.queries - 1):
+            total = {name: total[name] + more for name, more in self.asked(images).items()}
+        return {name: summed / self.queries for name, summed in total.items()}
+
+    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
+        """The vectors at all positions, as the encoder gives them."""
+        return self.asked.feature_map(images)

@@ -1,0 +1,174 @@
+"""Figures of defenses: what each leaves of every attack, what it costs, and how both follow its parameter.
+
+They are figures 1 and 2 of Yang, Gohari, Topcu ("Additive logistic mechanism for privacy-preserving self-supervised
+learning", 2022) and 12 to 14 and 20 to 24 of He and Zhang ("Quantifying and mitigating privacy risks of contrastive
+learning", CCS 2021), for whatever defenses a run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.report.contents import Row
+from mi_core.report.drawing import COLOURS, GREY, STYLES, Drawing, blank, file_name, label_axes, png
+from mi_core.report.numbers import count, rate
+
+_MARKERS = "osD^vP*X"
+_MOST_LABELS = 12  # of one axis
+
+
+def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+    """The figures of the defenses of every defended encoder.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
+        ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses
+        guarantee one; nothing without a defense.
+    """
+    drawings: dict[str, Drawing] = {}
+    by_target: dict[str, list[Row]] = {}
+    for entry in report.get("defenses", []):
+        by_target.setdefault(entry["target"], []).append(entry)
+    for target, entries in by_target.items():
+        if len(entries) <= _MOST_LABELS:
+            for part, y in (("attacks", "attack accuracy"), ("attributes", "accuracy of the attribute")):
+                if all(entry[part] for entry in entries):
+                    drawings[file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
+        priced = [entry for entry in entries if entry["utility"] and entry["attacks"]]
+        if priced:
+            drawings[file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
+            by_defense = [
+                [entry for entry in mine if entry["numbers"].get("epsilon", 0) > 0]
+                for mine in _by_defense(priced).values()
+            ]
+            sampled = [mine for mine in by_defense if len(mine) > 1]
+            if sampled:
+                drawings[file_name(f"defenses-epsilon-{target}")] = _against_epsilon(target, sampled)
+    return drawings
+
+
+def _by_defense(entries: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for entry in entries:
+        found.setdefault(entry["defense"], []).append(entry)
+    return found
+
+
+def _name(pair: Row) -> str:
+    return ", ".join(filter(None, (pair.get("attack") or pair["attribute"], pair["output"], pair.get("settings"))))
+
+
+def strongest(entry: Row, side: str) -> Row:
+    """The attack of the highest accuracy on an encoder, plain (``clean``) or ``defended``."""
+    return max((pair[side]["accuracy"] for pair in entry["attacks"]), key=lambda found: found["value"])
+
+
+def _loss(entry: Row) -> float:
+    return float(entry["utility"][0].get("loss", 0.0))
+
+
+def _spans(rows: Sequence[Row]) -> list[list[float]]:
+    return [
+        [max(0.0, row["value"] - row["ci95"][0]) for row in rows],
+        [max(0.0, row["ci95"][1] - row["value"]) for row in rows],
+    ]
+
+
+def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
+    """Every attack on the plain encoder and on every defended one."""
+    figure, (panel,) = blank()
+    names = list(dict.fromkeys(_name(pair) for entry in entries for pair in entry[part]))
+    labels = ["none", *(entry["label"] for entry in entries)]
+    step = 0.8 / max(1, len(names))
+    told = []
+    for index, name in enumerate(names):
+        found: list[tuple[int, Row]] = []
+        for number, entry in enumerate(entries, start=1):
+            for pair in entry[part]:
+                if _name(pair) == name:
+                    found += [(0, pair["clean"]["accuracy"])] if number == 1 else []
+                    found.append((number, pair["defended"]["accuracy"]))
+        rows = [row for _, row in found]
+        places = [number + (index - (len(names) - 1) / 2) * step for number, _ in found]
+        style = {"fmt": _MARKERS[index % len(_MARKERS)], "color": COLOURS[index % len(COLOURS)], "capsize": 2}
+        panel.errorbar(places, [row["value"] for row in rows], yerr=_spans(rows), markersize=4, label=name, **style)
+        told.append(f"{name} {', '.join(rate(row['value']) for row in rows)}")
+    if part == "attacks":
+        panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    panel.set_xticks(range(len(labels)), labels, rotation=25, ha="right")
+    label_axes(panel, "defense", y)
+    what = "Attacks" if part == "attacks" else "Attribute inference"
+    title = f"{what} on {target} behind every defense"
+    return Drawing(png(figure), title, f"{y} behind {', '.join(labels)}: {'; '.join(told)}.")
+
+
+def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
+    """Utility lost against the strongest attack; a line joins the settings of one defense."""
+    figure, (panel,) = blank()
+    bare = strongest(entries[0], "clean")
+    panel.errorbar([0.0], [bare["value"]], yerr=_spans([bare]), fmt="P", color="#000000", label="no defense", capsize=2)
+    told = [f"no defense 0, {rate(bare['value'])}"]
+    for index, (name, mine) in enumerate(_by_defense(entries).items()):
+        ordered = sorted(mine, key=_loss)
+        rows = [strongest(entry, "defended") for entry in ordered]
+        losses = [_loss(entry) for entry in ordered]
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+        line = STYLES[index % len(STYLES)] if len(mine) > 1 else ""
+        panel.errorbar(
+            losses,
+            [row["value"] for row in rows],
+            yerr=_spans(rows),
+            linestyle=line,
+            linewidth=1.2,
+            elinewidth=0.8,
+            markersize=4.5,
+            capsize=2,
+            label=name,
+            **style,
+        )
+        told.append(
+            f"{name} " + ", ".join(f"{rate(a)} at {rate(b['value'])}" for a, b in zip(losses, rows, strict=True))
+        )
+    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    measure = entries[0]["utility"][0]
+    label_axes(
+        panel, f"utility lost ({measure['measure']}, n {count(measure['clean']['n'])})", "strongest attack's accuracy"
+    )
+    title = f"What hiding the members of {target} costs"
+    return Drawing(png(figure), title, f"Utility lost and accuracy of the strongest attack: {'; '.join(told)}.")
+
+
+def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
+    """Utility lost and the strongest attack against epsilon."""
+    figure, panels = blank(height=4.9, rows=2)
+    told = []
+    for index, mine in enumerate(sampled):
+        ordered = sorted(mine, key=lambda entry: entry["numbers"]["epsilon"])
+        places = [entry["numbers"]["epsilon"] for entry in ordered]
+        colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
+        style = {"color": colour, "marker": marker, "linestyle": STYLES[index % len(STYLES)], "markersize": 4}
+        losses = [_loss(entry) for entry in ordered]
+        panels[0].plot(places, losses, label=ordered[0]["defense"], **style)
+        rows = [strongest(entry, "defended") for entry in ordered]
+        panels[1].errorbar(
+            places, [row["value"] for row in rows], yerr=_spans(rows), capsize=2, elinewidth=0.8, **style
+        )
+        pairs = zip(places, losses, rows, strict=True)
+        told.append(
+            f"{ordered[0]['defense']} "
+            + ", ".join(f"{place:.3g}: {rate(loss)} and {rate(row['value'])}" for place, loss, row in pairs)
+        )
+    panels[0].axhline(0.0, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+    panels[1].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+    panels[1].set_xscale("log")
+    label_axes(panels[0], "", "utility lost")
+    panels[1].set_xlabel("epsilon", fontsize=9.5)
+    panels[1].set_ylabel("strongest attack's accuracy", fontsize=9.5)
+    title = f"Defenses of {target} by epsilon"
+    return Drawing(
+        png(figure), title, f"Epsilon: utility lost and accuracy of the strongest attack. {'; '.join(told)}."
+    )

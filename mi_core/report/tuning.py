@@ -1,0 +1,117 @@
+"""What a report says of a search for a defense's parameters: the trials, those that none beats, and the one chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mi_core.report.contents import Row
+from mi_core.report.drawing import COLOURS, GREY, Drawing, blank, label_axes, png
+from mi_core.report.numbers import estimate, rate
+
+_SHOWN = 12
+
+
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """Parameters by the last part of their names.
+
+    Example:
+        >>> in_words({"defenses.0.settings.scale": 0.0213, "defenses.0.epoch": 10})
+        'scale 0.0213, epoch 10'
+    """
+    return ", ".join(
+        f"{name.rpartition('.')[2]} {value:.4g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
+        for name, value in parameters.items()
+    )
+
+
+def front_of(found: Mapping[str, Any]) -> list[Row]:
+    """The trials that no other one beats, by the utility that they lose."""
+    return sorted((row for row in found["rows"] if row.get("pareto")), key=lambda row: row["utility_loss"])
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """What was chosen, and what it is worth on images that the search never looked at."""
+    winner, bare = found["winner"], found["without"]["final"]
+    final = winner["final"]
+    attack = max(final["attacks"], key=lambda row: row["ci95"][1])
+    before = max(bare["attacks"], key=lambda row: row["ci95"][1])
+    within = "" if winner["within"] else " No trial kept within it: this one leaks least."
+    metric = {"auc": "AUC", "accuracy": "accuracy"}[found["metric"]]
+    return (
+        f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} given up early), for at most "
+        f"{rate(found['allowed'], 2)} at the upper end of the strongest attack's {metric}: "
+        f"{in_words(winner['parameters'])}.{within} On images held back it loses {rate(final['utility_loss'])} of the "
+        f"utility ({found['measure']} {estimate(final['utility'])}, without {estimate(bare['utility'])}) and leaves "
+        f"the strongest attack {estimate(attack)} (without {estimate(before)}); in the search, loss "
+        f"{rate(winner['search']['utility_loss'])} and upper end {rate(winner['search']['leak'])}."
+    )
+
+
+def tuning_table(found: Mapping[str, Any]) -> RenderableType:
+    """A search for ``rich.console.Console.print``: the trials that none beats, and the one chosen.
+
+    Args:
+        found: the part ``tuning`` of report.json.
+    """
+    table = Table(
+        title=Text(f"Search on {found['target']}: trials that no other beats"),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("parameters")
+    for column in ("utility lost", f"{found['metric']}, upper end", "strongest attack"):
+        table.add_column(column, justify="right")
+    front = front_of(found)
+    for row in front[:_SHOWN]:
+        style = "bold" if row["winner"] else ""
+        shown = (rate(row["utility_loss"]), rate(row["leak"]), row["strongest"])
+        table.add_row(Text(in_words(row["parameters"]), style=style), *shown)
+    parts: list[RenderableType] = [table]
+    if len(front) > _SHOWN:
+        parts.append(Text(f"and {len(front) - _SHOWN} more in tune/trials.parquet", style="dim"))
+    return Group(*parts, Text(sentence(found)))
+
+
+def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+    """The figure of a search: every trial, the front, and the chosen one as measured anew.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``tuning``; nothing without a search.
+    """
+    found = report.get("tuning")
+    if not found:
+        return {}
+    figure, (panel,) = blank()
+    rows = [row for row in found["rows"] if "fault" not in row]
+    beaten, front = [row for row in rows if not row["pareto"]], front_of(found)
+    if beaten:
+        panel.plot(*_axes(beaten), "o", color="#b0b0b0", markersize=3.5, label=f"trials ({len(rows)})")
+    panel.plot(*_axes(front), "o-", color=COLOURS[0], markersize=4.5, label="beaten by none", drawstyle="steps-post")
+    winner = found["winner"]
+    chosen, again = winner["search"], winner["final"]
+    panel.plot([chosen["utility_loss"]], [chosen["leak"]], "*", color=COLOURS[1], markersize=12, label="chosen")
+    panel.plot(
+        [again["utility_loss"]], [again["leak"]], "X", color=COLOURS[2], markersize=8, label="on images held back"
+    )
+    bare = found["without"]["search"]
+    panel.plot([0.0], [bare["leak"]], "P", color="#000000", markersize=7, label="no defense")
+    panel.axhline(found["allowed"], color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="allowed")
+    label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the strongest attack's {found['metric']}")
+    told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
+    alt = f"Utility lost and upper end of the strongest attack of the trials that none beats: {told}. {sentence(found)}"
+    return {"tuning": Drawing(png(figure), f"What is given up for what: {found['target']}", alt)}
+
+
+def _axes(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [row["utility_loss"] for row in rows], [row["leak"] for row in rows]
