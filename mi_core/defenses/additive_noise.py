@@ -2,9 +2,9 @@
 self-supervised learning", 2022, algorithm 1), from the logistic, the Laplace or the Gaussian distribution.
 
 One number is drawn per weight and bias of the last layer; answering any number of queries then costs no more privacy.
-What a scale guarantees, and how it is chosen, stands in `privacy`. Noise is the inverse distribution function of 48-bit uniforms in
-float64, computed on the CPU: a function of mechanism, scale, seed, the head's weights and the position alone. Two
-scales never share their noise, as two such releases would give the weights away.
+What a scale guarantees, and how it is chosen, stands in `privacy`. Noise is the inverse distribution function of 48-bit
+uniforms in float64, computed on the CPU: a function of mechanism, scale, seed, the head's weights and the position
+alone. Two scales never share their noise, as two such releases would give the weights away.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class AdditiveNoise(HeadDefense):
         if scale > 0:
             noise = torch.from_numpy(self.noise(fingerprint(head), count, scale))
             parts = noise.split([weight.numel() for weight in clean.values()])
-            for (name, weight), part in zip(clean.items(), parts, strict=True):
-                noisy[name] = (weight.double() + part.reshape(weight.shape)).to(weight.dtype)
+            for (name, before), part in zip(clean.items(), parts, strict=True):
+                noisy[name] = (before.double() + part.reshape(before.shape)).to(before.dtype)
                 if not bool(noisy[name].isfinite().all()):
                     raise NumericError(f"scale = {scale}: the {name} of the head overflows; lower scale")
         told |= {"standard_deviation": standard_deviation(self.mechanism, scale), "weights": float(count)}

@@ -1,18 +1,28 @@
-"""Talos: whose turn it is, and equation 8 term by term."""
+"""Talos: whose turn it is, equation 8 term by term, and that a planted attribute is hidden."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.talos import Talos, TalosParameters
+from mi_core.optimizers import OptimizerParameters
+from mi_core.pretraining import Pretrainer, PretrainingParameters
+from mi_core.training_data import ResidentImages
 
 SMALL: dict[str, Any] = {"temperature": 0.3, "projection_hidden": 16, "projection_width": 8}
 VALUES = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -85,3 +95,47 @@ def test_bad_values_are_refused() -> None:
             Talos.encode_targets(parameters, [0, wrong], ["", ""])
     with pytest.raises(ConfigError, match="factor"):
         TalosParameters(factor=-1.0)
+
+
+def test_it_hides_a_planted_attribute_from_a_fresh_and_larger_adversary_and_keeps_the_task() -> None:
+    """Faint dots on half of the digits; without the adversary's gradient (factor 0) nearly all of them are told."""
+    digits = load_digits()
+    dotted = np.random.default_rng(0).integers(0, 2, len(digits.images))
+    dots = np.zeros((8, 8))
+    dots[::2, ::2] = 40
+    pixels = (digits.images * 16 + dotted[:, None, None] * dots).clip(0, 255).astype(np.uint8)
+    images = torch.from_numpy(pixels[:, None])
+    told = {}
+    for factor in (0.0, 2.0):
+        parameters = PretrainingParameters(
+            backbone="conv4",
+            objective="talos",
+            objective_parameters=TalosParameters(
+                factor=factor, temperature=0.2, projection_hidden=64, projection_width=32
+            ),
+            optimizer=OptimizerParameters(learning_rate=0.005),
+            epochs=40,
+            batch_size=100,
+        )
+        data = ResidentImages(
+            images[:600],
+            [("digits", str(row)) for row in range(600)],
+            torch.from_numpy(dotted[:600]),
+            batch_size=100,
+            seed=0,
+        )
+        views = AUGMENTATIONS["talos"](crop_scale=(0.75, 1.0), flip=0, jitter_probability=0, grayscale=0)
+        trainer = Pretrainer(data, views, parameters, seed=0)
+        for _ in range(40):
+            trainer.train_epoch()
+        with torch.no_grad():
+            embeddings = trainer.module.backbone.eval()((images.float() / 255 - 0.5) / 0.5).numpy()
+        adversary = make_pipeline(StandardScaler(), MLPClassifier((128, 128), max_iter=300, random_state=0))
+        probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
+        told[factor] = [
+            found.fit(embeddings[:600], asked[:600]).score(embeddings[600:], asked[600:])
+            for found, asked in ((adversary, dotted), (probe, digits.target))
+        ]
+    assert told[0.0][0] > 0.9
+    assert told[2.0][0] < told[0.0][0] - 0.08
+    assert told[2.0][1] > told[0.0][1] - 0.03

@@ -1,0 +1,67 @@
+"""A small run whose target is behind a live server, as several test modules start from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from mi_core.encoders.folding import for_queries
+from mi_core.encoders.meter import Spent
+from pipelines.adopt import REPEATED
+from pipelines.artifacts import RunFolder
+from pipelines.config import RunConfig
+from pipelines.config_file import parse
+from pipelines.encoders import describe
+from pipelines.endpoints import spent
+from pipelines.shard_jobs import load_features
+from tests.conftest import small_config
+from tests.endpoints import FaultyServer
+
+ROLES = ("target-member", "target-nonmember")
+AUDITED = 120
+PROBE = 2 * AUDITED + 2 * REPEATED  # two views of each audited image, and some images twice
+ASKED = AUDITED * 5  # four views of each audited image, and the image as it is
+
+
+def trained(folder: Path) -> Any:
+    return for_queries(describe(RunFolder(str(folder)).seed(0), "target").load(3), "cpu")
+
+
+def raw_config(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> dict[str, Any]:
+    """The small run with its target behind the server."""
+    config = small_config(**sections)
+    target = config["encoders"]["target"]
+    served = {"url": f"{server.url}/json", "outputs": ["backbone", "projection"], "retries": 0, **endpoint}
+    config["encoders"] |= {
+        "target": {"endpoint": served, "augmentation": target["augmentation"]},
+        "shadow": {**target, "train_on": "shadow-member"},
+    }
+    return config
+
+
+def config_of(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> RunConfig:
+    return parse(raw_config(server, endpoint, **sections), "served.yaml")
+
+
+def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:
+    """A run whose roles are drawn and whose shadow is trained."""
+    for part in ("splits", "encoders/shadow"):
+        shutil.copytree(trained_run / "seed-0" / part, folder / "seed-0" / part)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    return folder
+
+
+def charged(folder: Path, server: FaultyServer) -> Spent:
+    return spent(str(folder), f"{server.url}/json")
+
+
+def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[str, np.ndarray]:
+    place = RunFolder(str(folder)).seed(0)
+    recipe = config.recipe(config.attacks[0])
+    needs = ["pairwise:cosine", "norm:2"]
+    return dict(load_features(config, place, "target", epoch, output, needs, ROLES, recipe).values)
