@@ -10,7 +10,7 @@ import safetensors.numpy
 import torch
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.base import ProviderData, Spread, State, numbers
+from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
 from mi_core.hashing import digest64
 from pipelines import storage
 from pipelines.artifacts import digest
@@ -58,26 +58,30 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     defense = config.method(digest64(job.folder.seed, "defense", job.name))
     splits = Splits.load(job.folder.path)
-    members = _provided(job, members_of(splits, config, job.folder.seed), config.train_on)
-    outside = _provided(job, splits, config.outside) if config.outside else None
+    mine = members_of(splits, config, job.folder.seed)
     encoder = base.load(epoch).to(device)
-    prepared: State = {}
-    if defense.late:
+
+    def provided() -> tuple[ProviderData, ProviderData | None]:
+        return _provided(job, mine, config.train_on), _provided(job, splits, config.outside) if config.outside else None
+
+    if isinstance(defense, PreparedDefense):
         kept = {name: value for name, value in config.settings.items() if name not in defense.late}
-        roles = {role: splits.role_digest(role) for role in (*config.train_on, *config.outside)}
-        made = digest(base.description["fingerprints"][str(epoch)], kept, roles, config.half, config.attribute)
+        roles = {role: mine.role_digest(role) for role in config.train_on}
+        roles |= {role: splits.role_digest(role) for role in config.outside}
+        made = digest(base.description["fingerprints"][str(epoch)], kept, roles, config.attribute)
         path = f"{base.folder}/{PREPARED}{made[:16]}.safetensors"
         if not storage.exists(path):
-            found = dict(defense.prepare(encoder, members, outside, spread=spread))
+            found = dict(defense.prepare(encoder, *provided(), spread=spread))
             storage.write_atomic(path, safetensors.numpy.save(found))
-        prepared = safetensors.numpy.load(storage.read_bytes(path))
-    state = dict(defense.fit_prepared(encoder, members, outside, prepared))
+        state = dict(defense.release(encoder, safetensors.numpy.load(storage.read_bytes(path))))
+    else:
+        state = dict(defense.fit(encoder, *provided()))
     data = safetensors.numpy.save(state)
     place = job.folder.encoder(job.name)
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))
     storage.write_atomic(f"{place}/{DEFENSE}", data)
-    made = hashlib.sha256(data).hexdigest()
-    served = digest(base.description["fingerprints"][str(epoch)], made, config.defense, config.settings, defense.seed)
+    stored = hashlib.sha256(data).hexdigest()
+    served = digest(base.description["fingerprints"][str(epoch)], stored, config.defense, config.settings, defense.seed)
     write_description(
         job.folder,
         job.name,
@@ -85,7 +89,7 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
         config,
         channels=job.data.channels,
         image_size=job.data.image_size,
-        images=len(members.images),
+        images=len(mine.rows(config.train_on)),
         outputs=defense.defended(encoder, state).outputs,
         fingerprints={epoch: served},
         defense=numbers(state),

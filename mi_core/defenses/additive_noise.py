@@ -22,7 +22,7 @@ from scipy.special import logit, ndtri
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
-from mi_core.defenses.base import ProviderData, Spread, State
+from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, State
 from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
 from mi_core.defenses.privacy import (
     NORMS,
@@ -87,7 +87,7 @@ class NoiseParameters:
         return HeadTraining(classes, self.epochs, self.batch_size, optimizer)
 
 
-class AdditiveNoise(HeadDefense):
+class AdditiveNoise(HeadDefense, PreparedDefense):
     """Noise on all weights and biases of the head; a subclass names the distribution."""
 
     Parameters = NoiseParameters
@@ -143,20 +143,13 @@ class AdditiveNoise(HeadDefense):
             "two_norm": np.array(found.two_norm),
         }
 
-    def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
-        """Draw the noise; from the images only the head is learned, where it is trained anew.
+    def release(self, encoder: Encoder, prepared: State) -> State:
+        """Draw the noise, on the head as it is or as `prepare` trained it.
 
         Raises:
-            ConfigError: the encoder is no classifier, or its head is not of weights alone; or as `prepare`.
+            ConfigError: the encoder is no classifier, or its head is not of weights alone.
             NumericError: weights and noise are too large for the weights' dtype.
         """
-        return self.fit_prepared(encoder, members, outside, self.prepare(encoder, members, outside))
-
-    def fit_prepared(
-        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None, prepared: State
-    ) -> State:
-        """`fit`, with the head that `prepare` trained and its sensitivity."""
-        self._check_needs(encoder, members, outside)
         head = copy.deepcopy(trained_head(encoder))
         told = self._guarantee(prepared)
         with torch.no_grad():

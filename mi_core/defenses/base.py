@@ -62,8 +62,6 @@ class Defense(ABC):
     (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
-    late: ClassVar[frozenset[str]] = frozenset()
-    """Settings that what `prepare` returns does not depend on; empty where nothing is prepared."""
 
     def __init__(self, parameters: Any = None, *, seed: int = 0) -> None:
         self.parameters = self.Parameters() if parameters is None else parameters
@@ -84,26 +82,6 @@ class Defense(ABC):
             ConfigError: something is missing that the defense `needs`.
             NumericError: the fit diverged.
         """
-
-    def prepare(
-        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
-    ) -> State:
-        """The part of the fit that is the same whatever the settings in `late` and the seed are.
-
-        Args:
-            encoder, members, outside: as for `fit`.
-            spread: for work in many independent pieces.
-
-        Raises:
-            ConfigError, NumericError: as `fit`.
-        """
-        return {}
-
-    def fit_prepared(
-        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None, prepared: State
-    ) -> State:
-        """`fit`, with what `prepare` returned for the same encoder and data."""
-        return self.fit(encoder, members, outside)
 
     @abstractmethod
     def defended(self, encoder: Encoder, state: State) -> Encoder:
@@ -130,6 +108,42 @@ class Defense(ABC):
         missing = [remedies[need] for need in sorted(self.needs & there.keys()) if not there[need]]
         if missing:
             raise ConfigError(f"the defense {self.name} needs {', and '.join(missing)}")
+
+
+class PreparedDefense(Defense):
+    """A defense in two steps: one that reads images and has nothing of the choice, and one that reads none.
+
+    So whoever tries many settings in `late` prepares once.
+    """
+
+    late: ClassVar[frozenset[str]]
+    """Settings, besides the seed, that what `prepare` returns does not depend on."""
+
+    @abstractmethod
+    def prepare(
+        self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
+    ) -> State:
+        """The part of the fit that is the same whatever the settings in `late` and the seed are.
+
+        Args:
+            encoder, members, outside: as for `fit`.
+            spread: for work in many independent pieces.
+
+        Raises:
+            ConfigError, NumericError: as `fit`.
+        """
+
+    @abstractmethod
+    def release(self, encoder: Encoder, prepared: State) -> State:
+        """The state, from what `prepare` returned for the same encoder.
+
+        Raises:
+            ConfigError, NumericError: as `fit`.
+        """
+
+    def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
+        """Both steps."""
+        return self.release(encoder, self.prepare(encoder, members, outside))
 
 
 def numbers(state: State) -> dict[str, float]:

@@ -219,17 +219,17 @@ def test_what_is_guaranteed_is_about_the_head_that_is_served(method: type[Additi
     labels = data.labels.numpy()
     train = partial(train_head, training=training, seed=seed)
     expected = train(inputs, labels, np.ones(80, dtype=bool))
-    state = silent.fit_prepared(encoder, data, None, prepared)
+    state = silent.release(encoder, prepared)
     np.testing.assert_array_equal(flat(state), expected.astype(np.float32))
     distances = [pair_distance(pair, inputs, labels, train) for pair in draw_pairs(80, 6, seed=seed)]
     sensitivity = max(distance[NORMS[method.mechanism] - 1] for distance in distances)
-    told = numbers(method(NoiseParameters(scale=0.3, **SAMPLED), seed=4).fit_prepared(encoder, data, None, prepared))
+    told = numbers(method(NoiseParameters(scale=0.3, **SAMPLED), seed=4).release(encoder, prepared))
     promised = guarantee(method.mechanism, 0.3, sensitivity)
     assert (told["sensitivity"], told["epsilon"]) == pytest.approx((sensitivity, promised.epsilon))
     assert told.get("delta", 0.0) == promised.delta
     assert (told["pairs"], told["gamma"], told["pairs_for_gamma_5_percent"]) == (6, random_dp_gamma(6), 1305)
     assert "epsilon" not in numbers(state)  # without noise nothing is guaranteed
-    wanted = method(NoiseParameters(epsilon=0.8, **SAMPLED), seed=4).fit_prepared(encoder, data, None, prepared)
+    wanted = method(NoiseParameters(epsilon=0.8, **SAMPLED), seed=4).release(encoder, prepared)
     assert numbers(wanted)["epsilon"] == pytest.approx(0.8)
     assert numbers(wanted)["scale"] == pytest.approx(calibrated(method.mechanism, 0.8, sensitivity).scale)
     assert not np.allclose(flat(wanted), flat(state))
