@@ -282,3 +282,29 @@ def test_a_scalarised_search_gives_up_what_is_behind(local_ray: None, tmp_path: 
     assert found["trials"] == 6
     assert found["cut"] == sum(row["seeds"] == 1 for row in found["rows"]) >= 1
     assert next(row for row in found["rows"] if row["winner"])["seeds"] == 2
+
+
+@pytest.mark.slow
+def test_a_search_may_train(local_ray: None, tmp_path: Path) -> None:
+    """Both ways to train are tried: target and shadow are trained anew for the one that the run itself has not."""
+    name = "encoders.target.epochs"
+    search = {"search": {name: [10, 20]}, "trials": 2, "target": "target", "allowed": 0.9}
+    config = config_of(search, defenses=[])
+    for encoder in ("target", "shadow"):
+        assert config.encoders[encoder].epochs == 20  # type: ignore[union-attr]
+    folder = RunFolder(str(tmp_path / "run"))
+    audit.run(config, folder.path, last="tune")
+    found = json.loads((tmp_path / "run" / "tune" / "pareto.json").read_text())
+    by_epochs = {row["parameters"][name]: row for row in found["rows"]}
+    assert by_epochs.keys() == {10, 20}
+    assert by_epochs[20]["utility_loss"] == 0  # the run's own encoder, shared and not trained again
+    assert by_epochs[20]["leak"] == found["without"]["search"]["leak"]
+    assert by_epochs[10]["leak"] != by_epochs[20]["leak"]
+    for epochs in (10, 20):
+        place = Trial((config, folder), "target", {name: epochs}, "search").folder.seed(0)
+        for encoder in ("target", "shadow"):
+            assert describe(place, encoder).epochs[-1] == epochs
+    same = Trial((config, folder), "target", {name: 20}, "search").folder.seed(0)
+    assert describe(same, "target").description["fingerprints"] == (
+        describe(folder.seed(0), "target").description["fingerprints"]
+    )
