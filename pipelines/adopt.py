@@ -173,18 +173,9 @@ def _adopt(job: Adoption, access: Access | None) -> None:
         _write(job, _adopt_endpoint(job, access))
 
 
-def adopt_untried(job: Adoption, probed: int) -> None:
-    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works.
-
-    Raises:
-        UserError: it is behind an API.
-    """
-    if not isinstance(job.config, LoadedConfig):
-        raise UserError(
-            f"encoders.{job.name} is behind an API, which nothing is known of without asking: an estimate cannot be "
-            "had; max_spend of the endpoint bounds what a run costs"
-        )
-    _write(job, _adopt_weights(job, job.config, {"encoder": {"n": probed}}))
+def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
+    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works."""
+    _write(job, _adopt_weights(job, config, {"encoder": {"n": probed}}))
 
 
 def _write(job: Adoption, found: dict[str, Any]) -> None:

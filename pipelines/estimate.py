@@ -7,6 +7,7 @@ those of the CPUs and GPUs that processes reserve while they are busy.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pipelines import storage
 from pipelines.artifacts import RunFolder
 from pipelines.calibration import SECONDS, QueryCost, calibrators, query_key, time_queries
 from pipelines.console import count_of, say
+from pipelines.encoder_config import DefendedConfig, EndpointConfig
 from pipelines.ledger import PricesConfig, attacked
 from pipelines.outline import Outline, Pass, outline
 from pipelines.source_samples import Samples, role_sizes
@@ -212,7 +214,24 @@ def _notes(runs: Sequence[Run], measured: Measured) -> Iterator[str]:
         yield "encoders were timed on smaller batches than the run's, to save time; larger ones may be faster"
     if any(not asked.images.exact for asked in measured.planned.passes):
         yield "sizes of roles come from some shards, images included that turn out broken or double when they are drawn"
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, EndpointConfig):
+            yield _of_endpoint(name, encoder, _asked_of(name, measured.planned).queries.value)
+    if any(isinstance(encoder, DefendedConfig) for encoder in config.encoders.values()):
+        yield "encoders with a defense are timed as the plain ones; what fitting a defense takes is not in it"
     yield "not in it: starting Ray, attacks and reports (see `bench attacks`), start and end of every training"
+
+
+def _of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> str:
+    """What is known of one behind an API without asking it."""
+    stated = encoder.parameters()
+    requests = math.ceil(queries / stated.batch)
+    told = f"{name} is behind an API and was not asked: a small network was timed in its place"
+    if stated.requests_per_second:
+        hours = requests / stated.requests_per_second / HOUR
+        told += f"; at {stated.requests_per_second:g} requests per second its answers take {hours:.3g} h at least"
+    money = queries * stated.price_per_image + requests * stated.price_per_request
+    return told + (f"; at its own prices they cost {money:.4g}, which is not in the money above" if money else "")
 
 
 @dataclass(frozen=True)

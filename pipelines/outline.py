@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from mi_core.costs import Quantity, total
 from mi_core.encoders.checkpoint import weights_bytes
+from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import audited_encoder
 from pipelines import extract, pretrain, storage
-from pipelines.adopt import PROBED, adopt_untried, adoptions
+from pipelines.adopt import PROBED, REPEATED, Adoption, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.data_config import DataConfig, Role
-from pipelines.encoder_config import TrainedConfig
+from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig
 from pipelines.encoders import weights_path, write_description
 from pipelines.scan import ATTRIBUTE
 from pipelines.shard_jobs import ShardJob
@@ -83,7 +84,7 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
         sizes: images of the roles of every seed of every run.
 
     Raises:
-        UserError, ConfigError: an encoder from elsewhere cannot be read, or lacks an output that is asked for.
+        UserError, ConfigError: weights from elsewhere cannot be read, or lack an output that is asked for.
     """
     root = runs[0][1].path
     places = [(config, RunFolder(folder + of_run.path.removeprefix(root))) for config, of_run in runs]
@@ -100,16 +101,21 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
             images = total(counts[adoption.folder][role] for role in adoption.roles).at_most(PROBED)
             path = adoption.folder.encoder(adoption.name)
             origin = adopted.setdefault(adoption.inputs, path)
-            if origin == path:
-                adopt_untried(adoption, round(images.value))
+            if isinstance(adoption.config, EndpointConfig):
+                _stand_in(adoption, adoption.config)
+            elif origin == path:
+                adopt_untried(adoption, adoption.config, round(images.value))
             else:
                 described = storage.read_json(f"{origin}/encoder.json")
                 storage.write_json(f"{path}/encoder.json", described | {ORIGIN: origin})
             config.check_outputs(adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
-            probes[adoption.inputs] = (adoption.name, images * 2)
+            again = REPEATED * 2 if isinstance(adoption.config, EndpointConfig) else 0
+            twice = total(counts[adoption.folder][role] for role in adoption.roles).at_most(again)
+            probes[adoption.inputs] = (adoption.name, total([images * 2, twice]))
         for job in pretrain.training_jobs(config, place):
             _describe(job)
-            trainings[job.inputs] = job
+            if not isinstance(job.config, DefendedConfig):
+                trainings[job.inputs] = job
     jobs, first = extract.plan(places)
     return Outline(
         tuple(Pass(job, _images(job, counts[job.folder])) for job in first.values()),
@@ -137,16 +143,42 @@ def lay_weights(job: ShardJob) -> None:
 
 
 def _describe(job: TrainingJob) -> None:
-    """An encoder as it will be described, its fingerprints a function of what it will be trained from."""
+    """An encoder as it will be described, its fingerprints a function of what it will be trained from.
+
+    One with a defense is described, and timed, as the one that it defends.
+    """
+    plain = {name: getattr(job.config, name) for name in TrainedConfig.model_fields}
     write_description(
         job.folder,
         job.name,
         job.inputs,
-        job.config,
+        TrainedConfig(**plain),
         channels=job.data.channels,
         image_size=job.data.image_size,
         outputs=job.config.outputs,
         fingerprints={epoch: digest(job.inputs, epoch) for epoch in job.config.kept_epochs},
+    )
+
+
+def _stand_in(adoption: Adoption, config: EndpointConfig) -> None:
+    """A small network for one behind an API, which is not asked: with its outputs, for the work around its answers."""
+    heads = {name: ("backbone", *objective.heads) for name, objective in OBJECTIVES.items()}
+    network = TrainedConfig(
+        objective=next(name for name, outputs in heads.items() if set(config.outputs) <= set(outputs)),
+        backbone="conv4",
+        train_on=adoption.roles,
+        epochs=1,
+        batch_size=2,
+    )
+    write_description(
+        adoption.folder,
+        adoption.name,
+        adoption.inputs,
+        network,
+        channels=adoption.data.channels,
+        image_size=adoption.data.image_size,
+        outputs=config.outputs,
+        fingerprints={0: digest(adoption.inputs)},
     )
 
 

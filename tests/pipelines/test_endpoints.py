@@ -30,6 +30,7 @@ from pipelines.artifacts import FREE, RunFolder
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError, fault_of_user
+from pipelines.estimate import estimate
 from pipelines.loading import load_images
 from pipelines.methods import build
 from pipelines.splits import Splits
@@ -201,6 +202,18 @@ def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folde
     assert "normalised, and their length tells nothing" in report["not_applicable"][0]["reason"]
     assert "; embeddings of projection have length 1" in report["encoders"]["target"]["answers"]
     assert ("lpla", "backbone") in {(row["attack"], row["output"]) for row in report["attacks"]}
+
+
+def test_an_estimate_counts_everything_and_asks_nothing(server: FaultyServer, local_ray: None, tmp_path: Path) -> None:
+    config = config_of(server, {"requests_per_second": 2, "price_per_image": 0.5, "batch": 40})
+    found = estimate([(config, RunFolder(str(tmp_path / "run")))], seconds=0.3)
+    assert server.requests == 0
+    assert found.encoders["target"].queries.value == PROBE + ASKED
+    (told,) = [note for note in found.notes if "behind an API" in note]
+    requests = -(-(PROBE + ASKED) // 40)
+    assert f"at 2 requests per second its answers take {requests / 2 / 3600:.3g} h at least" in told
+    assert f"they cost {0.5 * (PROBE + ASKED):.4g}," in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) -> None:

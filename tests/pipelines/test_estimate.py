@@ -67,8 +67,10 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         {"attacks": [{"attack": "encodermi-t", "reference": "known"}, {"attack": "feature-mi", "reference": "known"}]},
         {"attacks": [LIRA], "encoders": {**small_config()["encoders"], "shadows": HALVES}},
         {"attacks": [{"attack": "patch-similarity"}, {"attack": "encodermi-t", "count": 7}]},
+        {"defenses": [{"defense": "early-stopping", "epoch": 1}, {"defense": "output-noise"}]},
+        {"queries": {"views": 4, "chunk": 32, "repeats": 3}},
     ],
-    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count"],
+    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats"],
 )
 def test_the_outline_counts_what_planning_on_all_images_counts(sections: dict[str, Any], tmp_path: Path) -> None:
     config = config_with(**sections)

@@ -305,6 +305,7 @@ def test_a_search_may_train(local_ray: None, tmp_path: Path) -> None:
         for encoder in ("target", "shadow"):
             assert describe(place, encoder).epochs[-1] == epochs
     same = Trial((config, folder), "target", {name: 20}, "search").folder.seed(0)
-    assert describe(same, "target").description["fingerprints"] == (
-        describe(folder.seed(0), "target").description["fingerprints"]
+    assert (
+        describe(same, "target").description["fingerprints"]
+        == (describe(folder.seed(0), "target").description["fingerprints"])
     )
