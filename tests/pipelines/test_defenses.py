@@ -103,7 +103,11 @@ HEADS = {
         "defense": "dp-sgd",
         "settings": {"noise_multiplier": 3.0, "epochs": 3, "batch_size": 20, "delta": 1e-3},
     },
-    "masked": {"defense": "memguard", "settings": {"epochs": 20, "learning_rate": 0.05}},
+    "masked": {
+        "defense": "memguard",
+        "settings": {"epochs": 20, "learning_rate": 0.05},
+        "outside": {"target": "provider-nonmember"},
+    },
     "shaken": {"defense": "output-noise", "settings": {"scale": 0.3}},
 }
 
@@ -118,8 +122,11 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
         "batch_size": 30,
         "parameters": {"classes": 10},
     }
+    data = small_config()["data"]
+    data["roles"]["provider-nonmember"] = {"from": "digits", "count": 60}
     config = parse(
         small_config(
+            data=data,
             encoders={
                 "target": {**shared, "train_on": "target-member"},
                 "shadow": {**shared, "train_on": "shadow-member"},
@@ -144,7 +151,7 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
     assert all(rows["metric-loss", f"target+{label}"] == f"shadow+{label}" for label in HEADS)
     assert found["sampled"]["numbers"]["epsilon"] == pytest.approx(1.0)
     assert found["sampled"]["numbers"]["pairs"] == 3
-    assert found["private"]["numbers"]["epsilon"] > 0
+    assert found["private"]["numbers"]["epsilon_rdp"] > 0
 
     def leak(label: str, side: str = "defended") -> float:
         return max(pair[side]["auc"]["value"] for pair in found[label]["attacks"])
