@@ -133,10 +133,15 @@ def predict(network: nn.Module, inputs: np.ndarray, batch_size: int = 8192) -> n
 
 
 def standardisation(values: npt.NDArray[Any], axis: int | None = 0) -> dict[str, npt.NDArray[Any]]:
-    """Mean and standard deviation of a reference; where nothing varies the deviation is 1."""
+    """Mean and standard deviation of a reference; where nothing varies the deviation is 1.
+
+    What varies by less than float32 tells apart beside the largest value counts as constant: a posterior that is 1e-200
+    on the whole reference may be 1 on the target.
+    """
     deviation = np.asarray(values.std(axis=axis, dtype=np.float64))
     mean = np.asarray(values.mean(axis=axis, dtype=np.float64))
-    return {"mean": mean, "deviation": np.where(deviation > 0, deviation, 1.0)}
+    least = np.finfo(np.float32).eps * np.abs(values).max(initial=0.0)
+    return {"mean": mean, "deviation": np.where(deviation > least, deviation, 1.0)}
 
 
 def standardised(values: npt.NDArray[Any], scale: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
