@@ -51,7 +51,8 @@ def run(
         UserError: the user's input is wrong; what was committed is kept.
     """
     folder = RunFolder(storage.absolute(out))
-    stages = STAGES[: STAGES.index(last) + 1]
+    asked = STAGES[: STAGES.index(last) + 1]
+    stages = [stage for stage in asked if stage != "tune" or config.tune is not None]
     config.data.check_sizes()
     if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
         raise UserError(

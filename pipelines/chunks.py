@@ -23,6 +23,7 @@ from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.averaging import repeated
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.remembering import Memory, remembering
 from mi_core.extraction import Extractor, Seconds
 from mi_core.images import Decoder, ImageError, Pixels, decode
 from mi_core.memory import keep_freed_memory
@@ -66,10 +67,14 @@ class EncodeChunks:
         run: name of the run, under which Ray's metrics show what the actor does; None: they show nothing.
         threads: that decode while the encoder runs on its accelerator; 0: decode before it runs.
         access: to encoders behind an API, where there are any.
+        memory: of what backbones answered, where several encoders that share one are asked the same.
     """
 
-    def __init__(self, run: str | None = None, threads: int = 0, access: Access | None = None) -> None:
+    def __init__(
+        self, run: str | None = None, threads: int = 0, access: Access | None = None, memory: Memory | None = None
+    ) -> None:
         self.name = uuid.uuid4().hex
+        self.memory = memory
         self.telemetry = None if run is None else Telemetry(run)
         self.access = access
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -153,13 +158,12 @@ class EncodeChunks:
         if name not in self.extractors:
             self.extractors.clear()  # one layer's checkpoints at a time in memory
             layer = job.layer
-            trained = describe(job.folder, layer.encoder)
+            stored = describe(job.folder, layer.encoder)
+            ready = {epoch: for_queries(stored.load(epoch, self.access), self.device) for epoch in layer.epochs}
             self.extractors[name] = Extractor(
                 {
-                    named(job, epoch): repeated(
-                        for_queries(trained.load(epoch, self.access), self.device), layer.repeats
-                    )
-                    for epoch in layer.epochs
+                    named(job, epoch): repeated(remembering(encoder, self.memory), layer.repeats)
+                    for epoch, encoder in ready.items()
                 },
                 job.plan,
                 build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),

@@ -18,8 +18,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
+from mi_core.encoders.remembering import Memory
 from pipelines import adopt, attempts, endpoints, ledger, preflight, rules, storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
@@ -30,7 +29,7 @@ from pipelines.encoder_config import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
-from pipelines.readers import ReadOrder, compact, read_chunks
+from pipelines.readers import Kept, ReadOrder, chunks_of, compact, read_chunks
 from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
 from pipelines.splits import Splits
 from pipelines.throughput import Throughput, steady_rate
@@ -104,21 +103,26 @@ def run(runs: Sequence[Run]) -> None:
         _account(config, folder)
 
 
-def here(runs: Sequence[Run]) -> None:
+def here(runs: Sequence[Run], memory: Memory, kept: Kept) -> None:
     """`run` in this process, shard after shard: for a trial, which is a piece of work of Ray's itself.
+
+    Args:
+        runs: as for `run`.
+        memory: what backbones answered before in this process.
+        kept: samples that were read before in this process.
 
     Raises:
         UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
     """
     planned, places = plan_layers(runs), _places(runs)
-    session, encode = _Session(uuid.uuid4().hex, attempts.ATTEMPTS, None), EncodeChunks()
+    session, encode = _Session(uuid.uuid4().hex, attempts.ATTEMPTS, None), EncodeChunks(memory=memory)
     for stopped in (False, True):
         jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
         first = _distinct(jobs)
         todo = _counted(remaining(list(first.values())), session)
         todo = rules.fitted(todo, runs, here=True)
         for order in _orders(todo):
-            for row in read_chunks(pa.table({"order": [pickle.dumps(order)]})):
+            for row in chunks_of(order, kept.reader(order.reader)):
                 (receipt,) = encode(row).to_pylist()
                 if receipt["error"]:
                     raise UserError(receipt["error"])

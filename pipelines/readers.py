@@ -6,7 +6,7 @@ This module and what it imports leave PyTorch alone: a reader starts in a fracti
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -76,6 +76,11 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         Rows of job, chunk, keys, images, captions (where wanted), error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
+    yield from chunks_of(order, order.reader.read)
+
+
+def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
+    """What `read_chunks` yields of an order; ``read`` gives the samples of an item with some keys, in its order."""
     place = f"{order.source}, shard {order.item.name}"
     fillings = [_Filling(share) for share in order.shares]
     takers: dict[str, list[_Filling]] = {}
@@ -83,7 +88,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         for key in filling.share.wanted:
             takers.setdefault(key, []).append(filling)
     try:
-        for sample in order.reader.read(order.item, set(takers)):
+        for sample in read(order.item, set(takers)):
             for filling in takers[sample.key]:
                 row = filling.add(sample)
                 if row is not None:
@@ -110,6 +115,40 @@ def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], captions:
             "error": pa.array([error], pa.string()),
         }
     )
+
+
+class Kept:
+    """Samples that were read before in this process, up to so many bytes.
+
+    To read a shard costs the same however few of its samples are wanted.
+    """
+
+    def __init__(self, limit_bytes: int = 512 * 2**20) -> None:
+        self.limit, self.used = limit_bytes, 0
+        self.samples: dict[tuple[str, str], dict[str, Sample]] = {}
+
+    def reader(self, model: SourceConfig) -> Callable[[Item, set[str]], Iterator[Sample]]:
+        """``model.read``, where nothing is read twice."""
+
+        def read(item: Item, keys: set[str]) -> Iterator[Sample]:
+            place = (model.model_dump_json(), item.name)
+            known = self.samples.get(place, {})
+            if not keys <= known.keys():
+                self.used -= sum(len(sample.image) for sample in known.values())
+                known = {}
+                for sample in model.read(item, keys | set(self.samples.pop(place, {}))):
+                    if sample.key in keys:
+                        yield sample
+                    known[sample.key] = sample
+                self.used += sum(len(sample.image) for sample in known.values())
+                if self.used <= self.limit:
+                    self.samples[place] = known
+                else:
+                    self.used -= sum(len(sample.image) for sample in known.values())
+                return
+            yield from (sample for key, sample in known.items() if key in keys)
+
+        return read
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
     found["rows"] = rows
     if "attribute_inference" in report:
         found["attribute_inference"] = _inferences(report)
+    if "defenses" in report:
+        found["defenses"] = [_defense(entry) for entry in report["defenses"]]
+    if "tuning" in report:
+        found["tuning"] = report["tuning"]
     for sweep in report.get("sweeps", []):
         points = {point["label"]: [_short(row) for row in point["rows"]] for point in sweep["points"]}
         changed = {label: [row for row in mine if row not in rows] for label, mine in points.items()}
@@ -87,6 +91,18 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
             short[name] = {key: _rounded(entry[key]) for key in ("value", "ci95", "sd") if key in entry}
     published = flat["tpr_0.001_percent_as_published"]
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
+
+
+def _defense(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a defense leaves and costs; its attacks stand among the rows."""
+    kept = {name: entry[name] for name in ("label", "defense", "target", "numbers")}
+    utility = {
+        measure["measure"]: {
+            side: {key: _rounded(measure[side][key]) for key in ("value", "ci95")} for side in ("clean", "defended")
+        }
+        for measure in entry["utility"]
+    }
+    return kept | {"utility": utility}
 
 
 def _inferences(report: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.remembering import Memory
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from pipelines import attack, extract, pretrain, storage
@@ -28,6 +30,7 @@ from pipelines.encoders import share
 from pipelines.errors import UserError
 from pipelines.fields import set_field, with_changes
 from pipelines.figure_data import result_of
+from pipelines.readers import Kept
 from pipelines.splits import Splits, exists
 from pipelines.tasks import tasks
 from pipelines.utility import utility_path
@@ -165,8 +168,14 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
         pretrain.run([run, (own, trial.folder)])
     else:
         pretrain.here([run, (own, trial.folder)], threads)
-    extract.here([run, (own, trial.folder)])
+    extract.here([run, (own, trial.folder)], *_known())
     attack.here(own, place)
+
+
+@cache
+def _known() -> tuple[Memory, Kept]:
+    """What backbones have answered and samples were read in this process, which does one trial after another."""
+    return Memory(), Kept()
 
 
 def _found(trial: Trial, own: RunConfig) -> Record:

@@ -167,6 +167,7 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
     }
 
 
+@pytest.mark.slow
 def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Path, tmp_path: Path) -> None:
     """Noise drawn anew hides less from an attacker who asks every query 16 times, and her queries are counted."""
     noisy = {"defense": "output-noise", "label": "noisy", "settings": {"scale": 1.0, "mode": "fresh"}}

@@ -154,6 +154,7 @@ def test_more_trials_go_on_from_those_that_are_done(run: Path, local_ray: None) 
         audit.run(config_of({**SEARCH, "allowed": 0.8}), str(run), last="tune")
 
 
+@pytest.mark.slow
 def test_a_stopping_epoch_is_searched_without_training(run: Path, tmp_path: Path) -> None:
     """All checkpoints are tried once, however many trials are asked for; no encoder is trained for it."""
     import shutil
