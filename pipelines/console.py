@@ -68,7 +68,7 @@ def meter(stage: str, title: str, total: int, unit: str) -> Iterator[Callable[[i
             nonlocal said
             now = monotonic()
             rate = units / max(1e-9, now - started)
-            progress.update(task, completed=units, note=f"  {rate:.0f} {unit}/s")
+            progress.update(task, completed=units, note=f"  {_per_second(rate)} {unit}/s")
             if not console.is_terminal and now - said >= LINE_SECONDS and units < total:
                 said = now
                 say(stage, f"{title}: {progress_line(units, total, rate, unit)}")
@@ -83,12 +83,16 @@ def progress_line(units: int, total: int, rate: float, unit: str) -> str:
         >>> progress_line(1000, 361_000, 100.0, "images")
         '1,000 of 361,000 images (0.3%), 100 images/s, about 1 h 00 min left'
     """
-    line = f"{units:,} of {total:,} {unit} ({units / total:.1%}), {rate:.0f} {unit}/s"
+    line = f"{units:,} of {total:,} {unit} ({units / total:.1%}), {_per_second(rate)} {unit}/s"
     if not rate:
         return line
     minutes, seconds = divmod(round((total - units) / rate), 60)
     left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {seconds:02d} s"
     return f"{line}, about {left} left"
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 or not rate else f"{rate:.2g}"
 
 
 def count_of(number: int, one: str, several: str) -> str:
