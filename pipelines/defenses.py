@@ -44,6 +44,7 @@ class DefenseConfig(BaseModel):
     )
     attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
     of: tuple[str, ...] = Field(default=(), description="attacked encoders that are defended; default: all")
+    beside: str = Field(default="", description="label of the entry that it is compared with; default: no defense")
 
     @property
     def name(self) -> str:
@@ -75,6 +76,9 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"defenses: two are called {twice[0]!r}; give them labels")
+    lost = [entry.beside for entry in entries if entry.beside and entry.beside not in names]
+    if lost:
+        raise ValueError(f"defenses: beside = {lost[0]!r}, labels are: {', '.join(names)}")
     before = spell_out(dict(config["encoders"]))
     made = {entry.on(name) for entry in entries for name in before}  # where the config has been spelled out before
     encoders = {name: settings for name, settings in before.items() if name not in made}
@@ -147,15 +151,17 @@ def _repeated(entry: DefenseConfig, asked: Sequence[dict[str, Any]], mine: Seque
 
 def served(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The defended encoders, with what their defenses tell of themselves, means over seeds."""
-    labels = {entry.on(name): entry.name for entry in config.defenses for name in config.encoders}
+    entries = {entry.on(name): entry for entry in config.defenses for name in config.encoders}
     attacked = {attack.target for attack in config.attacks}
     for name, encoder in config.encoders.items():
         if isinstance(encoder, DefendedConfig) and name in attacked:
             told = [describe(folder.seed(seed), name).description["defense"] for seed in config.seeds]
+            entry = entries.get(name)
+            beside = f"{encoder.defends}+{entry.beside}" if entry and entry.beside else encoder.defends
             yield {
                 "defense": encoder.defense,
-                "label": labels.get(name, name),
-                "target": encoder.defends,
+                "label": entry.name if entry else name,
+                "target": beside,
                 "served": name,
                 "parameters": {**encoder.settings, **({"epoch": encoder.epoch} if encoder.epoch else {})},
                 "numbers": {key: float(np.mean([of_seed[key] for of_seed in told])) for key in told[0]},

@@ -125,6 +125,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     jsonschema.validate(report, schema())
 
 
+@pytest.mark.slow
 def test_a_sweep_adopts_it_once_and_its_probe_is_counted(
     folders: dict[str, Path], local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
     return raw
 
 
+@pytest.mark.slow
 def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     chosen = parse(config(tmp_path / "shards"), "clip.yaml")

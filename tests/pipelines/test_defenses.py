@@ -56,6 +56,8 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
             "outside holds target-member, which target was",
         ),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
+        ([{**LAST, "beside": "clean"}], "defenses: beside = 'clean', labels are: nothing"),
+        ([{**LAST, "of": ["shadow"]}], "defenses.of = 'shadow', attacked and trained here: target, shadow"),
     ],
 )
 def test_mistakes_are_one_line(defenses: list[dict[str, Any]], message: str) -> None:
@@ -65,6 +67,7 @@ def test_mistakes_are_one_line(defenses: list[dict[str, Any]], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path: Path) -> None:
     short = {"queries": {"views": 2, "chunk": 64, "outputs": ["backbone"]}, "attacks": [{"attack": "encodermi-t"}]}
     config = config_with(LAST, STOPPED, checkpoints="last", **short)
@@ -104,6 +107,7 @@ HEADS = {
         "settings": {"noise_multiplier": 3.0, "epochs": 3, "batch_size": 20, "delta": 1e-3},
     },
     "masked": {
+        "beside": "shaken",
         "defense": "memguard",
         "settings": {"epochs": 20, "learning_rate": 0.05},
         "outside": {"target": "provider-nonmember"},
@@ -149,6 +153,11 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
         assert {measure["measure"] for measure in entry["utility"]} >= {"classifier"}, label
     rows = {(row["attack"], row["target"]): row["shadow"] for row in report["pooled"]}
     assert all(rows["metric-loss", f"target+{label}"] == f"shadow+{label}" for label in HEADS)
+    assert {label: entry["target"] for label, entry in found.items() if entry["target"] != "target"} == {
+        "masked": "target+shaken"
+    }
+    before = {pair["attack"]: pair["clean"] for pair in found["masked"]["attacks"]}
+    assert before == {pair["attack"]: pair["defended"] for pair in found["shaken"]["attacks"]}
     assert found["sampled"]["numbers"]["epsilon"] == pytest.approx(1.0)
     assert found["sampled"]["numbers"]["pairs"] == 3
     assert found["private"]["numbers"]["epsilon_rdp"] > 0

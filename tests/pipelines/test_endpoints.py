@@ -60,6 +60,7 @@ class Rounded(torch.nn.Module):
         return self.encoder((images * 255).round() / 255)
 
 
+@pytest.mark.slow
 def test_an_audit_over_http_is_the_audit_itself(
     server: FaultyServer, folder: Path, trained_run: Path, finished_run: Path
 ) -> None:

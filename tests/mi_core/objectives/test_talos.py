@@ -97,6 +97,7 @@ def test_bad_values_are_refused() -> None:
         TalosParameters(factor=-1.0)
 
 
+@pytest.mark.slow
 def test_it_hides_a_planted_attribute_from_a_fresh_and_larger_adversary_and_keeps_the_task() -> None:
     """Faint dots on half of the digits; without the adversary's gradient (factor 0) nearly all of them are told."""
     digits = load_digits()
