@@ -5,6 +5,7 @@ N samples, V views, D width of an embedding, C classes; scores: higher = more li
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,12 @@ class Estimate:
     n: int
     supported: bool = True
     false_positives: int | None = None
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Estimate:
+        """What `as_json` wrote."""
+        low, high = entry["ci95"]
+        return cls(entry["value"], low, high, entry["n"], entry.get("supported", True), entry.get("fp"))
 
     def as_json(self) -> dict[str, Any]:
         """The estimate as report.json writes it: ``value``, ``ci95``, ``n`` and, where they apply, the marks."""

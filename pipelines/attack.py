@@ -17,7 +17,6 @@ import pyarrow as pa
 import torch
 
 from mi_core.attacks.base import Attack, NotApplicable
-from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics.membership import evaluate
 from mi_core.records import Features
 from mi_core.validity.blind import blind_scores
@@ -25,7 +24,7 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.attribute_inference import inferences, planes, run_inference, run_plane
 from pipelines.console import say
-from pipelines.errors import UserError
+from pipelines.errors import UserError, fault_in
 from pipelines.layers import SEQUENTIAL
 from pipelines.loading import load_images
 from pipelines.ray_runtime import finished
@@ -134,11 +133,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
     """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
     torch.set_num_threads(1)
-    try:
-        function(config, *arguments)
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        return str(error)
-    return ""
+    return fault_in(function, config, *arguments)
 
 
 def _attack(config: RunConfig, task: Task) -> None:

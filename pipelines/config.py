@@ -261,7 +261,7 @@ class RunConfig(BaseModel):
     @property
     def measured(self) -> tuple[str, ...]:
         """Encoders whose utility is measured: all, and in a trial those attacked."""
-        return tuple(self.encoders) if self.fold == "all" else tuple({one.target: 0 for one in self.attacks})
+        return tuple(self.encoders) if self.fold == "all" else tuple(dict.fromkeys(one.target for one in self.attacks))
 
     def control_of(self, attack: AttackConfig) -> str | None:
         """The encoder on which an attack is repeated as a control: it saw none of the target's samples.

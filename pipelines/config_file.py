@@ -71,11 +71,12 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
     """Check a config given as plain values; ``origin`` names it in errors. Its sweeps and its
     search are spelled out."""
     _fill_data_path(raw, origin)
-    plain = {section: value for section, value in raw.items() if section not in ("sweep", "tune")}
+    whole = {section: value for section, value in raw.items() if section != "sweep"}
+    plain = {section: value for section, value in whole.items() if section != "tune"}
     try:
-        base = RunConfig(**plain)
-        if raw.get("tune") is not None:
-            base = with_fields(base, plain, raw["tune"], _one_line)
+        base = RunConfig(**whole)
+        if base.tune is not None:
+            base = with_fields(base, base.tune, plain, _one_line)
         return expand(base, plain, raw.get("sweep", {}), _one_line)
     except ValidationError as error:
         raise UserError(f"{origin}: {_one_line(error)}") from error

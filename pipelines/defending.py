@@ -9,14 +9,13 @@ from typing import Any
 import safetensors.numpy
 import torch
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
 from mi_core.hashing import digest64
 from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.encoder_config import DefendedConfig
 from pipelines.encoders import DEFENSE, PREPARED, describe, weights_path, write_description
-from pipelines.errors import UserError
+from pipelines.errors import UserError, fault_in
 from pipelines.loading import load_images
 from pipelines.splits import Splits
 from pipelines.training import TrainingJob, members_of
@@ -26,11 +25,7 @@ PIECES = 64  # tasks that many independent pieces of work are cut into
 
 def defend(job: TrainingJob, threads: int, spread: Spread = map) -> str:
     """Defend one encoder of one seed; returns what is wrong with what the user gave, or nothing."""
-    try:
-        _defend(job, threads, spread)
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        return str(error)
-    return ""
+    return fault_in(_defend, job, threads, spread)
 
 
 def over_cluster(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:

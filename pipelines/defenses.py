@@ -18,6 +18,7 @@ from pipelines.attack_config import CANDIDATE_ROLES, SHADOW, TARGET_ROLES, each_
 from pipelines.attribute_inference import each_inference
 from pipelines.encoder_config import DefendedConfig
 from pipelines.encoders import describe
+from pipelines.methods import combinations
 from pipelines.spelling import spell_out
 
 if TYPE_CHECKING:
@@ -115,16 +116,16 @@ def each_defense(entries: Sequence[Any]) -> list[Any]:
             spelled.append(entry)
             continue
         settings = entry.get("settings") or {}
-        listed = {name: entry[name] for name in ("defense", "epoch") if isinstance(entry.get(name), list | tuple)}
-        inner = {name: value for name, value in settings.items() if isinstance(value, list | tuple)}
-        for values in product(*listed.values(), *inner.values()):
-            outer = dict(zip(listed, values, strict=False))
-            chosen = dict(zip(inner, values[len(listed) :], strict=True))
-            one = {**entry, **outer, **({"settings": {**settings, **chosen}} if chosen else {})}
-            if outer or chosen:
-                told = [f"{name}-{value}" for name, value in {**outer, **chosen}.items() if name != "defense"]
-                one["label"] = "-".join([entry.get("label") or one["defense"], *told])
-            spelled.append(one)
+        varied = [name for name, value in settings.items() if isinstance(value, list | tuple)]
+        listed = [name for name in ("defense", "epoch") if isinstance(entry.get(name), list | tuple)]
+        for one, chosen in product(combinations([entry], listed), combinations([settings], varied)):
+            if listed or varied:
+                values = {name: one[name] for name in listed if name != "defense"} | {
+                    name: chosen[name] for name in varied
+                }
+                told = (f"{name}-{value}" for name, value in values.items())
+                one = {**one, "label": "-".join([entry.get("label") or one["defense"], *told])}  # noqa: PLW2901
+            spelled.append({**one, "settings": chosen} if varied else one)
     return spelled
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
@@ -26,6 +27,15 @@ def fault_of_user(error: BaseException) -> str | None:
         if isinstance(inner, OSError) and inner.errno in _OF_STORAGE:
             return storage_fault(inner)
     return None
+
+
+def fault_in(function: Callable[..., object], *arguments: Any) -> str:
+    """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
+    try:
+        function(*arguments)
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        return str(error)
+    return ""
 
 
 def storage_fault(error: OSError) -> str:

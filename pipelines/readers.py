@@ -124,7 +124,7 @@ class Kept:
     """
 
     def __init__(self, limit_bytes: int = 512 * 2**20) -> None:
-        self.limit, self.used = limit_bytes, 0
+        self.limit = limit_bytes
         self.samples: dict[tuple[str, str], dict[str, Sample]] = {}
 
     def reader(self, model: SourceConfig) -> Callable[[Item, set[str]], Iterator[Sample]]:
@@ -134,18 +134,10 @@ class Kept:
             place = (model.model_dump_json(), item.name)
             known = self.samples.get(place, {})
             if not keys <= known.keys():
-                self.used -= sum(len(sample.image) for sample in known.values())
-                known = {}
-                for sample in model.read(item, keys | set(self.samples.pop(place, {}))):
-                    if sample.key in keys:
-                        yield sample
-                    known[sample.key] = sample
-                self.used += sum(len(sample.image) for sample in known.values())
-                if self.used <= self.limit:
-                    self.samples[place] = known
-                else:
-                    self.used -= sum(len(sample.image) for sample in known.values())
-                return
+                known = {sample.key: sample for sample in model.read(item, keys | known.keys())}
+                self.samples[place] = known
+                if sum(len(sample.image) for here in self.samples.values() for sample in here.values()) > self.limit:
+                    del self.samples[place]
             yield from (sample for key, sample in known.items() if key in keys)
 
         return read

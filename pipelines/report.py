@@ -226,7 +226,7 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> 
     for epoch in epochs:
         found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
         probes = {
-            probe: pool([_estimate(of_seed[probe]) for of_seed in found])
+            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found])
             for probe in found[0]
             if all(probe in of_seed for of_seed in found)
         }
@@ -245,12 +245,11 @@ def _classifier(places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
     if None in found:
         return {}
-    return {"classifier": {part: pool([_estimate(of_seed[part]) for of_seed in found]).as_json() for part in found[0]}}
-
-
-def _estimate(entry: dict[str, Any]) -> Estimate:
-    low, high = entry["ci95"]
-    return Estimate(entry["value"], low, high, entry["n"])
+    return {
+        "classifier": {
+            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found]).as_json() for part in found[0]
+        }
+    }
 
 
 def _method(config: RunConfig, name: str) -> dict[str, Any]:

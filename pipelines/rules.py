@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.features.sequential import StoppingRule
 from pipelines import storage
-from pipelines.errors import UserError
+from pipelines.errors import UserError, fault_in
 from pipelines.ray_runtime import finished
 from pipelines.shard_jobs import ShardJob
 from pipelines.tasks import stopping_rule
@@ -29,7 +28,7 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], *, here: bool = False) -> 
         return jobs
     configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
     first = {job.rule_path: (configs[job.folder], job) for job in stopped if not storage.exists(job.rule_path)}
-    faults = (_fit(*work) for work in first.values()) if here else _as_tasks(list(first.values()))
+    faults = (fault_in(_fit, *work) for work in first.values()) if here else _as_tasks(list(first.values()))
     for fault in filter(None, faults):
         raise UserError(fault)
     rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in stopped}}
@@ -39,16 +38,12 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], *, here: bool = False) -> 
 def _as_tasks(work: Sequence[tuple[RunConfig, ShardJob]]) -> Sequence[str]:
     import ray
 
-    remote = ray.remote(num_cpus=1)(_fit)
-    pending = [remote.remote(config, job) for config, job in work]
+    remote = ray.remote(num_cpus=1)(fault_in)
+    pending = [remote.remote(_fit, config, job) for config, job in work]
     return list(finished(pending, "rules", "when to stop asking"))
 
 
-def _fit(config: RunConfig, job: ShardJob) -> str:
-    """Fit and write a rule; returns what is wrong with what the user gave, or nothing."""
+def _fit(config: RunConfig, job: ShardJob) -> None:
+    """Fit and write a rule."""
     assert job.layer.stopping is not None
-    try:
-        storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        return str(error)
-    return ""
+    storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,7 +27,7 @@ from pipelines.console import silence
 from pipelines.encoder_config import ForeignConfig, TrainedConfig
 from pipelines.encoders import share
 from pipelines.errors import UserError
-from pipelines.fields import set_field, with_changes
+from pipelines.fields import with_changes
 from pipelines.figure_data import result_of
 from pipelines.readers import Kept
 from pipelines.splits import Splits, exists
@@ -84,11 +83,9 @@ class Trial:
         config, _ = self.run
         tune = config.tune
         assert tune is not None
+        changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         values = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
-        for name, value in self.parameters.items():
-            for field in tune.search[name].fields:
-                set_field(values, field, deepcopy(value))
-        whole = RunConfig(**with_changes(values, {"checkpoints": "last", "fold": self.fold}))
+        whole = RunConfig(**with_changes(values, changes | {"checkpoints": "last", "fold": self.fold}))
         counted = [
             one for one in whole.attacks if one.target == self.target and one.attack in (tune.attacks or (one.attack,))
         ]
@@ -115,10 +112,11 @@ def _chain(config: RunConfig, name: str | None) -> Iterator[str]:
         name = encoder.start if isinstance(encoder, TrainedConfig) else None
 
 
-def trains(trial: Trial) -> bool:
-    """Whether a trial trains encoders that the run itself has not; else it only defends those."""
-    encoders, known = trial.config().encoders, trial.run[0].encoders
-    return any(type(encoder) is TrainedConfig and encoder != known.get(name) for name, encoder in encoders.items())
+def trains(own: RunConfig, run: RunConfig) -> bool:
+    """Whether a trial, as a run of its own, trains encoders that the run itself has not; else it only defends those."""
+    return any(
+        type(encoder) is TrainedConfig and encoder != run.encoders.get(name) for name, encoder in own.encoders.items()
+    )
 
 
 def measure(trial: Trial, threads: int) -> Iterator[Record]:
@@ -164,7 +162,7 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
     for name, encoder in own.encoders.items():
         if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
             share(folder.seed(seed), place, name)
-    if trains(trial):
+    if trains(own, config):
         pretrain.run([run, (own, trial.folder)])
     else:
         pretrain.here([run, (own, trial.folder)], threads)
@@ -194,14 +192,14 @@ def _found(trial: Trial, own: RunConfig) -> Record:
             result = result_of(task)
             if "metrics" in result:
                 name = f"{task.attack.attack}-{task.position}", task.output
-                by_attack.setdefault(name, []).append(_estimate(result["metrics"][tune.metric]))
+                by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
         epoch = own.attacked_epochs(trial.target)[-1]
         measured = storage.read_json(utility_path(place, trial.target, epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
         if not by_name.get(chosen):
             raise UserError(f"tune.utility = {chosen}: it is not measured of {trial.target}; give labelled test images")
-        utilities.append(_estimate(by_name[chosen]))
+        utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
     pooled = {name: pool(found) for name, found in by_attack.items()}
@@ -215,11 +213,6 @@ def _found(trial: Trial, own: RunConfig) -> Record:
         "strongest": f"{attack_name.rpartition('-')[0]}, {output}",
         "leak": min(1.0, worst.high),
     }
-
-
-def _estimate(entry: Mapping[str, Any]) -> Estimate:
-    low, high = entry["ci95"]
-    return Estimate(entry["value"], low, high, entry["n"])
 
 
 def _cpu_seconds() -> float:

@@ -88,7 +88,7 @@ def _measured(trial: Trial, tune: TuneConfig) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
 
-    cpus = _TRAINING_CPUS if trains(trial) else tune.cpus
+    cpus = _TRAINING_CPUS if trains(trial.config(), trial.run[0]) else tune.cpus
     remote = ray.remote(num_cpus=cpus, num_gpus=tune.gpus)(_last)
     record: Record = ray.get(remote.remote(trial, max(1, int(tune.cpus))))
     return record
@@ -128,7 +128,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
         points_to_evaluate=[*begun, *(point for point in asked.grid(done) if point not in begun)],
     )
     first = Trial(run, target, {name: one.ends[0] for name, one in asked.search.items()}, "search")
-    cpus = _TRAINING_CPUS if trains(first) else asked.cpus
+    cpus = _TRAINING_CPUS if trains(first.config(), config) else asked.cpus
     with meter("tune", "trials", len(done) + left, "trials") as progress:
 
         class Told(ray_tune.Callback):  # type: ignore[misc]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipelines.errors import UserError
-from pipelines.fields import differing, set_field
+from pipelines.fields import differing, with_changes
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -132,32 +132,23 @@ class TuneConfig(BaseModel):
         return max(0, min(self.trials, most) - len(done))
 
 
-def with_fields(base: RunConfig, plain: Mapping[str, Any], tune: Any, explain: Explain) -> RunConfig:
+def with_fields(base: RunConfig, asked: TuneConfig, plain: Mapping[str, Any], explain: Explain) -> RunConfig:
     """The run with its search, every parameter with the fields that it sets.
 
     Args:
         base: the run itself.
+        asked: its search.
         plain: the values it was made from, where ``like`` still follows a change of another encoder.
-        tune: the section as written.
         explain: what is wrong with a config, in one line.
 
     Raises:
         UserError: a parameter that cannot be searched, or a value that makes no valid run.
     """
-    try:
-        asked = TuneConfig.model_validate(tune)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(("tune", *map(str, first["loc"])))
-        text = str(first.get("ctx", {}).get("error", "")) or f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        raise UserError(f"{place}: {text}") from error
     search = {}
     for name, one in asked.search.items():
         dumps = []
         for value in one.ends:
-            changed = deepcopy(dict(plain))
-            for field in one.fields or (name,):
-                set_field(changed, field, value)
+            changed = with_changes(deepcopy(dict(plain)), dict.fromkeys(one.fields or (name,), value))
             try:
                 dumps.append(type(base)(**changed).model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"}))
             except ValueError as error:

@@ -239,10 +239,7 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
 
 def pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
     """Estimates of several seeds, as report.json writes them, as one: `pool`, with ``sd`` over seeds from two on."""
-    runs = []
-    for entry in estimates:
-        low, high = entry["ci95"]
-        runs.append(Estimate(entry["value"], low, high, entry["n"], entry.get("supported", True), entry.get("fp")))
+    runs = [Estimate.from_json(entry) for entry in estimates]
     pooled = pool(runs).as_json()
     if len(runs) > 1:
         pooled["sd"] = statistics.stdev(run.value for run in runs)

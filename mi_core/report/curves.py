@@ -6,11 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, series_names, series_of
-from mi_core.report.drawing import COLOURS, GREY, STYLES, Drawing, band, blank, file_name, label_axes, png
+from mi_core.report.drawing import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    STYLES,
+    Drawing,
+    band,
+    blank,
+    file_name,
+    label_axes,
+    png,
+    spans,
+)
 from mi_core.report.numbers import count, rate
 from mi_core.report.wording import probe
 
-_MARKERS = "osD^vP*"
 _LEAST_CHANGE = 1e-9
 
 
@@ -64,14 +75,11 @@ def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     for index, ((attack, reference), name) in enumerate(names.items()):
         mine = [row for row in rows if (row["attack"], _reference(row)) == (attack, reference)]
         places = [targets.index(row["target"]) + (index - (len(names) - 1) / 2) * step for row in mine]
-        values = [row["accuracy"]["value"] for row in mine]
-        spans = [
-            [value - row["accuracy"]["ci95"][0] for value, row in zip(values, mine, strict=True)],
-            [row["accuracy"]["ci95"][1] - value for value, row in zip(values, mine, strict=True)],
-        ]
+        accuracies = [row["accuracy"] for row in mine]
+        values = [entry["value"] for entry in accuracies]
         colour = COLOURS[index % len(COLOURS)]
-        style = {"fmt": _MARKERS[index % len(_MARKERS)], "color": colour, "capsize": 2.5, "markersize": 4.5}
-        panel.errorbar(places, values, yerr=spans, linewidth=1.2, label=name, **style)
+        style = {"fmt": MARKERS[index % len(MARKERS)], "color": colour, "capsize": 2.5, "markersize": 4.5}
+        panel.errorbar(places, values, yerr=spans(accuracies), linewidth=1.2, label=name, **style)
         told.append(f"{name} {', '.join(rate(value) for value in values)}")
     panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
     panel.set_xticks(range(len(targets)), targets)
@@ -92,7 +100,7 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
         )
         accuracies = [row["accuracy"]["value"] for row in mine]
         style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
-        marker = _MARKERS[index % len(_MARKERS)]
+        marker = MARKERS[index % len(MARKERS)]
         places = [values[row["target"]] for row in mine]
         panel.plot(places, accuracies, marker=marker, markersize=4.5, label=series, **style)
         told.append(f"{series} {', '.join(rate(value) for value in accuracies)}")

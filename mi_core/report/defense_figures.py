@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row
-from mi_core.report.drawing import COLOURS, GREY, STYLES, Drawing, blank, file_name, label_axes, png
+from mi_core.report.defenses import by_target
+from mi_core.report.drawing import COLOURS, GREY, MARKERS, STYLES, Drawing, blank, file_name, label_axes, png, spans
 from mi_core.report.numbers import count, rate
 
-_MARKERS = "osD^vP*X"
 _MOST_LABELS = 12  # of one axis
 
 
@@ -30,10 +30,7 @@ def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
         guarantee one; nothing without a defense.
     """
     drawings: dict[str, Drawing] = {}
-    by_target: dict[str, list[Row]] = {}
-    for entry in report.get("defenses", []):
-        by_target.setdefault(entry["target"], []).append(entry)
-    for target, entries in by_target.items():
+    for target, entries in by_target(report).items():
         if len(entries) <= _MOST_LABELS:
             for part, y in (("attacks", "attack accuracy"), ("attributes", "accuracy of the attribute")):
                 if all(entry[part] for entry in entries):
@@ -71,13 +68,6 @@ def _loss(entry: Row) -> float:
     return float(entry["utility"][0].get("loss", 0.0))
 
 
-def _spans(rows: Sequence[Row]) -> list[list[float]]:
-    return [
-        [max(0.0, row["value"] - row["ci95"][0]) for row in rows],
-        [max(0.0, row["ci95"][1] - row["value"]) for row in rows],
-    ]
-
-
 def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     """Every attack on the plain encoder and on every defended one."""
     figure, (panel,) = blank()
@@ -94,8 +84,8 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
                     found.append((number, pair["defended"]["accuracy"]))
         rows = [row for _, row in found]
         places = [number + (index - (len(names) - 1) / 2) * step for number, _ in found]
-        style = {"fmt": _MARKERS[index % len(_MARKERS)], "color": COLOURS[index % len(COLOURS)], "capsize": 2}
-        panel.errorbar(places, [row["value"] for row in rows], yerr=_spans(rows), markersize=4, label=name, **style)
+        style = {"fmt": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)], "capsize": 2}
+        panel.errorbar(places, [row["value"] for row in rows], yerr=spans(rows), markersize=4, label=name, **style)
         told.append(f"{name} {', '.join(rate(row['value']) for row in rows)}")
     if part == "attacks":
         panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
@@ -110,18 +100,18 @@ def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
     """Utility lost against the strongest attack; a line joins the settings of one defense."""
     figure, (panel,) = blank()
     bare = strongest(entries[0], "clean")
-    panel.errorbar([0.0], [bare["value"]], yerr=_spans([bare]), fmt="P", color="#000000", label="no defense", capsize=2)
+    panel.errorbar([0.0], [bare["value"]], yerr=spans([bare]), fmt="P", color="#000000", label="no defense", capsize=2)
     told = [f"no defense 0, {rate(bare['value'])}"]
     for index, (name, mine) in enumerate(_by_defense(entries).items()):
         ordered = sorted(mine, key=_loss)
         rows = [strongest(entry, "defended") for entry in ordered]
         losses = [_loss(entry) for entry in ordered]
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         line = STYLES[index % len(STYLES)] if len(mine) > 1 else ""
         panel.errorbar(
             losses,
             [row["value"] for row in rows],
-            yerr=_spans(rows),
+            yerr=spans(rows),
             linestyle=line,
             linewidth=1.2,
             elinewidth=0.8,
@@ -149,14 +139,12 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
     for index, mine in enumerate(sampled):
         ordered = sorted(mine, key=lambda entry: entry["numbers"]["epsilon"])
         places = [entry["numbers"]["epsilon"] for entry in ordered]
-        colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         style = {"color": colour, "marker": marker, "linestyle": STYLES[index % len(STYLES)], "markersize": 4}
         losses = [_loss(entry) for entry in ordered]
         panels[0].plot(places, losses, label=ordered[0]["defense"], **style)
         rows = [strongest(entry, "defended") for entry in ordered]
-        panels[1].errorbar(
-            places, [row["value"] for row in rows], yerr=_spans(rows), capsize=2, elinewidth=0.8, **style
-        )
+        panels[1].errorbar(places, [row["value"] for row in rows], yerr=spans(rows), capsize=2, elinewidth=0.8, **style)
         pairs = zip(places, losses, rows, strict=True)
         told.append(
             f"{ordered[0]['defense']} "

@@ -76,18 +76,23 @@ def _measures(encoder: Row) -> dict[str, Row]:
     return ({} if classifier is None else {"classifier": classifier}) | probes
 
 
+def by_target(report: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """The entries of defenses by what they are compared with."""
+    found: dict[str, list[Row]] = {}
+    for entry in report.get("defenses", []):
+        found.setdefault(entry["target"], []).append(entry)
+    return found
+
+
 def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
     """Per defended encoder the rows of its table: without a defense, then each with one.
 
     A row holds ``name``, ``details``, ``utility`` and ``loss`` of the first measure, and of the strongest attack by AUC
     its name and estimates; ``attribute``: the accuracy that exceeds guessing most.
     """
-    by_target: dict[str, list[Row]] = {}
-    for entry in report.get("defenses", []):
-        by_target.setdefault(entry["target"], []).append(entry)
     return [
         (target, [_row(entries[0], "clean"), *(_row(entry, "defended") for entry in entries)])
-        for target, entries in by_target.items()
+        for target, entries in by_target(report).items()
     ]
 
 

@@ -18,6 +18,7 @@ DPI = 220
 WIDTH, HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP*"
 MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
 BLACK = COLOURS.index("#000000")
 
@@ -67,6 +68,14 @@ def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: st
     panel.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
     style = {"color": colour, "linestyle": STYLES[index % len(STYLES)], "marker": "o", "markersize": 3.5}
     panel.plot(places, [entry["value"] for _, entry in points], linewidth=1.6, label=name, **style)
+
+
+def spans(estimates: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """How far the intervals of estimates reach below and above them, for error bars."""
+    return [
+        [max(0.0, entry["value"] - entry["ci95"][0]) for entry in estimates],
+        [max(0.0, entry["ci95"][1] - entry["value"]) for entry in estimates],
+    ]
 
 
 def file_name(name: str) -> str:
