@@ -103,6 +103,29 @@ def encode_png(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
+def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
+    """A JPEG file of an image (C, H, W) with one or three channels; quality in [1, 95]."""
+    buffer = io.BytesIO()
+    _picture(pixels).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def shrunk(pixels: Pixels, side: int) -> Pixels:
+    """An image (C, H, W) with sides of at most ``side`` pixels, as (h, w) or (h, w, 3); as it is if it fits."""
+    picture = _picture(pixels)
+    picture.thumbnail((side, side))
+    return np.asarray(picture)
+
+
+def _picture(pixels: Pixels) -> Image.Image:
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def thumbnail(pixels: Pixels, side: int = 64) -> bytes:
+    """A PNG file of an image (C, H, W) with one or three channels, its sides at most ``side`` pixels."""
+    return encode_png(shrunk(pixels, side))
+
+
 def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
     """Pixels of a colour JPEG that is upright and of the wanted size, several times as fast; None: it is another file.
 

@@ -17,16 +17,17 @@ import pyarrow as pa
 import torch
 
 from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
 from mi_core.records import Features
-from mi_core.validity.blind import blind_scores
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.attribute_inference import inferences, planes, run_inference, run_plane
+from pipelines.blind import blind_path, run_blind, telling_path
 from pipelines.console import say
 from pipelines.errors import UserError, fault_in
+from pipelines.evidence import of_dataset
 from pipelines.layers import SEQUENTIAL
-from pipelines.loading import load_images
 from pipelines.ray_runtime import finished
 from pipelines.splits import Splits
 from pipelines.tasks import Task, evaluated_of, features_of, reference_of, tasks
@@ -127,7 +128,8 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
         yield _Work(mapped.map_path, run_plane, (mapped,), same)
     if config.fold == "all":
-        yield _Work(blind_path(folder), _blind, (folder,), digest(common, config.audited))
+        beside = (telling_path(folder).rpartition("/")[2],)
+        yield _Work(blind_path(folder), run_blind, (folder,), digest(common, config.audited), beside)
 
 
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
@@ -184,7 +186,12 @@ def _attack(config: RunConfig, task: Task) -> None:
         columns["statistic"] = statistic
     if control is not None:
         columns["control"] = control
-    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed)
+    groups = splits.groups(evaluated.ids.tolist())
+    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed, groups=groups)
+    if config.fold == "all" and task.epoch == config.attacked_epochs(attack.target)[-1]:
+        result["evidence"] = of_dataset(config, task, splits, method, evaluated, scores, member)
+        if control is not None:
+            result["evidence"]["control_auc"] = auc(control, member, groups).as_json()
     storage.write_table(f"{place}/scores.parquet", pa.table(columns))
     storage.write_atomic(f"{place}/attack.npz", _packed(method.state()))
     result["seconds"] = round(time.perf_counter() - started, 3)
@@ -223,20 +230,6 @@ def _packed(state: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **cast(Any, state))
     return buffer.getvalue()
-
-
-def blind_path(folder: SeedFolder) -> str:
-    """Where the scores of the blind classifier stand."""
-    return f"{folder.path}/validity/blind.parquet"
-
-
-def _blind(config: RunConfig, folder: SeedFolder) -> None:
-    splits = Splits.load(folder.path)
-    loaded = load_images(config.data, splits, config.audited)
-    members = set(splits.ids(config.audited[:1]))
-    member = np.array([name in members for name in loaded.ids])
-    scores = blind_scores(loaded.images, member, seed=folder.seed)
-    storage.write_table(blind_path(folder), pa.table({"id": loaded.ids, "member": member, "score": scores}))
 
 
 if __name__ == "__main__":

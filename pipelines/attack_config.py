@@ -22,6 +22,7 @@ BANK_ROLE = "downstream-train"
 SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
 KNOWN_ROLES = ("known-member", "known-nonmember")
 ANCHOR_ROLE = "anchor"
+CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
 UNLABELLED_ROLE = "unlabelled"
 
 
@@ -107,3 +108,6 @@ class ValidityConfig(BaseModel):
     attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
     output: str | None = Field(default=None, description="primary output; default: the first of queries.outputs")
     control: str | None = Field(default=None, description="encoder that saw neither group; default: the reference")
+    fdr: float = Field(
+        default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"
+    )

@@ -66,13 +66,7 @@ class AttributeConfig(BaseModel):
             raise ValueError(f"bounds = {list(self.bounds)}, allowed: ascending numbers")
         if len(self.names) < 2 or len(self._numbers) < sum(map(len, self._groups)):
             raise ValueError(f"values = {self.values}, allowed: at least two, each text once")
-        if self.pattern is not None:
-            try:
-                groups = re.compile(self.pattern).groups
-            except re.error as error:
-                raise ValueError(f"pattern = {self.pattern!r}: {error}") from error
-            if groups != 1:
-                raise ValueError(f"pattern = {self.pattern!r} has {groups} groups, expected one, the text")
+        check_pattern(self.pattern)
         return self
 
     @property
@@ -101,12 +95,7 @@ class AttributeConfig(BaseModel):
             ValueError: it has none; the message says why.
             UserError: the table cannot be read.
         """
-        text = self._text(sample)
-        if self.pattern is not None:
-            found = re.search(self.pattern, text)
-            if found is None:
-                raise ValueError(f"{text!r} does not match {self.pattern!r}")
-            text = str(found.group(1))
+        text = text_of(sample, self.origin, self.pattern)
         if self.table is not None:
             rows = read_table(self.table, self.column)
             if text not in rows:
@@ -121,19 +110,83 @@ class AttributeConfig(BaseModel):
             raise ValueError(f"{text!r} is not among {', '.join(self._numbers)}")
         return self._numbers[text]
 
-    def _text(self, sample: Sample) -> str:
-        if self.origin == KEY:
-            return sample.key
-        if self.origin == CLASS:
-            if sample.label is None:
-                raise ValueError("it has no class")
-            return str(sample.label)
-        found: Any = json.loads(sample.others.get("json", b"null"))
-        for name in self.origin.removeprefix(JSON).split("."):
-            if not isinstance(found, dict) or name not in found:
-                raise ValueError(f"its JSON has no field {self.origin.removeprefix(JSON)}")
-            found = found[name]
-        return found if isinstance(found, str) else json.dumps(found)
+
+class GroupConfig(BaseModel):
+    """Which samples belong together (one person, album or burst) and are drawn, judged and resampled as one.
+
+    group_by: json:person                                   # .json in the shards
+    group_by: {from: key, pattern: '^([^/]+)/'}             # the folder
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    origin: str = Field(alias="from", description="key (the file name), or json:<field>, dots lead into it")
+    pattern: str | None = Field(default=None, description="regular expression with one group, which names the group")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"from": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> GroupConfig:
+        if self.origin != KEY and not self.origin.startswith(JSON):
+            raise ValueError(f"from = {self.origin!r}, allowed: {KEY}, {JSON}<field>")
+        check_pattern(self.pattern)
+        return self
+
+    def group(self, sample: Sample) -> str:
+        """The name of a sample's group.
+
+        Raises:
+            ValueError: it has none; the message says why.
+        """
+        try:
+            return text_of(sample, self.origin, self.pattern)
+        except ValueError as error:
+            raise ValueError(f"group_by: {error}") from error
+
+
+def check_pattern(pattern: str | None) -> None:
+    """Raise ValueError unless a pattern is a regular expression with one group, or there is none."""
+    if pattern is None:
+        return
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"pattern = {pattern!r}: {error}") from error
+    if groups != 1:
+        raise ValueError(f"pattern = {pattern!r} has {groups} groups, expected one, the text")
+
+
+def text_of(sample: Sample, origin: str, pattern: str | None) -> str:
+    """What a sample's name, class or JSON says, or with a pattern its part that matches.
+
+    Raises:
+        ValueError: it says nothing; the message tells why.
+    """
+    text = _whole_text(sample, origin)
+    if pattern is None:
+        return text
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"{text!r} does not match {pattern!r}")
+    return str(found.group(1))
+
+
+def _whole_text(sample: Sample, origin: str) -> str:
+    if origin == KEY:
+        return sample.key
+    if origin == CLASS:
+        if sample.label is None:
+            raise ValueError("it has no class")
+        return str(sample.label)
+    found: Any = json.loads(sample.others.get("json", b"null"))
+    for name in origin.removeprefix(JSON).split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise ValueError(f"its JSON has no field {origin.removeprefix(JSON)}")
+        found = found[name]
+    return found if isinstance(found, str) else json.dumps(found)
 
 
 def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict[str, int]:

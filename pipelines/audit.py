@@ -125,7 +125,9 @@ def draw_roles(runs: Sequence[Run]) -> None:
 def roles_in_words(drawn: Splits) -> str:
     """Sizes of the roles, and the duplicates dropped, in one line."""
     counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
-    return counts + (f"; {drawn.duplicates_removed} duplicates dropped" if drawn.duplicates_removed else "")
+    dropped = [f"{drawn.duplicates_removed} duplicates"] if drawn.duplicates_removed else []
+    dropped += [f"{drawn.near_removed} near-copies"] if drawn.near_removed else []
+    return counts + (f"; {' and '.join(dropped)} dropped" if dropped else "")
 
 
 def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -176,6 +176,30 @@ def quickstart(
     _run(str(config), overrides, out, "report", address, force, verbose)
 
 
+@app.command()
+def selftest(
+    config: Annotated[str | None, typer.Argument(help="Default: the quickstart's.", metavar="[CONFIG]")] = None,
+    overrides: Overrides = None,
+    out: Out = "runs/selftest",
+    address: Address = None,
+    verbose: Verbose = False,
+) -> None:
+    """Plants leaks, none, and differences that are none, through the whole chain; exit code 1 if a verdict is wrong."""
+    from pipelines import config_file as configs
+    from pipelines import selftest as planted
+
+    place = out or "runs/selftest"
+    loaded = configs.load(config or str(files("pipelines") / "quickstart.yaml"), overrides or ())
+    command = shlex.join(["encoder-audit", *sys.argv[1:]])
+    try:
+        passed = planted.run(loaded, place, address=address, command=command, verbose=verbose)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted from interrupt
+    output.print(planted.table(place))
+    if not passed:
+        raise typer.Exit(1)
+
+
 STAGE_HELP = {
     "pretrain": "Draw the roles and train the encoders.",
     "extract": "Query the encoders for membership features (after pre-training, if that is not done).",

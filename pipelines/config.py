@@ -28,6 +28,7 @@ from pipelines.attack_config import (
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
 from pipelines.config_checks import (
     check_attack,
+    check_calibration,
     check_controls,
     check_inference,
     check_repeats,
@@ -128,6 +129,7 @@ class RunConfig(BaseModel):
         for position, inference in enumerate(self.attribute_inference):
             check_inference(self, f"attribute_inference.{position}", inference)
         check_controls(self)
+        check_calibration(self)
         check_repeats(self)
         for name, encoder in self.encoders.items():
             if encoder.outputs is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mi_core.checks import ConfigError
 from pipelines.attack_config import (
     ANCHOR_ROLE,
+    CALIBRATION_ROLE,
     KNOWN,
     KNOWN_ROLES,
     NONMEMBERS,
@@ -170,6 +171,19 @@ def check_inference(config: RunConfig, place: str, inference: AttributeInference
     both |= {role for role in inference.test if config.data.roles[role].source_name in auxiliary}
     if both:
         raise ValueError(f"{place}: {sorted(both)[0]!r} is both known to the attacker and attacked; keep them apart")
+
+
+def check_calibration(config: RunConfig) -> None:
+    """Raise ValueError if known members that are to tell a true-positive rate are fitted on, judged, or no members."""
+    role = config.data.roles.get(CALIBRATION_ROLE)
+    if role is None:
+        return
+    place = f"data.roles.{CALIBRATION_ROLE}"
+    if role.source_name in config.data.roles:
+        raise ValueError(f"{place} is a part of {role.source_name}; take it from a source, apart from other roles")
+    for name in dict.fromkeys(attack.target for attack in config.attacks):
+        if isinstance(config.encoders[name], TrainedConfig) and CALIBRATION_ROLE not in config.members_of(name):
+            raise ValueError(f"{place}: {name} was not trained on it; add it to encoders.{name}.train_on")
 
 
 def check_controls(config: RunConfig) -> None:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from mi_core.captions import ClassWords
 from mi_core.images import Decoder
 from pipelines.artifacts import digest
-from pipelines.attributes import AttributeConfig
+from pipelines.attributes import AttributeConfig, GroupConfig
+from pipelines.duplicates import NearDuplicatesConfig
 from pipelines.errors import UserError
 from pipelines.scan import ATTRIBUTE, Scan, ScanMap, scan
 from pipelines.sources import SourceConfig
@@ -66,6 +67,12 @@ class DataConfig(BaseModel):
     )
     attributes: dict[str, AttributeConfig] = Field(
         default_factory=dict, description="properties of samples with a few values each"
+    )
+    group_by: GroupConfig | None = Field(
+        default=None, description="what samples belong to (person, album, burst): json:<field>, or part of the key"
+    )
+    near_duplicates: NearDuplicatesConfig | None = Field(
+        default=None, description="look for near-copies and keep one of each; {} for the defaults"
     )
     label: str | None = Field(default=None, description="attribute that classifiers learn; default: the class")
     max_rejected: float = Field(default=0.01, ge=0, le=1, description="share of unusable samples a run bears")
@@ -131,6 +138,8 @@ class DataConfig(BaseModel):
             max_rejected=self.max_rejected,
             scan_map=scan_map,
             attributes=self.attributes,
+            group_by=self.group_by,
+            near=self.near_duplicates is not None,
         )
         if self.label is None:
             return found
@@ -143,7 +152,9 @@ class DataConfig(BaseModel):
     def scan_digest(self) -> str:
         """What two data sections share that are scanned alike, whatever their roles."""
         return digest(
-            self.model_dump(mode="json", include={"sources", "image_size", "channels", "attributes", "label"})
+            self.model_dump(
+                mode="json", include={"sources", "image_size", "channels", "attributes", "group_by", "label"}
+            )
         )
 
     def decoder(self) -> Decoder:

@@ -45,6 +45,7 @@ class DefenseConfig(BaseModel):
     )
     attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
     of: tuple[str, ...] = Field(default=(), description="attacked encoders that are defended; default: all")
+    without: tuple[str, ...] = Field(default=(), description="attacks that are not repeated on it")
     beside: str = Field(default="", description="label of the entry that it is compared with; default: no defense")
 
     @property
@@ -98,7 +99,12 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
         unknown = [name for name in entry.of if name not in attacked & set(mine)]
         if unknown:
             raise ValueError(f"defenses.of = {unknown[0]!r}, attacked and trained here: {', '.join(mine)}")
-        asked = [one for one in attacks if not entry.of or one["target"] in entry.of]
+        left_out = [name for name in entry.without if name not in {one["attack"] for one in attacks}]
+        if left_out:
+            raise ValueError(f"defenses.without = {left_out[0]!r} is no attack of this config")
+        asked = [
+            one for one in attacks if (not entry.of or one["target"] in entry.of) and one["attack"] not in entry.without
+        ]
         inferred = [one for one in inferences if not entry.of or one.get("target", "target") in entry.of]
         shadows = {one["reference"] for one in asked}
         for name in [name for name in mine if not entry.of or name in entry.of or name in shadows]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
-from pipelines.attack_config import ANCHOR_ROLE
+from pipelines.attack_config import ANCHOR_ROLE, CALIBRATION_ROLE
 from pipelines.layers import SEQUENTIAL, Demand, Recipe, Stopping, stopping_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
             for epoch, output in product(config.attacked_epochs(attack.target), outputs):
                 until = _Way(way.recipe, None, stopping_of(config, attack, output, epoch), known)
                 want(attack.target, (output,), (SEQUENTIAL,), config.audited, until, attack.count)
+        elif CALIBRATION_ROLE in config.data.roles:
+            queried[attack.target] = [*queried[attack.target], CALIBRATION_ROLE]
         queried |= dict.fromkeys(shadows, config.reference_roles(attack))
         control = config.control_of(attack)
         if control is not None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.images import ImageError, decode
+from mi_core.images import ImageError, Pixels, decode
 from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
+from pipelines.sources import Sample
 from pipelines.splits import Splits
 
 
@@ -47,28 +48,38 @@ def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, lim
     wanted = list(roles)
     ids = splits.ids(wanted)[:limit]
     row_of = {name: row for row, name in enumerate(ids)}
-    decoder = config.decoder()
     images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
-    found = np.zeros(len(ids), dtype=bool)
     captions, templated = [""] * len(ids), 0
     known = splits.labels()
+    for name, sample, pixels in read_samples(config, splits, wanted, row_of):
+        row, source = row_of[name], name.partition("/")[0]
+        images[row] = pixels
+        captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])
+        templated += made
+    return Loaded(ids, images, [known[name] for name in ids], captions, templated)
+
+
+def read_samples(
+    config: DataConfig, splits: Splits, roles: Iterable[str], ids: Collection[str]
+) -> Iterator[tuple[str, Sample, Pixels]]:
+    """Some samples of some roles, shard after shard: id, encoded image, pixels (C, S, S).
+
+    Raises:
+        UserError: a source has changed since the splits were drawn; the first sample missing is named.
+    """
+    decoder, wanted, missing = config.decoder(), list(roles), set(ids)
     for source, model in config.sources.items():
         for item in model.items():
-            keys = {key for key in splits.keys(source, item.name, wanted) if f"{source}/{key}" in row_of}
+            keys = {key for key in splits.keys(source, item.name, wanted) if f"{source}/{key}" in missing}
             if not keys:
                 continue
             try:
                 for sample in model.read(item, keys):
-                    name = f"{source}/{sample.key}"
-                    row = row_of[name]
-                    images[row] = decode(sample.image, decoder)
-                    captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])
-                    templated += made
-                    found[row] = True
+                    yield f"{source}/{sample.key}", sample, decode(sample.image, decoder)
+                    missing.discard(f"{source}/{sample.key}")
             except (OSError, ImageError) as error:
                 raise UserError(
                     f"{source}, shard {item.name}: {error}; it changed since the roles were drawn"
                 ) from error
-    if not found.all():
-        raise UserError(f"{ids[int(np.argmin(found))]} is gone; the data changed since the roles were drawn")
-    return Loaded(ids, images, [known[name] for name in ids], captions, templated)
+    if missing:
+        raise UserError(f"{min(missing)} is gone; the data changed since the roles were drawn")

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import RenderableType
 
 from mi_core.attacks import ATTACKS
@@ -24,10 +23,8 @@ from mi_core.report import (
     to_json,
     tuning_table,
 )
-from mi_core.validity.verdict import Validity, judge, judge_pooled
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack import blind_path
 from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
 from pipelines.attribute_inference import inferred
 from pipelines.console import say
@@ -46,6 +43,7 @@ from pipelines.tasks import Task, tasks
 from pipelines.telemetry import STEPS
 from pipelines.tune import outcome
 from pipelines.utility import utility_path
+from pipelines.validity import classes, evidence, is_primary, thumbnails, verdict
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -73,7 +71,8 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
     report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
-    storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures).encode())
+    shown = thumbnails(config, folder, report.get("evidence", {}))
+    storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures, shown).encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     say("report", f"{len(report['attacks'])} results, {len(figures)} figures")
 
@@ -92,12 +91,13 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = folder.manifest
     attacks = [entry for seed in config.seeds for entry in _attacks(config, folder.seed(seed))]
-    rejected = _rejected(config, folder)
+    rejected, found = _rejected(config, folder), verdict(config, folder)
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "name": config.name,
         "created": now(),
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
+        "config": config.model_dump(mode="json", by_alias=True, exclude={"sweep"}),
         "versions": versions(),
         "command": manifest["runs"][-1]["command"],
         "data": _data(config, folder),
@@ -109,7 +109,9 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
             entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
         ),
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
-        "validity": _validity(config, folder),
+        "validity": found,
+        "evidence": evidence(config, folder, found),
+        "classes": classes(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),
         "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         "queries": _queries(config, folder),
@@ -144,7 +146,7 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
         knowledge, settings = knowledge_of(config, task.attack), settings_of(config, task.attack)
         entry |= {"knowledge": knowledge} if knowledge else {}
         entry |= {"settings": settings} if settings else {}
-        if _is_primary(config, task):
+        if is_primary(config, task):
             entry["primary"] = True
         yield entry
 
@@ -171,21 +173,17 @@ def _unfit(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     return (task for task in tasks(config, folder) if "not_applicable" in result_of(task))
 
 
-def _is_primary(config: RunConfig, task: Task) -> bool:
-    return task.position == config.validity.attack and task.output == config.primary_output
-
-
 def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     seeds = []
     for seed in config.seeds:
         splits = Splits.load(folder.seed(seed).path)
         roles = {role: {"n": n, "sha256": splits.role_digest(role)} for role, n in splits.counts().items()}
-        seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed})
+        near = {} if splits.near_removed is None else {"near_duplicates_removed": splits.near_removed}
+        seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed, **near})
     first = seeds[0]
     data = {
         "source": "; ".join(source.describe() for source in config.data.sources.values()),
-        "roles": first["roles"],
-        "duplicates_removed": first["duplicates_removed"],
+        **{name: part for name, part in first.items() if name != "seed"},
     }
     return data | ({"per_seed": seeds} if len(seeds) > 1 else {})
 
@@ -263,32 +261,6 @@ def _method(config: RunConfig, name: str) -> dict[str, Any]:
     return {"threat_model": method.threat_model, "source": method.source, **queries}
 
 
-def _validity(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """The verdict on the primary attack at the last checkpoint; absent without a control, or if it does not apply."""
-    primary = config.attacks[config.validity.attack]
-    if config.control_of(primary) is None:
-        return {}
-    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if _is_primary(config, task)]
-    if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
-        return {}
-    per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
-    found = judge_pooled(per_seed).as_json()
-    if len(per_seed) > 1:
-        found["per_seed"] = [
-            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
-        ]
-    return found
-
-
-def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
-    primary = [task for task in tasks(config, folder) if _is_primary(config, task)]
-    scores = storage.read_table(f"{folder.attack(primary[-1].name)}/scores.parquet")
-    blind_table = storage.read_table(blind_path(folder))
-    blind_of = dict(zip(blind_table["id"].to_pylist(), blind_table["score"].to_pylist(), strict=True))
-    blind = np.array([blind_of[name] for name in scores["id"].to_pylist()])
-    return judge(np.asarray(scores["score"]), blind, np.asarray(scores["control"]), np.asarray(scores["member"]))
-
-
 def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
     wall = sum(entry["wall"] for entry in extractions)
     if not wall:
@@ -326,8 +298,12 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     caveats = [
         "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
         "differ shows only in the spread over seeds.",
-        "Only images with identical pixels count as duplicates; near-duplicates across roles may remain.",
     ]
+    if config.data.near_duplicates is None:
+        caveats.append(
+            "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
+            "(data.near_duplicates={} looks for them)."
+        )
     if len(config.seeds) == 1:
         caveats.append("One seed: the spread over splits and training runs is not known.")
     if any(not config.shadows(attack) for attack in config.attacks):
@@ -385,7 +361,7 @@ def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
     available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
     outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
-    return [*missing, *outputs, "defenses"]
+    return [*missing, *outputs, *([] if config.defenses else ["defenses"])]
 
 
 if __name__ == "__main__":

@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from mi_core.images import Decoder, ImageError, decode_and_hash
-from pipelines.attributes import AttributeConfig, values_of
+from mi_core.near_duplicates import descriptors, perceptual_hash
+from pipelines.attributes import AttributeConfig, GroupConfig, values_of
 from pipelines.errors import UserError
 from pipelines.sources import Item, Problem, Sample, SourceConfig
 
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
+GROUP = "group"  # the column of what samples belong to, where a config groups them
+PHASH, DESCRIPTOR = "phash", "descriptor"  # columns of what finds near-copies, where a config looks for them
 SHOWN = 3  # unusable samples named in an error
 
 ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
@@ -35,7 +38,11 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Scan:
-    """What the sources hold: usable samples (source, item, key, label, sha256, attribute.*) and what is unusable."""
+    """What the sources hold: usable samples and what is unusable.
+
+    The samples' columns: source, item, key, label, sha256, attribute.*; group where they are grouped; phash and
+    descriptor where near-copies are looked for.
+    """
 
     samples: pa.Table
     rejected: tuple[Rejection, ...]
@@ -48,6 +55,8 @@ def scan(
     max_rejected: float,
     scan_map: ScanMap | None = None,
     attributes: Mapping[str, AttributeConfig] | None = None,
+    group_by: GroupConfig | None = None,
+    near: bool = False,
 ) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
@@ -57,6 +66,8 @@ def scan(
         max_rejected: share of unusable samples, in [0, 1], that is borne.
         scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
         attributes: to read of every sample, by name.
+        group_by: what samples belong to.
+        near: hash them for near-copies as well.
 
     Raises:
         UserError: more samples than allowed are unusable; the first are named.
@@ -67,8 +78,8 @@ def scan(
         name: {key: one for key, one in (attributes or {}).items() if one.sources is None or name in one.sources}
         for name in sources
     }
-    found = mapped(scan_item, [(source, item, decoder, read[name]) for name, source, item in work])
-    schema = _schema(attributes or {})
+    found = mapped(scan_item, [(source, item, decoder, read[name], group_by, near) for name, source, item in work])
+    schema = _schema(attributes or {}, group_by, near)
     tables: list[pa.Table] = []
     rejected: list[Rejection] = []
     seen: dict[tuple[str, str], str] = {}
@@ -106,8 +117,11 @@ _SCANNED = pa.schema(
 )
 
 
-def _schema(attributes: Iterable[str]) -> pa.Schema:
-    return pa.schema([*_SCANNED, *((f"{ATTRIBUTE}{name}", pa.int64()) for name in attributes)])
+def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool) -> pa.Schema:
+    own = [(f"{ATTRIBUTE}{name}", pa.int64()) for name in attributes]
+    own += [(GROUP, pa.string())] if group_by else []
+    own += [(PHASH, pa.uint64()), (DESCRIPTOR, pa.binary(64))] if near else []
+    return pa.schema([*_SCANNED, *own])
 
 
 def _named(bad: Rejection) -> str:
@@ -116,36 +130,51 @@ def _named(bad: Rejection) -> str:
 
 
 def usable(
-    source: SourceConfig, item: Item, decoder: Decoder, attributes: Mapping[str, AttributeConfig] | None = None
-) -> Iterator[tuple[Sample, str, dict[str, int]] | Problem]:
-    """Everything in an item, in order: a sample that decodes, the hash of its pixels, its attributes; or a problem."""
+    source: SourceConfig,
+    item: Item,
+    decoder: Decoder,
+    attributes: Mapping[str, AttributeConfig] | None = None,
+    group_by: GroupConfig | None = None,
+    near: bool = False,
+) -> Iterator[tuple[Sample, str, dict[str, Any]] | Problem]:
+    """Everything in an item, in order: a sample that decodes, the hash of its pixels, what is known of it by the name
+    of its column; or a problem."""
     for sample in source.scan(item):
         if isinstance(sample, Problem):
             yield sample
             continue
         try:
-            _, sha = decode_and_hash(sample.image, decoder)
-            values = values_of(attributes or {}, sample)
+            pixels, sha = decode_and_hash(sample.image, decoder)
+            known: dict[str, Any] = {
+                f"{ATTRIBUTE}{name}": value for name, value in values_of(attributes or {}, sample).items()
+            }
+            known |= {GROUP: group_by.group(sample)} if group_by else {}
+            if near:
+                known |= {PHASH: int(perceptual_hash(pixels[None])[0]), DESCRIPTOR: descriptors(pixels[None]).tobytes()}
         except ImageError as error:
             yield Problem(sample.key, f"undecodable: {error}")
         except ValueError as error:
             yield Problem(sample.key, str(error))
         else:
-            yield sample, sha, values
+            yield sample, sha, known
 
 
 def scan_item(
-    source: SourceConfig, item: Item, decoder: Decoder, attributes: Mapping[str, AttributeConfig]
+    source: SourceConfig,
+    item: Item,
+    decoder: Decoder,
+    attributes: Mapping[str, AttributeConfig],
+    group_by: GroupConfig | None,
+    near: bool,
 ) -> tuple[pa.Table, list[Problem]]:
-    """Decode and hash one item: the usable samples (key, label, sha256, attribute.*) and the problems."""
+    """Decode and hash one item: the usable samples (columns of `Scan` from the key on) and the problems."""
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for found in usable(source, item, decoder, attributes):
+    for found in usable(source, item, decoder, attributes, group_by, near):
         if isinstance(found, Problem):
             problems.append(found)
             continue
-        sample, sha, values = found
-        named = {f"{ATTRIBUTE}{name}": value for name, value in values.items()}
-        rows.append({"key": sample.key, "label": sample.label, "sha256": sha, **named})
-    own = _schema(attributes)
+        sample, sha, known = found
+        rows.append({"key": sample.key, "label": sample.label, "sha256": sha, **known})
+    own = _schema(attributes, group_by, near)
     return pa.Table.from_pylist(rows, pa.schema([own.field(name) for name in own.names[2:]])), problems

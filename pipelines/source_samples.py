@@ -20,7 +20,7 @@ from pipelines.attributes import AttributeConfig, values_of
 from pipelines.data_config import DataConfig, Role
 from pipelines.errors import UserError
 from pipelines.ray_runtime import finished
-from pipelines.scan import usable
+from pipelines.scan import ATTRIBUTE, usable
 from pipelines.sources import Item, Problem, Sample, SourceConfig
 from pipelines.splits import Splits
 from pipelines.splits import exists as drawn_before
@@ -198,8 +198,8 @@ def sample_shard(
     def scanned() -> Iterator[int]:
         for found in islice(usable(source, item, decoder, own), SAMPLED):
             if not isinstance(found, Problem):
-                sample, _, values = found
-                labels[sample.key] = sample.label if label is None else values[label]
+                sample, _, known = found
+                labels[sample.key] = sample.label if label is None else int(known[f"{ATTRIBUTE}{label}"])
             yield 1
 
     read = _timed(streamed, item.count)

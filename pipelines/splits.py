@@ -2,13 +2,15 @@
 
 For every seed, the usable samples (`pipelines.scan`) are ordered by a hash of (seed, source, key): a count takes exact
 ranks of that order, role after role by name, a fraction a range of the hash. An image that stands twice is kept once.
+Where samples are grouped the hash is that of the group, and no group stands in two roles: a count takes whole groups
+but the last, of which it takes what is missing; nobody else gets the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -19,11 +21,14 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digest64
 from pipelines import storage
+from pipelines.columns import Coded, codes_of
 from pipelines.data_config import DataConfig, Role
+from pipelines.duplicates import distinct, without_near_copies
 from pipelines.errors import UserError
-from pipelines.scan import ATTRIBUTE, Rejection, Scan
+from pipelines.scan import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH, Rejection, Scan
 
 SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
+NEAR = "near-copies.parquet"
 _HASH_RANGE = 2.0**64
 _NO_LABEL = np.iinfo(np.int64).min
 _BATCH = 100_000  # samples whose texts are Python's at once
@@ -37,7 +42,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     """
     table = found.samples
     given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
-    source = _Coded.of(table["source"])
+    source = Coded.of(table["source"])
     rank = _hashes(table, seed, "role")
     labels = pc.fill_null(table["label"].cast(pa.int64()), _NO_LABEL).to_numpy()
     names = ["", *config.roles]  # roles and parts are numbers until all are drawn; 0: none
@@ -45,57 +50,47 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     order = np.lexsort((rank, ~source.among(given)[source.codes]))  # given roles first: they keep their images
     used = {role.source_name for role in config.roles.values()}
     order = order[source.among(used)[source.codes[order]]]
-    distinct, duplicates = _distinct(order, source, table, given)
-    for name in config.sources:
-        rows = distinct[source.among([name])[source.codes[distinct]]]
+    exact, duplicates = distinct(order, source, table, given)
+    free, near = exact, None
+    if config.near_duplicates is not None:
+        free, near = without_near_copies(exact, source, table, given, config.near_duplicates)
+        table = table.drop_columns([PHASH, DESCRIPTOR])
+    groups = codes_of(table[GROUP]) if config.group_by else None
+    for name in sorted(config.sources, key=lambda name: name not in given):
+        rows = free[source.among([name])[source.codes[free]]]
         if name in given:
             roles[rows] = names.index(given[name])
         else:
             config.check_size(name, len(rows))
-            _assign(roles, names, rows, rank[rows], labels[rows], _takers(config, name))
+            _assign(roles, names, rows, rank[rows], labels[rows], groups, _takers(config, name))
     for parent in config.roles:
         rows = np.flatnonzero(roles == names.index(parent))
         own = _hashes(table.take(pa.array(rows)), seed, "part")
         ranked = np.argsort(own, kind="stable")
-        _assign(parts, names, rows[ranked], own[ranked], labels[rows[ranked]], _takers(config, parent))
+        _assign(parts, names, rows[ranked], own[ranked], labels[rows[ranked]], groups, _takers(config, parent))
+    if groups is not None:
+        _check_groups(table, names, roles, groups)
     chosen = pa.array(np.flatnonzero(roles))
     texts = pa.array(names)
     table = table.append_column("role", texts.take(pa.array(roles))).append_column("part", texts.take(pa.array(parts)))
     table = table.take(chosen).sort_by([("source", "ascending"), ("key", "ascending")])
-    drawn = Splits(table, tuple(config.roles), found.rejected, duplicates)
+    drawn = Splits(table, tuple(config.roles), found.rejected, duplicates, near)
     _check_filled(config, drawn)
     drawn.check()
     return drawn
 
 
 def _hashes(table: pa.Table, seed: int, purpose: str) -> npt.NDArray[np.uint64]:
-    """A hash of (seed, purpose, source, key) for every row."""
+    """A hash of (seed, purpose, source, key) for every row, or of (seed, purpose, group) where samples are grouped."""
     found = np.empty(len(table), dtype=np.uint64)
     start = 0
-    for batch in table.select(["source", "key"]).to_batches(max_chunksize=_BATCH):
+    for batch in table.select([GROUP] if GROUP in table.column_names else ["source", "key"]).to_batches(
+        max_chunksize=_BATCH
+    ):
         names = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        found[start : start + len(batch)] = [digest64(seed, purpose, source, key) for source, key in names]
+        found[start : start + len(batch)] = [digest64(seed, purpose, *name) for name in names]
         start += len(batch)
     return found
-
-
-def _distinct(
-    order: npt.NDArray[np.intp], source: _Coded, table: pa.Table, given: dict[str, str]
-) -> tuple[npt.NDArray[np.intp], int]:
-    """Rows in order with the first copy of every image, and the number of copies dropped."""
-    images = _numbers(table["sha256"])[order]
-    _, first, image = np.unique(images, return_index=True, return_inverse=True)
-    earlier, sources = order[first][image], source.codes
-    shared = source.among(given)[sources[order]] & (sources[earlier] != sources[order])
-    if shared.any():
-        pair = [int(rows[shared.argmax()]) for rows in (earlier, order)]
-        one, two = (source.values[sources[row]] for row in pair)
-        keys = table["key"].take(pa.array(pair)).to_pylist()
-        raise UserError(
-            f"roles {given[one]} and {given[two]} share an image: {one}/{keys[0]} and {two}/{keys[1]} "
-            "hold the same pixels; remove it from one of them"
-        )
-    return order[np.sort(first)], len(order) - len(first)
 
 
 def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
@@ -109,12 +104,15 @@ def _assign(
     rows: npt.NDArray[np.intp],
     ranks: npt.NDArray[np.uint64],
     labels: npt.NDArray[np.int64],
+    groups: npt.NDArray[np.int32] | None,
     takers: dict[str, Role],
 ) -> None:
     """Give ranked rows to roles: the first ranks left for counts, consecutive ranges of the hash for fractions."""
     low = 0.0
     for name, role in takers.items():
         free = found[rows] == 0
+        if groups is not None:
+            free &= ~np.isin(groups[rows], np.unique(groups[found != 0]))
         if role.classes is not None:
             free &= np.isin(labels, role.classes)
         if role.count is not None:
@@ -126,14 +124,31 @@ def _assign(
             low = high
 
 
+def _check_groups(
+    table: pa.Table, names: list[str], roles: npt.NDArray[np.int16], groups: npt.NDArray[np.int32]
+) -> None:
+    """Raise UserError if two roles that the user gave share a group."""
+    rows = np.flatnonzero(roles)
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    torn = np.flatnonzero((np.diff(groups[rows]) == 0) & (np.diff(roles[rows]) != 0))
+    if len(torn):
+        one, two = rows[torn[0]], rows[torn[0] + 1]
+        group = table[GROUP][int(one)].as_py()
+        raise UserError(
+            f"roles {names[roles[one]]} and {names[roles[two]]} share the group {group!r} of data.group_by; "
+            "remove it from one of them"
+        )
+
+
 def _check_filled(config: DataConfig, drawn: Splits) -> None:
     counts = drawn.counts()
     for name, role in config.roles.items():
         have = counts[name]
         if have == 0 or (role.count is not None and have != role.count):
+            whole = " in groups that no other role has" if config.group_by else ""
             raise UserError(
                 f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}"
-                f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, {have} are there; "
+                f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, {have} are there{whole}; "
                 "lower the count or give more data"
             )
 
@@ -143,23 +158,25 @@ class Splits:
     """The roles of one seed.
 
     Args:
-        table: one row per sample with a role: source, item, key, label, sha256, role, part (empty: none); sorted by
-            source and key.
+        table: one row per sample with a role: source, item, key, label, sha256, role, part (empty: none), and what
+            `Scan.samples` holds besides; sorted by source and key.
         roles: all roles and parts, in the order of the config.
         rejected: what was unusable.
         duplicates_removed: copies of images that were dropped.
+        near_copies: the near-copies that were looked for and found: id, copy_of, removed; None where none were.
     """
 
     table: pa.Table
     roles: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     duplicates_removed: int
+    near_copies: pa.Table | None = None
 
     def check(self) -> None:
         """Raise RuntimeError if two roles share a key or an image."""
-        keys = _numbers(self.table["key"])
-        ids = _numbers(self.table["source"]).astype(np.int64) * (1 + keys.max(initial=0)) + keys
-        for what, numbers in (("key", ids), ("image", _numbers(self.table["sha256"]))):
+        keys = codes_of(self.table["key"])
+        ids = codes_of(self.table["source"]).astype(np.int64) * (1 + keys.max(initial=0)) + keys
+        for what, numbers in (("key", ids), ("image", codes_of(self.table["sha256"]))):
             _, first = np.unique(numbers, return_index=True)
             if len(first) < len(numbers):
                 twice = np.ones(len(numbers), dtype=bool)
@@ -178,8 +195,15 @@ class Splits:
             "lost": pa.array([bad.lost for bad in self.rejected], pa.int64()),
         }
         storage.write_table(f"{folder}/splits/{REJECTED}", pa.table(columns))
+        if self.near_copies is not None:
+            storage.write_table(f"{folder}/splits/{NEAR}", self.near_copies)
         storage.write_json(
-            f"{folder}/splits/{SUMMARY}", {"counts": self.counts(), "duplicates_removed": self.duplicates_removed}
+            f"{folder}/splits/{SUMMARY}",
+            {
+                "counts": self.counts(),
+                "duplicates_removed": self.duplicates_removed,
+                "near_duplicates": self.near_copies is not None,
+            },
         )
 
     @classmethod
@@ -203,17 +227,23 @@ class Splits:
             tuple(summary["counts"]),
             tuple(Rejection(**row) for row in rejected),
             summary["duplicates_removed"],
+            storage.read_table(f"{folder}/splits/{NEAR}") if summary.get("near_duplicates") else None,
         )
 
+    @property
+    def near_removed(self) -> int | None:
+        """Near-copies that were dropped; None where none were looked for."""
+        return None if self.near_copies is None else int(np.asarray(self.near_copies["removed"]).sum())
+
     @cached_property
-    def _roles(self) -> tuple[_Coded, _Coded]:
+    def _roles(self) -> tuple[Coded, Coded]:
         """Role and part of every row."""
-        return _Coded.of(self.table["role"]), _Coded.of(self.table["part"])
+        return Coded.of(self.table["role"]), Coded.of(self.table["part"])
 
     @cached_property
     def _places(self) -> tuple[npt.NDArray[np.intp], dict[tuple[str, str], tuple[int, int]]]:
         """Rows in the order of their items, and where in it an item begins and ends."""
-        source, item = _Coded.of(self.table["source"]), _Coded.of(self.table["item"])
+        source, item = Coded.of(self.table["source"]), Coded.of(self.table["item"])
         place = source.codes.astype(np.int64) * len(item.values) + item.codes
         order = np.argsort(place, kind="stable")
         found, starts = np.unique(place[order], return_index=True)
@@ -228,6 +258,13 @@ class Splits:
         table = self.table.select(["source", "key"])
         some = table if rows is None else table.take(pa.array(rows))
         return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]
+
+    def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
+        """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
+        if GROUP in self.table.column_names:
+            groups: list[str] = self.table[GROUP].take(pa.array(rows)).to_pylist()
+            return groups
+        return self._ids(rows)
 
     def _having(self, roles: Iterable[str], rows: npt.NDArray[np.intp] | slice) -> npt.NDArray[np.bool_]:
         """Which of some rows are in some roles or parts."""
@@ -255,10 +292,11 @@ class Splits:
     def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
         """Half of the samples of some roles, drawn by a seeded hash; halves 2k and 2k + 1 make up the whole.
 
-        With one shadow encoder per half every sample is in the data of exactly half of the encoders.
+        With one shadow encoder per half every sample is in the data of exactly half of the encoders. Groups stay whole,
+        but the one in the middle.
         """
         rows = self.rows(roles)
-        ranks = np.array([digest64(seed, "half", index // 2, name) for name in self._ids(rows)], dtype=np.uint64)
+        ranks = np.array([digest64(seed, "half", index // 2, name) for name in self._units(rows)], dtype=np.uint64)
         order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
         chosen = order[middle:] if index % 2 else order[:middle]
         return replace(self, table=self.table.take(pa.array(np.sort(rows[chosen]))))
@@ -267,10 +305,20 @@ class Splits:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
         found: set[str] = set()
         for role in roles:
-            ids = sorted(self.ids([role]), key=lambda one: digest64(seed, "fold", one))
+            rows = self.rows([role])
+            units = zip(self._units(rows), self._ids(rows), strict=True)
+            ids = [one for _, one in sorted((digest64(seed, "fold", unit), one) for unit, one in units)]
             middle = (len(ids) + 1) // 2
             found.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
         return found
+
+    def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
+        """What some samples belong to, as a number (N,) for each; None where samples are not grouped."""
+        if GROUP not in self.table.column_names:
+            return None
+        of_row = codes_of(self.table[GROUP])
+        row_of = {name: row for row, name in enumerate(self._ids())}
+        return np.array([of_row[row_of[name]] for name in ids], dtype=np.int64)
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
@@ -312,28 +360,6 @@ class Splits:
             digest.update(((", " if start else "") + ", ".join(json.dumps(pair) for pair in pairs)).encode())
         digest.update(b"]]")
         return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Coded:
-    """A column of few distinct texts: the texts, and the number of each row's."""
-
-    values: list[str]
-    codes: npt.NDArray[np.int32]
-
-    @classmethod
-    def of(cls, column: pa.ChunkedArray) -> _Coded:
-        coded = column.combine_chunks().dictionary_encode()
-        return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
-
-    def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Which of the texts are wanted."""
-        return np.array([value in wanted for value in self.values], dtype=bool)
-
-
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """A number for every row, the same for equal texts."""
-    return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 
 def exists(folder: str) -> bool:

@@ -8,6 +8,11 @@ or more. Interval of a difference: the two logit intervals joined by the varianc
 (Statistics in Medicine, 2008) with DeLong's correlation; it equals the plain paired interval where that one is good
 and stays honest near 1 and for few samples.
 
+Samples that come in groups (persons, albums, bursts): Obuchowski, "Nonparametric analysis of clustered ROC curve data"
+(Biometrics, 1997) sums the placements by group before squaring (here with the correction for few and unequal groups in
+`mi_core.metrics.intervals.Groups.covariance`); intervals then take Student's quantile with degrees of freedom from the
+number of groups instead of the normal one.
+
 Letters: N samples = M members + K non-members; V10 (M,) and V01 (K,) are the placements of DeLong's equation 2.
 """
 
@@ -21,10 +26,11 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_shape
-from mi_core.metrics.intervals import NORMAL_95
+from mi_core.metrics.intervals import NORMAL_95, Groups, quantile_95
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 _Float64 = npt.NDArray[np.float64]
+_Integers = npt.NDArray[np.integer[Any]]
 
 
 def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
@@ -75,38 +81,46 @@ def placements(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float6
     return _share_below(members, nonmembers), 1 - _share_below(nonmembers, members)
 
 
-def auc(scores: FloatArray, member: BoolArray) -> Estimate:
+def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) -> Estimate:
     """Area under the ROC curve with its DeLong interval.
 
     Where the scores separate the classes perfectly (AUC 0 or 1), or are all equal, DeLong's variance is 0. The interval
     then rests on the min(M, K) disjoint pairs of a member and a non-member: if the true AUC were A, all of them would
-    agree with probability at most A ** min(M, K), whatever the distribution. It is conservative.
+    agree with probability at most A ** min(M, K), whatever the distribution. It is conservative. With groups only
+    pairs of different groups count, each group once.
 
     Args:
         scores: (N,) higher = more likely a member.
         member: (N,) bool.
+        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `placements`.
+        ShapeError, ConfigError, NumericError: as `placements` and, with groups, `mi_core.metrics.intervals.Groups.of`.
 
     Example:
         >>> estimate = auc(np.arange(20.0), np.arange(20) >= 10)
         >>> estimate.value, round(estimate.low, 3), estimate.high, estimate.n
         (1.0, 0.692, 1.0, 20)
     """
-    return _auc(*placements(scores, member))
+    placed = placements(scores, member)
+    if groups is None:
+        return _auc(*placed)
+    return _clustered_auc(*placed, Groups.of(groups, member))
 
 
-def auc_difference(scores_a: FloatArray, scores_b: FloatArray, member: BoolArray) -> Estimate:
+def auc_difference(
+    scores_a: FloatArray, scores_b: FloatArray, member: BoolArray, groups: _Integers | None = None
+) -> Estimate:
     """AUC of ``scores_a`` minus AUC of ``scores_b`` on the same samples, in [-1, 1], with its paired interval.
 
     Args:
         scores_a: (N,) higher = more likely a member.
         scores_b: (N,) of the same samples in the same order.
         member: (N,) bool.
+        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `placements`, for either.
+        ShapeError, ConfigError, NumericError: as `auc`, for either.
 
     Example:
         >>> member = np.arange(40) % 2 == 0
@@ -114,10 +128,15 @@ def auc_difference(scores_a: FloatArray, scores_b: FloatArray, member: BoolArray
         1.0
     """
     placed_a, placed_b = placements(scores_a, member), placements(scores_b, member)
-    a, b = _auc(*placed_a), _auc(*placed_b)
-    parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
-    covariance = parts[0] + parts[1]
-    correlation = _correlation(covariance)
+    if groups is None:
+        a, b = _auc(*placed_a), _auc(*placed_b)
+        parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
+        correlation = _correlation(parts[0] + parts[1])
+    else:
+        grouped = Groups.of(groups, member)
+        a, b = _clustered_auc(*placed_a, grouped), _clustered_auc(*placed_b, grouped)
+        influence = np.stack([_influence(*placed_a, grouped), _influence(*placed_b, grouped)])
+        correlation = _correlation(grouped.covariance(influence))
     value = a.value - b.value
     low = value - _joined(a.value - a.low, b.high - b.value, correlation)
     high = value + _joined(a.high - a.value, b.value - b.low, correlation)
@@ -134,10 +153,33 @@ def _share_below(values: _Float64, others: _Float64) -> _Float64:
 def _auc(v10: _Float64, v01: _Float64) -> Estimate:
     value, n = float(v10.mean()), len(v10) + len(v01)
     error = math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
+    return _on_logits(value, error, NORMAL_95, min(len(v10), len(v01)), n)
+
+
+def _clustered_auc(v10: _Float64, v01: _Float64, groups: Groups) -> Estimate:
+    influence = _influence(v10, v01, groups)
+    variance = groups.covariance(influence[None])[0, 0]
+    error = math.sqrt(variance) if variance > 1e-28 else 0.0  # the sums of a group may cancel but for rounding
+    with_members, with_nonmembers = (int((row > 0).sum()) for row in groups.counts())
+    pairs = min(with_members, with_nonmembers, (groups.codes.max() + 1) // 2)
+    shares = np.where(groups.member, 1 / len(v10), 1 / len(v01))
+    quantile = quantile_95(groups.degrees(shares, influence)) if error > 0 else NORMAL_95
+    return _on_logits(float(v10.mean()), error, quantile, pairs, len(groups.codes))
+
+
+def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
+    """What each sample (N,) adds to the AUC beyond its mean: Obuchowski's placements, centred, over M or K."""
+    influence = np.empty(len(groups.codes))
+    influence[groups.member], influence[~groups.member] = (v10 - v10.mean()) / len(v10), (v01 - v01.mean()) / len(v01)
+    return influence
+
+
+def _on_logits(value: float, error: float, quantile: float, pairs: int, n: int) -> Estimate:
+    """The interval of an AUC from its standard error, or from the number of independent pairs where that is 0."""
     if error == 0:  # all pairs agree (value 0 or 1) or are tied (value 0.5)
-        agreement = 0.025 ** (1 / min(len(v10), len(v01)))
+        agreement = 0.025 ** (1 / pairs)
         return Estimate(value, value * agreement, 1 - (1 - value) * agreement, n)
-    reach = NORMAL_95 * error / (value * (1 - value))
+    reach = quantile * error / (value * (1 - value))
     return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)
 
 

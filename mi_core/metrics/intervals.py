@@ -3,23 +3,34 @@
 The interval is exact: for a threshold fixed elsewhere its coverage is never below the confidence. It also holds
 when the samples do not share one rate (members and non-members, several runs), because a sum of different
 Bernoulli variables varies less than a binomial of the same mean (Hoeffding, 1956).
+
+Samples of one group (a person, an album, a burst) depend on each other. Then groups, not samples, are what varies
+independently: `Groups` sums the influence of the samples on a statistic by group, as Obuchowski, "Nonparametric
+analysis of clustered ROC curve data" (Biometrics, 1997) does for AUCs, and `clustered_rate` is the interval of Korn and
+Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from survey
+data" (Survey Methodology, 1998).
 """
 
 from __future__ import annotations
 
-from scipy.special import betaincinv
+from dataclasses import dataclass
+from typing import Any
 
-from mi_core.checks import ConfigError, check_range
-from mi_core.records import Estimate
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv, stdtrit
+
+from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
+from mi_core.records import BoolArray, Estimate
 
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
 
 
-def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def clopper_pearson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """The exact interval of a rate: ``successes`` of ``n`` independent trials.
 
     Args:
-        successes: 0 to n.
+        successes: 0 to n; a whole number unless n is an effective sample size.
         n: number of trials, at least 1.
         confidence: in (0, 1].
 
@@ -53,3 +64,140 @@ def rate(successes: int, n: int) -> Estimate:
     """
     low, high = clopper_pearson(successes, n)
     return Estimate(successes / n, low, high, n)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """G groups of dependent samples, each with members, non-members or both.
+
+    Args:
+        codes: (N,) position of each sample's group, 0 to G - 1.
+        member: (N,) bool.
+    """
+
+    codes: npt.NDArray[np.intp]
+    member: BoolArray
+
+    @classmethod
+    def of(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
+        """The groups under any integers.
+
+        Args:
+            groups: (N,) integers, equal for samples of one group.
+            member: (N,) bool.
+
+        Raises:
+            ShapeError: groups are not (N,), or a class has fewer than 2 groups.
+            ConfigError: groups are no integers.
+        """
+        check_shape("groups", groups, "N", N=len(member))
+        if not np.issubdtype(groups.dtype, np.integer):
+            raise ConfigError(f"groups have dtype {groups.dtype}, allowed: integers")
+        found = cls(np.unique(groups, return_inverse=True)[1], member)
+        for name, own in (("members", member), ("non-members", ~member)):
+            count = len(np.unique(found.codes[own]))
+            if count < 2:
+                raise ShapeError(f"an interval by groups needs 2 groups of each class, the {name} are of {count}")
+        return found
+
+    def sums(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+        """The sum (G,) of ``values`` (N,) over each group."""
+        return np.bincount(self.codes, values).astype(np.float64)
+
+    def counts(self) -> npt.NDArray[np.float64]:
+        """The number of members and of non-members in each group, (2, G)."""
+        return np.stack([self.sums(self.member.astype(np.float64)), self.sums((~self.member).astype(np.float64))])
+
+    def covariance(self, influence: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+        """Covariance (S, S) of S statistics from the influence of every sample on them (Obuchowski, 1997, section 3).
+
+        A group of both classes adds the covariance of its two sums. Every sum is divided by the share of its class that
+        is outside the group, which is how far the statistic moves when the group is left out (Bell and McCaffrey, "Bias
+        reduction in standard errors for linear regression with multi-stage samples", Survey Methodology, 2002): without
+        that an AUC of .95 on 18 correlated groups of each class was covered 92.9 % of the time, with it 94.9 %.
+
+        Args:
+            influence: (S, N), of sum 0 over the members and over the non-members.
+        """
+        counts = self.counts()
+        outside_share = 1 - counts / counts.sum(axis=1, keepdims=True)
+        inside = np.stack([self.sums(row * self.member) for row in influence]) / outside_share[0]
+        outside = np.stack([self.sums(row * ~self.member) for row in influence]) / outside_share[1]
+        with_members, with_nonmembers = (int((row > 0).sum()) for row in counts)
+        total = inside.shape[1]
+        cross = inside @ outside.T
+        return np.asarray(
+            inside @ inside.T * with_members / (with_members - 1)
+            + outside @ outside.T * with_nonmembers / (with_nonmembers - 1)
+            + (cross + cross.T) * total / (total - 1)
+        )
+
+    def degrees(
+        self, weights: npt.NDArray[np.floating[Any]], influence: npt.NDArray[np.floating[Any]] | None = None
+    ) -> float:
+        """Degrees of freedom of such a variance, at least 1: the number of groups less 2 where all weigh the same.
+
+        Satterthwaite's (Biometrics, 1946) for groups whose sums vary in proportion to their weight: a few large groups
+        count as few. With the influences of the samples it is at most 3 (sum of squares)^2 / (sum of fourth powers) - 2
+        over the groups' sums of them: the same number for normal sums, fewer where a few groups make up the variance.
+
+        Args:
+            weights: (N,) of the samples in the statistic, at least 0, of any sum above 0.
+            influence: (N,) as in `covariance`, not all 0.
+        """
+        squares = self.sums(weights) ** 2
+        found = float(squares.sum() ** 2 / (squares**2).sum())
+        if influence is not None:
+            squares = self.sums(influence) ** 2
+            found = min(found, 3 * float(squares.sum() ** 2 / (squares**2).sum()))
+        return max(1.0, found - 2)
+
+    def effective(self, weights: npt.NDArray[np.floating[Any]]) -> float:
+        """How many samples would do as well if those of one group were all alike (Kish, 1965); weights as `degrees`."""
+        sums = self.sums(weights)
+        return float(sums.sum() ** 2 / (sums**2).sum())
+
+
+def quantile_95(degrees: float) -> float:
+    """Two-sided 95 % quantile of Student's t.
+
+    Example:
+        >>> round(quantile_95(10), 3)
+        2.228
+    """
+    return float(stdtrit(degrees, 0.975))
+
+
+def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estimate:
+    """The share of ``hits`` among the samples ``counted``, by Clopper-Pearson with Korn and Graubard's sample size.
+
+    That is n / design effect, times the squared ratio of the t quantiles for n - 1 and for the degrees of freedom of
+    the variance. The design effect is the variance by groups over that by samples, and not taken to be below 1. The
+    share may be a ratio of two random sums, so both variances are linearised (Woodruff, "A simple method for
+    approximating the variance of a complicated estimate", JASA 1971), each class about its own mean, as the number of
+    members and of non-members is given. Where no sample adds to them, samples of one group count as one.
+
+    Args:
+        hits: (N,) bool, only where ``counted``.
+        counted: (N,) bool, at least one.
+        groups: of the N samples.
+
+    Raises:
+        ConfigError: nothing is counted, or more hits than that.
+    """
+    found, n = int(hits.sum()), int(counted.sum())
+    clopper_pearson(found, n)
+    value, weights = found / n, counted.astype(np.float64)
+    influence = (hits - value * weights) / n
+    by_sample = 0.0
+    for own in (groups.member, ~groups.member):
+        influence[own] -= influence[own].mean()
+        by_sample += float((influence[own] ** 2).sum()) * own.sum() / (own.sum() - 1)
+    if by_sample > 1e-20 / n:
+        effective = n / max(1.0, float(groups.covariance(influence[None])[0, 0]) / by_sample)
+    else:
+        effective = groups.effective(weights)
+    ratio = quantile_95(max(n - 1, 1)) / quantile_95(groups.degrees(weights))
+    effective = max(1.0, effective * min(1.0, ratio) ** 2)
+    low, high = clopper_pearson(value * effective, effective)
+    return Estimate(value, low, high, n)

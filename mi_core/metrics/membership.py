@@ -3,7 +3,10 @@
 A sample is called a member if its score is at or above the threshold. Accuracy, precision and recall take a threshold
 fixed elsewhere (on a shadow encoder, on known samples) and carry Clopper-Pearson intervals. The true-positive rate at
 a false-positive rate (Carlini et al., "Membership inference attacks from first principles", S&P 2022, section III)
-takes its threshold from the very non-members it is measured on, so its interval is a bootstrap of both classes.
+takes its threshold from the very non-members it is measured on, so its interval also carries where that threshold lies.
+
+Where samples come in groups that depend on each other (``groups``: (N,) integers), rates carry Korn and Graubard's
+intervals (`mi_core.metrics.intervals.clustered_rate`), and the last one is a bootstrap of whole groups.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from sklearn import metrics as sklearn_metrics
 
 from mi_core.checks import ConfigError, check_range
 from mi_core.metrics.delong import auc, split_scores
-from mi_core.metrics.intervals import clopper_pearson, rate
+from mi_core.metrics.intervals import Groups, clustered_rate, rate
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 LOW_FPRS = (0.001, 0.01)
+_CHUNK = 2**22  # weights of resampled groups that are held at once
+
+_Integers = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -49,65 +55,81 @@ class MembershipMetrics:
         }
 
 
-def accuracy(scores: FloatArray, member: BoolArray, threshold: float) -> Estimate:
+def accuracy(scores: FloatArray, member: BoolArray, threshold: float, groups: _Integers | None = None) -> Estimate:
     """Share of the samples (N,) called right when ``score >= threshold`` is called a member.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores`; ConfigError also for a
-            threshold that is NaN or infinite.
+        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores` and, with groups,
+            `mi_core.metrics.intervals.Groups.of`; ConfigError also for a threshold that is NaN or infinite.
 
     Example:
         >>> accuracy(np.array([0.9, 0.2, 0.6, 0.1]), np.array([True, True, False, False]), 0.5).value
         0.5
     """
-    hits, alarms, n_member, n_nonmember = _called(scores, member, threshold)
-    return rate(hits + n_nonmember - alarms, n_member + n_nonmember)
+    called = _called(scores, member, threshold)
+    right = called == member
+    return _share(right, np.ones_like(right), member, groups)
 
 
-def precision(scores: FloatArray, member: BoolArray, threshold: float) -> Estimate | None:
+def precision(
+    scores: FloatArray, member: BoolArray, threshold: float, groups: _Integers | None = None
+) -> Estimate | None:
     """Share of the samples called members that are members; None where none was called one. Raises as `accuracy`.
 
     Example:
         >>> precision(np.array([0.9, 0.2]), np.array([True, False]), 1.0) is None
         True
     """
-    hits, alarms, _, _ = _called(scores, member, threshold)
-    return rate(hits, hits + alarms) if hits + alarms else None
+    called = _called(scores, member, threshold)
+    return _share(called & member, called, member, groups) if called.any() else None
 
 
-def recall(scores: FloatArray, member: BoolArray, threshold: float) -> Estimate:
+def recall(scores: FloatArray, member: BoolArray, threshold: float, groups: _Integers | None = None) -> Estimate:
     """Share of the members that were called members. Raises as `accuracy`.
 
     Example:
         >>> recall(np.array([0.9, 0.2, 0.3]), np.array([True, True, False]), 0.5).value
         0.5
     """
-    hits, _, n_member, _ = _called(scores, member, threshold)
-    return rate(hits, n_member)
+    called = _called(scores, member, threshold)
+    return _share(called & member, np.asarray(member), member, groups)
 
 
-def tpr_at_fpr(scores: FloatArray, member: BoolArray, fpr: float, *, seed: int, resamples: int = 1000) -> Estimate:
+def tpr_at_fpr(
+    scores: FloatArray,
+    member: BoolArray,
+    fpr: float,
+    *,
+    seed: int,
+    resamples: int = 1000,
+    groups: _Integers | None = None,
+) -> Estimate:
     """The largest true-positive rate whose empirical false-positive rate is at most ``fpr``.
 
     With k = floor(fpr K) false positives allowed among K non-members, the members above the (k+1)-th highest non-member
-    count; samples tied with it do not. The interval is the percentile interval of the bootstrap that resamples both
-    classes and finds the threshold anew, drawn in closed form: the (k+1)-th of K resampled ranks is floor(K U) with U
-    from Beta(k+1, K-k), and the members above it are binomial. So the cost does not grow with N after one sort. It
-    is never narrower than the Clopper-Pearson interval at the observed threshold (which alone covers about 50 %).
+    count; samples tied with it do not. The interval joins two exact facts by draws: the number of non-members above
+    the true threshold is binomial(K, fpr), so the threshold lies between two of them, and given it the members above
+    carry Clopper-Pearson's interval, whose ends are quantiles of beta distributions. The cost does not grow with N
+    after one sort. (The percentile interval of a bootstrap of both classes covered 93.4 % of 3,000 simulations of
+    heavy-tailed scores with an AUC of .95 and 2,000 per class, this one 96.5 %.)
+
+    With groups it is that percentile interval, for as many groups drawn anew as there are of members, of non-members
+    and of both. Neither is narrower than the interval of a rate at the observed threshold (which covers about 50 %).
 
     Args:
         scores: (N,) higher = more likely a member.
         member: (N,) bool.
         fpr: in (0, 1].
-        seed: of the bootstrap.
-        resamples: bootstrap draws.
+        seed: of the draws.
+        resamples: number of draws.
+        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Returns:
-        the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False; its interval
-        then covers less than 95 %.
+        the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With groups
+        their effective number counts instead (`mi_core.metrics.intervals.Groups.effective`).
 
     Raises:
-        ShapeError, NumericError: as `mi_core.metrics.delong.split_scores`.
+        ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and `mi_core.metrics.intervals.Groups.of`.
         ConfigError: as there, or fpr is not within (0, 1], or resamples are below 1.
 
     Example:
@@ -119,25 +141,29 @@ def tpr_at_fpr(scores: FloatArray, member: BoolArray, fpr: float, *, seed: int, 
     members, nonmembers = split_scores(scores, member)
     check_range("fpr", fpr, 0.0, 1.0, open_low=True)
     check_range("resamples", resamples, 1)
+    grouped = None if groups is None else Groups.of(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
+    carrying = n_nonmember if grouped is None else int(grouped.effective((~member).astype(np.float64)))
     allowed = math.floor(fpr * n_nonmember + 1e-9)  # 0.29 * 100 is 28.999...
     if allowed >= n_nonmember:
-        low, high = clopper_pearson(n_member, n_member)
-        return Estimate(1.0, low, high, n_member + n_nonmember, n_nonmember >= 10 / fpr, n_nonmember)
+        whole = _share(member, member, member, groups)
+        return Estimate(1.0, whole.low, whole.high, n_member + n_nonmember, carrying >= 10 / fpr, n_nonmember)
     falling = -np.sort(-nonmembers)
     members_above = n_member - np.searchsorted(np.sort(members), falling, "right")  # (K,) by rank of the threshold
     hits = int(members_above[allowed])
     generator = np.random.default_rng(seed)
-    ranks = (n_nonmember * generator.beta(allowed + 1, n_nonmember - allowed, resamples)).astype(np.intp)
-    chances = members_above[np.minimum(ranks, n_nonmember - 1)] / n_member
-    low, high = np.quantile(generator.binomial(n_member, chances) / n_member, [0.025, 0.975])
-    exact_low, exact_high = clopper_pearson(hits, n_member)
+    if grouped is None:
+        lowest, highest = _drawn(members_above, n_member, fpr, resamples, generator)
+    else:
+        lowest = highest = _drawn_by_group(scores, members_above, grouped, fpr, resamples, generator)
+    low, high = np.quantile(lowest, 0.025), np.quantile(highest, 0.975)
+    fixed = _share((scores > falling[allowed]) & member, member, member, groups)
     return Estimate(
         hits / n_member,
-        min(float(low), exact_low),
-        max(float(high), exact_high),
+        min(float(low), fixed.low),
+        max(float(high), fixed.high),
         n_member + n_nonmember,
-        supported=n_nonmember >= 10 / fpr,
+        supported=carrying >= 10 / fpr,
         false_positives=int((nonmembers > falling[allowed]).sum()),
     )
 
@@ -179,7 +205,9 @@ def published_tpr(precision: float) -> float | None:
     return None if precision >= 1 else 0.1 * precision / (1 - precision)
 
 
-def evaluate(scores: FloatArray, member: BoolArray, threshold: float, *, seed: int) -> MembershipMetrics:
+def evaluate(
+    scores: FloatArray, member: BoolArray, threshold: float, *, seed: int, groups: _Integers | None = None
+) -> MembershipMetrics:
     """All metrics of one run: ``threshold`` comes from elsewhere, ``seed`` feeds the bootstrap of `tpr_at_fpr`.
 
     Raises:
@@ -193,18 +221,79 @@ def evaluate(scores: FloatArray, member: BoolArray, threshold: float, *, seed: i
     return MembershipMetrics(
         n_member=int(np.sum(member)),
         n_nonmember=int(np.sum(~member)),
-        accuracy=accuracy(scores, member, threshold),
-        precision=precision(scores, member, threshold),
-        recall=recall(scores, member, threshold),
-        auc=auc(scores, member),
-        tpr_at_fpr={fpr: tpr_at_fpr(scores, member, fpr, seed=seed) for fpr in LOW_FPRS},
+        accuracy=accuracy(scores, member, threshold, groups),
+        precision=precision(scores, member, threshold, groups),
+        recall=recall(scores, member, threshold, groups),
+        auc=auc(scores, member, groups),
+        tpr_at_fpr={fpr: tpr_at_fpr(scores, member, fpr, seed=seed, groups=groups) for fpr in LOW_FPRS},
         threshold=float(threshold),
     )
 
 
-def _called(scores: FloatArray, member: BoolArray, threshold: float) -> tuple[int, int, int, int]:
-    """Members called members, non-members called members, and the number of each."""
-    members, nonmembers = split_scores(scores, member)
+def _called(scores: FloatArray, member: BoolArray, threshold: float) -> BoolArray:
+    """Which samples (N,) are called members."""
+    split_scores(scores, member)
     if not math.isfinite(threshold):
         raise ConfigError(f"threshold = {threshold}, allowed: a finite number")
-    return int((members >= threshold).sum()), int((nonmembers >= threshold).sum()), len(members), len(nonmembers)
+    return np.asarray(np.asarray(scores, dtype=np.float64) >= threshold)
+
+
+def _share(hits: BoolArray, counted: BoolArray, member: BoolArray, groups: _Integers | None) -> Estimate:
+    if groups is None:
+        return rate(int(hits.sum()), int(counted.sum()))
+    return clustered_rate(hits, counted, Groups.of(groups, member))
+
+
+def _drawn(
+    members_above: npt.NDArray[np.intp], n_member: int, fpr: float, resamples: int, generator: np.random.Generator
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Draws (resamples,) of the least and of the largest true-positive rate that the samples are compatible with."""
+    above = np.concatenate([[0], members_above, [n_member]])
+    ranks = generator.binomial(len(members_above), fpr, resamples)
+    fewest, most = above[ranks], above[ranks + 1]
+    lowest = generator.beta(np.maximum(fewest, 1), n_member - fewest + 1) * (fewest > 0)
+    highest = generator.beta(most + 1, np.maximum(n_member - most, 1))
+    return lowest, np.where(most < n_member, highest, 1.0)
+
+
+def _drawn_by_group(
+    scores: FloatArray,
+    members_above: npt.NDArray[np.intp],
+    groups: Groups,
+    fpr: float,
+    resamples: int,
+    generator: np.random.Generator,
+) -> npt.NDArray[np.float64]:
+    """True-positive rates (resamples,) of resampled groups: those of members, of non-members and of both, each alone.
+
+    Only the top of the non-members is looked at, and more of it where a resample finds its threshold further down.
+    """
+    orders = [np.flatnonzero(own)[np.argsort(-scores[own], kind="stable")] for own in (groups.member, ~groups.member)]
+    inside, outside = (groups.codes[order] for order in orders)
+    counts = groups.counts()
+    kind = (counts > 0).T @ np.array([1, 2])
+    kinds = [kind == value for value in np.unique(kind)]
+    top = min(len(outside), 2 * math.floor(fpr * len(outside)) + 8 * int(counts[1].max()) + 16)
+    step = max(1, _CHUNK // counts.shape[1])
+    drawn = []
+    for start in range(0, resamples, step):
+        weights = _resampled(kinds, min(step, resamples - start), generator)
+        totals = weights @ counts.T
+        allowed = np.floor(fpr * totals[:, 1] + 1e-9)[:, None]
+        while ((alarms := weights[:, outside[:top]].cumsum(axis=1))[:, -1] <= allowed[:, 0]).any():
+            top = min(len(outside), 2 * top)
+        above = members_above[(alarms <= allowed).sum(axis=1)]
+        hits = np.zeros((len(weights), above.max() + 1))
+        weights[:, inside[: above.max()]].cumsum(axis=1, out=hits[:, 1:])
+        drawn.append(hits[np.arange(len(weights)), above] / totals[:, 0])
+    return np.concatenate(drawn)
+
+
+def _resampled(kinds: list[BoolArray], resamples: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+    """How often each of G groups is drawn (resamples, G), as many of a kind as there are of it."""
+    weights = np.zeros((resamples, len(kinds[0])))
+    for kind in kinds:
+        count = int(kind.sum())
+        cells = generator.integers(0, count, (resamples, count)) + count * np.arange(resamples)[:, None]
+        weights[:, kind] = np.bincount(cells.ravel(), minlength=count * resamples).reshape(resamples, count)
+    return weights

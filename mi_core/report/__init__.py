@@ -19,6 +19,7 @@ from mi_core.report.contents import (
 )
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.drawing import Drawing
+from mi_core.report.evidence import combine_tests
 from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.images import ViewGrid
@@ -33,6 +34,7 @@ __all__ = [
     "LossCurve",
     "StatisticCurve",
     "ViewGrid",
+    "combine_tests",
     "compare_defenses",
     "draw_figures",
     "final_inferences",

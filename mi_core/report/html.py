@@ -7,13 +7,14 @@ load or run anything, whatever a file name or a caption contains.
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mi_core.report import numbers, tuning, wording
+from mi_core.report import evidence, numbers, tuning, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.defenses import defense_tables
@@ -29,12 +30,15 @@ _REFERENCES = {
 }
 
 
-def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> str:
+def render_html(
+    report: Mapping[str, Any], figures: Mapping[str, Drawing], thumbnails: Mapping[str, bytes] | None = None
+) -> str:
     """The page that shows a report.
 
     Args:
         report: the content of report.json.
         figures: what `draw_figures` returned; the page embeds them.
+        thumbnails: PNG files of the candidates shown, by id.
 
     Returns:
         A complete HTML5 document.
@@ -54,6 +58,7 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         percent=numbers.percent,
         duration=numbers.duration,
         unbroken=_unbroken,
+        p_value=evidence.p_value,
     )
     rows = pooled_rows(report)
     lead = primary_row(rows)
@@ -83,10 +88,33 @@ def render_html(report: Mapping[str, Any], figures: Mapping[str, Drawing]) -> st
         parameters_in_words=tuning.in_words,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
+        settings=list(_settings(report.get("config", {}))),
+        believed=evidence.believed,
+        power_sentence=evidence.power_sentence,
+        samples_sentence=evidence.samples_sentence,
+        shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
+        thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         unsupported=numbers.UNSUPPORTED,
         any_unsupported=any(not numbers.supported(e) for row in rows for e in row["tpr_at_fpr"].values()),
     )
+
+
+def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every leaf of a config with the path to it; lists of plain values in one line."""
+    plain = not isinstance(config, Mapping | list) or (
+        isinstance(config, list) and not any(isinstance(part, Mapping | list) for part in config)
+    )
+    if plain or not config:
+        yield name, json.dumps(config, ensure_ascii=False)
+        return
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for key, part in parts:
+        yield from _settings(part, f"{name}.{key}" if name else str(key))
+
+
+def _embedded(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _unbroken(sentence: str) -> str:
@@ -227,7 +255,7 @@ def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list
         shown = {
             "first": lead is not None and f"-{lead['output']}" in name,
             "primary": lead is not None and lead["attack"] in name,
-            "source": "data:image/png;base64," + base64.b64encode(drawing.png).decode(),
+            "source": _embedded(drawing.png),
             "width": int.from_bytes(drawing.png[16:20]) // 2,  # the size in a PNG's header; shown at half of it
             "height": int.from_bytes(drawing.png[20:24]) // 2,
             "title": drawing.title,

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import wording
+from mi_core.report import evidence, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
@@ -47,6 +47,8 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
+    if "evidence" in report:
+        parts.append(_evidence(report))
     parts += _attacks(pooled_rows(report))
     lead = primary_row(pooled_rows(report))
     parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
@@ -77,6 +79,21 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
         bound = "0" if condition.bound == 0 else ".5"
         table.add_row(condition.name, estimate(condition.entry, 3), bound, "yes" if condition.holds else "no")
     return table
+
+
+def _evidence(report: Mapping[str, Any]) -> Text:
+    """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
+    found = report["evidence"]
+    if not found["exchangeable"]:
+        lines = [evidence.believed(report), evidence.power_sentence(report)]
+    else:
+        lines = [evidence.dataset_sentence(row) for row in found.get("tests", []) if row.get("primary")]
+        lines += [evidence.samples_sentence(samples) for samples in found.get("samples", [])[:1]]
+        lines += [evidence.power_sentence(report), evidence.believed(report)]
+    text = Text("Candidates against controls\n", style="bold")
+    for line in lines:
+        text.append(f"  {line}\n", style="not bold")
+    return text
 
 
 def _attacks(rows: Sequence[Row]) -> list[RenderableType]:

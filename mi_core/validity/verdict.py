@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from mi_core.metrics.delong import auc, auc_difference
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -42,7 +45,13 @@ class Validity:
         return {**estimates, "verdict": self.verdict}
 
 
-def judge(scores: FloatArray, blind: FloatArray, control: FloatArray, member: BoolArray) -> Validity:
+def judge(
+    scores: FloatArray,
+    blind: FloatArray,
+    control: FloatArray,
+    member: BoolArray,
+    groups: npt.NDArray[np.int64] | None = None,
+) -> Validity:
     """Compare one run of an attack with its controls.
 
     Args:
@@ -50,16 +59,17 @@ def judge(scores: FloatArray, blind: FloatArray, control: FloatArray, member: Bo
         blind: (N,) of the blind classifier on the same samples.
         control: (N,) of the same attack on the control encoder.
         member: (N,) bool.
+        groups: (N,) numbers of what the samples belong to; without them all are independent.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
     """
     return Validity(
-        attack_auc=auc(scores, member),
-        blind_auc=auc(blind, member),
-        control_auc=auc(control, member),
-        delta_auc=auc_difference(scores, blind, member),
-        delta_control_auc=auc_difference(scores, control, member),
+        attack_auc=auc(scores, member, groups),
+        blind_auc=auc(blind, member, groups),
+        control_auc=auc(control, member, groups),
+        delta_auc=auc_difference(scores, blind, member, groups),
+        delta_control_auc=auc_difference(scores, control, member, groups),
     )
 
 

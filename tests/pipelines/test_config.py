@@ -77,6 +77,17 @@ def test_overrides_reach_into_sections_and_lists() -> None:
             {"attacks.0": {"attack": "quantile-regression", "reference": "nonmembers", "fpr": 0.001}},
             "attacks.0: quantile-regression needs 1998 known non-members with its fpr, not 88",
         ),
+        (
+            {"data.roles.calibration-member": {"from": "target-member", "count": 9}},
+            "data.roles.calibration-member is a part of target-member; take it from a source",
+        ),
+        (
+            {"data.roles.calibration-member": {"from": "digits", "count": 9}},
+            "data.roles.calibration-member: target was not trained on it; add it to encoders.target.train_on",
+        ),
+        ({"data.group_by": "class"}, "from = 'class', allowed: key, json:<field>"),
+        ({"data.near_duplicates": {"distance": 9}}, "data.near_duplicates.distance = 9: input should be less than"),
+        ({"validity": {"fdr": 0}}, "validity.fdr = 0: input should be greater than 0"),
         ({"seeds": [1, 1]}, "seeds [1, 1] repeat"),
         ({"seeds": []}, "seeds"),
     ],

@@ -57,6 +57,7 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
         ),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
         ([{**LAST, "beside": "clean"}], "defenses: beside = 'clean', labels are: nothing"),
+        ([{**LAST, "without": ["lira"]}], "defenses.without = 'lira' is no attack of this config"),
         ([{**LAST, "of": ["shadow"]}], "defenses.of = 'shadow', attacked and trained here: target, shadow"),
     ],
 )

@@ -1,4 +1,4 @@
-"""AUC and its interval: the pairwise definition, DeLong's sums in loops, the bootstrap, and coverage."""
+"""AUC and its interval: the pairwise definition, DeLong's and Obuchowski's sums in loops, the bootstrap, coverage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logit
+from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
@@ -55,7 +57,7 @@ def test_interval_agrees_with_the_bootstrap() -> None:
     generator = np.random.default_rng(1)
     inside, outside = scores[member], scores[~member]
     drawn = [
-        roc_auc_score(member, np.concatenate([generator.choice(inside, 150), generator.choice(outside, 150)]))
+        np.searchsorted(np.sort(generator.choice(outside, 150)), generator.choice(inside, 150)).mean() / 150
         for _ in range(2000)
     ]
     estimate = auc(scores, member)
@@ -112,8 +114,97 @@ def test_extremes_keep_an_honest_interval() -> None:
     assert auc(-member.astype(float), member).high == pytest.approx(1 - 0.025 ** (1 / 20))
 
 
+def clustered_loops(first: np.ndarray, second: np.ndarray, member: np.ndarray, groups: np.ndarray) -> float:
+    """The covariance of two AUCs by Obuchowski's S10, S01 and S11 in loops; a sum over the share outside its group."""
+    sums, m, k = [], int(member.sum()), int((~member).sum())
+    for scores in (first, second):
+        inside, outside = scores[member], scores[~member]
+        area = np.mean([[kernel(x, y) for y in outside] for x in inside])
+        v10 = {i: np.mean([kernel(scores[i], y) for y in outside]) - area for i in np.flatnonzero(member)}
+        v01 = {j: np.mean([kernel(x, scores[j]) for x in inside]) - area for j in np.flatnonzero(~member)}
+        parts = (v10, v01)
+        sums.append(
+            [
+                tuple(
+                    sum(v[i] for i in v if groups[i] == group) / np.mean([groups[i] != group for i in v]) for v in parts
+                )
+                for group in np.unique(groups)
+            ]
+        )
+    i10, i01, i = len(np.unique(groups[member])), len(np.unique(groups[~member])), len(np.unique(groups))
+    both = list(zip(*sums, strict=True))
+    s10 = i10 / ((i10 - 1) * m) * sum(a[0] * b[0] for a, b in both)
+    s01 = i01 / ((i01 - 1) * k) * sum(a[1] * b[1] for a, b in both)
+    s11 = i / (i - 1) * sum(a[0] * b[1] + a[1] * b[0] for a, b in both)
+    return s10 / m + s01 / k + s11 / (m * k)
+
+
+def width_on_logits(scores: np.ndarray, member: np.ndarray, groups: np.ndarray | None = None) -> float:
+    estimate = auc(scores, member, groups)
+    return float(logit(estimate.high) - logit(estimate.low)) / 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_of_both_classes_equal_the_loops(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    groups, member = generator.integers(0, 12, 60) * 5 - 9, generator.random(60) < 0.4
+    first, second = np.round(generator.normal(size=(2, 60)) + 0.6 * member + 0.2 * groups, 1)
+    va, vb, covariance = (
+        clustered_loops(*both, member, groups) for both in ((first, first), (second, second), (first, second))
+    )
+    value, shares = auc(first, member).value, np.where(member, 1 / member.sum(), 1 / (~member).sum())
+    squares = np.array([shares[groups == group].sum() ** 2 for group in np.unique(groups)])
+    inside, outside = first[member], first[~member]
+    added = np.zeros(60)
+    added[member] = [np.mean([kernel(x, y) for y in outside]) - value for x in inside] / member.sum()
+    added[~member] = [np.mean([kernel(x, y) for x in inside]) - value for y in outside] / (~member).sum()
+    sums = np.array([added[groups == group].sum() for group in np.unique(groups)])
+    normal, tailed = squares.sum() ** 2 / (squares**2).sum(), 3 * (sums**2).sum() ** 2 / (sums**4).sum()
+    quantile = t.ppf(0.975, min(normal, tailed) - 2)
+    assert width_on_logits(first, member, groups) == pytest.approx(quantile * np.sqrt(va) / (value * (1 - value)))
+    a, b = auc(first, member, groups), auc(second, member, groups)
+    rho = covariance / np.sqrt(va * vb)
+    below, above = a.value - a.low, b.high - b.value
+    reach = np.sqrt(below**2 + above**2 - 2 * rho * below * above)
+    assert a.value - b.value - auc_difference(first, second, member, groups).low == pytest.approx(reach)
+
+
+def test_groups_of_one_are_no_groups() -> None:
+    scores, member = gaussian(40, 1.0, 7)
+    own = np.random.default_rng(0).permutation(80)
+    assert width_on_logits(scores, member, own) == pytest.approx(
+        width_on_logits(scores, member) * 40 / 39 * t.ppf(0.975, 78) / 1.959963984540054, rel=0.015
+    )
+
+
+def test_copies_of_a_sample_tell_nothing_more() -> None:
+    scores, member = gaussian(40, 1.0, 8)
+    other = scores + np.random.default_rng(9).standard_normal(80)
+    own, copies = np.arange(80), [np.repeat(part, 5) for part in (scores, other, member, np.arange(80))]
+    once, many = auc(scores, member, own), auc(copies[0], copies[2], copies[3])
+    assert (many.value, many.low, many.high) == pytest.approx((once.value, once.low, once.high))
+    once, many = auc_difference(scores, other, member, own), auc_difference(*copies)
+    assert (many.low, many.high) == pytest.approx((once.low, once.high))
+    assert auc(copies[0], copies[2]).low > auc(copies[0], copies[2], copies[3]).low + 0.02
+
+
+def test_groups_at_the_extremes_count_once() -> None:
+    member = np.arange(40) < 20
+    perfect = auc(member.astype(float), member, np.arange(40) // 4)
+    assert perfect.low == pytest.approx(0.025 ** (1 / 5))
+    mixed = auc(member.astype(float), member, np.arange(40) % 10)  # 10 groups make 5 pairs of different groups
+    assert mixed.low == pytest.approx(0.025 ** (1 / 5))
+    shared = np.repeat(np.arange(20.0), 2)  # a member and a non-member of each group tie: their sums cancel
+    cancelled = auc(shared, np.arange(40) % 2 == 0, np.arange(40) // 2)
+    assert (cancelled.value, cancelled.low) == pytest.approx((0.5, 0.5 * 0.025 ** (1 / 10)))
+
+
 def test_bad_input() -> None:
     scores, member = gaussian(5, 1, 0)
+    with pytest.raises(ShapeError, match="needs 2 groups of each class, the members are of 1"):
+        auc(scores, member, np.maximum(np.arange(10), 4))
+    with pytest.raises(ShapeError, match="groups has shape"):
+        auc_difference(scores, scores, member, np.arange(9))
     with pytest.raises(ShapeError, match="member has shape"):
         auc(scores, member[:-1])
     with pytest.raises(ConfigError, match="allowed: bool"):

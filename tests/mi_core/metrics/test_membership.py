@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 from sklearn import metrics as sklearn_metrics
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.metrics.intervals import clopper_pearson
 from mi_core.metrics.membership import accuracy, evaluate, precision, recall, roc_curve, tpr_at_fpr
 
 CASES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=4, max_size=40)
@@ -78,6 +80,19 @@ def test_interval_equals_a_plain_bootstrap_of_both_classes() -> None:
     assert tpr_at_fpr(scores, member, 0.01, seed=2) == estimate
 
 
+def test_interval_joins_where_the_threshold_lies_and_the_rate_above_it() -> None:
+    generator = np.random.default_rng(3)
+    many, few = np.sort(generator.standard_normal(200_000))[::-1], np.sort(generator.standard_normal(2000))[::-1]
+    certain = tpr_at_fpr(np.r_[few[:300] + 0.5, many], np.arange(200_300) < 300, 0.01, seed=0)  # of the threshold
+    assert (certain.low, certain.high) == pytest.approx(clopper_pearson(round(300 * certain.value), 300), abs=0.012)
+    unsure = tpr_at_fpr(np.r_[many + 2, few], np.arange(202_000) < 200_000, 0.01, seed=0, resamples=20_000)
+    least, most = binom(2000, 0.01).ppf([0.025, 0.975]).astype(int)
+    expected = (many + 2 > few[least - 1]).mean(), (many + 2 > few[most]).mean()
+    assert (unsure.low, unsure.high) == pytest.approx(expected, abs=0.008)
+    none = tpr_at_fpr(np.r_[np.zeros(40), np.ones(40)], np.arange(80) < 40, 0.01, seed=0)
+    assert (none.value, none.low, none.high) == (0, 0, pytest.approx(clopper_pearson(0, 40)[1], abs=0.35))
+
+
 @pytest.mark.parametrize(("nonmembers", "fpr", "supported"), [(1000, 0.01, True), (999, 0.01, False), (440, 0.1, True)])
 def test_a_rate_that_n_cannot_carry_is_marked(nonmembers: int, fpr: float, supported: bool) -> None:
     scores = np.random.default_rng(0).standard_normal(nonmembers + 50)
@@ -105,8 +120,106 @@ def test_everything_about_one_run_as_json() -> None:
     assert silent["recall"]["value"] == 0
 
 
+def clustered(seed: int, kinds: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """40 groups of very different sizes that share half of their variance; of one class or of both."""
+    generator = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(40), generator.integers(1, 30, 40))
+    member = groups % 2 == 0 if kinds == "one class" else (groups % 3 == 0) | (generator.random(len(groups)) < 0.3)
+    return generator.normal(size=40)[groups] + generator.normal(size=len(groups)) + 1.5 * member, member, groups
+
+
+@pytest.mark.parametrize("kinds", ["one class", "both classes"])
+@pytest.mark.parametrize("fpr", [0.05, 0.3])
+def test_interval_equals_a_plain_bootstrap_of_groups(kinds: str, fpr: float) -> None:
+    scores, member, groups = clustered(0, kinds)
+    generator = np.random.default_rng(1)
+    rows = {group: np.flatnonzero(groups == group) for group in range(40)}
+    kind = {group: (member[own].any(), (~member[own]).any()) for group, own in rows.items()}
+    drawn = []
+    for _ in range(1200):
+        taken = []
+        for same in set(kind.values()):
+            of_kind = [group for group in rows if kind[group] == same]
+            taken += [rows[group] for group in generator.choice(of_kind, len(of_kind))]
+        chosen = np.concatenate(taken)
+        inside, outside = scores[chosen][member[chosen]], np.sort(scores[chosen][~member[chosen]])[::-1]
+        drawn.append((inside > outside[int(fpr * len(outside) + 1e-9)]).mean())
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    estimate = tpr_at_fpr(scores, member, fpr, seed=3, groups=groups, resamples=4000)
+    fixed = recall(scores, member, np.nextafter(np.sort(scores[~member])[-1 - int(fpr * (~member).sum())], 9), groups)
+    assert estimate.low == pytest.approx(min(low, fixed.low), abs=0.03)
+    assert estimate.high == pytest.approx(max(high, fixed.high), abs=0.03)
+    assert tpr_at_fpr(scores, member, fpr, seed=3, groups=groups, resamples=4000) == estimate
+
+
+def test_copies_of_a_sample_tell_nothing_more() -> None:
+    scores, member = gaussian(150, 1.5, 6)
+    many = [np.repeat(part, 4) for part in (scores, member)]
+    groups = np.repeat(np.arange(300), 4)
+    pairs = [
+        (found(scores, member, 0.8), found(*many, 0.8, groups), found(*many, 0.8))
+        for found in (accuracy, precision, recall)
+    ]
+    found = [tpr_at_fpr(*data, 0.1, seed=0, groups=own) for data, own in (((scores, member), None), (many, groups))]
+    pairs.append((*found, tpr_at_fpr(*many, 0.1, seed=0)))
+    for once, grouped, alone in pairs:
+        assert grouped.value == pytest.approx(once.value)
+        assert (grouped.low, grouped.high) == pytest.approx((once.low, once.high), abs=0.035)
+        assert grouped.high - grouped.low > 0.85 * (once.high - once.low)
+        assert alone.high - alone.low < 0.6 * (once.high - once.low)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from(["one class", "both classes"]))
+def test_groups_change_no_value_and_narrow_no_rate(seed: int, kinds: str) -> None:
+    scores, member, groups = clustered(seed, kinds)
+    for name in (accuracy, precision, recall):
+        alone, grouped = name(scores, member, 0.8), name(scores, member, 0.8, groups)
+        assert (grouped.value, grouped.n) == (alone.value, alone.n)
+        assert grouped.low <= alone.low + 1e-12
+        assert grouped.high >= alone.high - 1e-12
+
+
+def test_the_design_effect_of_a_precision_is_that_of_the_jackknife() -> None:
+    """Its variances by leaving out one group, and one sample, at a time give the effective sample size."""
+    generator = np.random.default_rng(4)
+    groups, member = np.arange(600) // 4, np.arange(600) < 300
+    scores = generator.normal(size=150)[groups] + 0.5 * generator.normal(size=600) + member
+    variances = []
+    for units in (groups, np.arange(600)):
+        left_out: dict[bool, list[float]] = {True: [], False: []}
+        for unit in np.unique(units):
+            kept = units != unit
+            called = kept & (scores >= 1)
+            left_out[bool(member[units == unit][0])].append((called & member).sum() / called.sum())
+        variances.append(sum(len(part) * np.var(part) for part in left_out.values()))
+    estimate = precision(scores, member, 1.0, groups)
+    assert estimate is not None
+    effective = estimate.n * variances[1] / variances[0]
+    assert effective < 0.5 * estimate.n
+    expected = clopper_pearson(estimate.value * effective, effective)
+    assert (estimate.low, estimate.high) == pytest.approx(expected, abs=0.01)
+
+
+def test_groups_reach_every_metric() -> None:
+    scores, member, groups = clustered(2, "both classes")
+    alone, grouped = evaluate(scores, member, 0.8, seed=0), evaluate(scores, member, 0.8, seed=0, groups=groups)
+    assert grouped.precision is not None
+    assert grouped.precision == precision(scores, member, 0.8, groups)
+    assert grouped.accuracy == accuracy(scores, member, 0.8, groups) != alone.accuracy
+    assert grouped.recall == recall(scores, member, 0.8, groups) != alone.recall
+    assert grouped.auc != alone.auc
+    assert grouped.tpr_at_fpr[0.01] == tpr_at_fpr(scores, member, 0.01, seed=0, groups=groups)
+    whole = tpr_at_fpr(scores, member, 1.0, seed=0, groups=groups)
+    assert (whole.value, whole.low) == (1, recall(scores, member, scores.min(), groups).low)
+
+
 def test_bad_input() -> None:
     scores, member = gaussian(10, 1, 5)
+    with pytest.raises(ShapeError, match="groups has shape"):
+        tpr_at_fpr(scores, member, 0.1, seed=0, groups=np.arange(3))
+    with pytest.raises(ConfigError, match="allowed: integers"):
+        accuracy(scores, member, 0.5, np.linspace(0, 1, 20))
     with pytest.raises(ConfigError, match="threshold = nan"):
         accuracy(scores, member, float("nan"))
     with pytest.raises(ConfigError, match="fpr = 0"):

@@ -69,7 +69,7 @@ def test_the_terminal_fits_and_holds_the_numbers(report: dict[str, Any]) -> None
     for name in ("encodermi-t", "encodermi-v", "encodermi-s", "lpla", "Pre-training encoders"):
         assert name in text
     lead = next(row for row in report["pooled"] if row.get("primary") and row["epoch"] == 400)
-    line = next(line for line in text.splitlines() if line.strip().startswith("encodermi-v"))
+    line = next(line for line in text.splitlines() if line.strip().startswith("encodermi-v  "))
     assert f"{lead['auc']['value']:.3f}".removeprefix("0") in line
     assert f"{lead['auc']['n']:,}" in line
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from mi_core.checks import ShapeError
+from mi_core.checks import NumericError, ShapeError
+from mi_core.images import encode_png
 from mi_core.metrics.delong import auc
-from mi_core.validity.blind import blind_scores
+from mi_core.validity.blind import blind_scores, shrunken, telling
+from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names
+
+NAMES = (*FILE_FEATURES, *pixel_names(1))
 
 
 def digits(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -17,8 +23,16 @@ def digits(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return pixels[chosen], np.arange(count) % 2 == 0
 
 
+def summaries(images: np.ndarray) -> np.ndarray:
+    return np.array([np.concatenate([file_features(encode_png(image[0])), pixel_features(image)]) for image in images])
+
+
+def score(images: np.ndarray, member: np.ndarray, **settings: Any) -> np.ndarray:
+    return blind_scores(summaries(images), np.stack([shrunken(image) for image in images]), member, **settings)
+
+
 def test_random_groups_look_alike_and_the_interval_covers_a_half() -> None:
-    estimates = [auc(blind_scores(*digits(seed), seed=seed), digits(seed)[1]) for seed in range(60)]
+    estimates = [auc(score(*digits(seed), seed=seed), digits(seed)[1]) for seed in range(60)]
     covered = sum(estimate.low <= 0.5 <= estimate.high for estimate in estimates)
     assert covered >= 52  # binomial(60, .95): fewer has probability .002; ordinary cross-validation gives about 48
     assert np.mean([estimate.value for estimate in estimates]) == pytest.approx(0.5, abs=0.012)
@@ -27,7 +41,31 @@ def test_random_groups_look_alike_and_the_interval_covers_a_half() -> None:
 def test_a_shift_is_found_with_the_right_sign() -> None:
     images, member = digits(0)
     darker = np.where(member[:, None, None, None], images, images * 0.8).astype(np.uint8)
-    assert auc(blind_scores(darker, member, seed=0), member).low > 0.7
+    assert auc(score(darker, member, seed=0), member).low > 0.7
+
+
+def test_one_telling_number_does_not_drown_in_thousands_of_pixels() -> None:
+    generator = np.random.default_rng(0)
+    member = np.arange(400) % 2 == 0
+    pixels = generator.random((400, 3072), dtype=np.float32)
+    told = generator.normal(size=(400, 20))
+    told[:, 7] += 3.0 * member
+    assert auc(blind_scores(told, pixels, member, seed=0), member).value > 0.95  # all alike in the penalty: .85
+    assert telling(told, [str(number) for number in range(20)], member, most=2).popitem()[1] < 0.65
+    assert next(iter(telling(told, [str(number) for number in range(20)], member))) == "7"
+
+
+def test_a_group_stays_in_one_fold() -> None:
+    """Copies in several folds would be recognised: their labels are those of their group."""
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(60), 8)
+    member = groups % 2 == 0
+    told = generator.normal(size=(60, 40))[groups] + 0.01 * generator.normal(size=(480, 40))
+    pixels = generator.random((480, 4000), dtype=np.float32)
+    assert auc(blind_scores(told, pixels, member, seed=0), member).value > 0.8
+    assert abs(auc(blind_scores(told, pixels, member, seed=0, groups=groups), member).value - 0.5) < 0.2
+    with pytest.raises(ShapeError, match="needs 5 groups of each class, got 4 of one"):
+        blind_scores(told, pixels, member, seed=0, groups=np.minimum(groups, 7))
 
 
 def test_large_images_are_shrunk_not_refused() -> None:
@@ -35,19 +73,28 @@ def test_large_images_are_shrunk_not_refused() -> None:
     images = generator.integers(0, 256, (40, 3, 100, 70), dtype=np.uint8)
     member = np.arange(40) % 2 == 0
     images[member, :, :50] //= 2  # only the upper half differs
-    assert auc(blind_scores(images, member, seed=0), member).value > 0.9
+    pixels = np.stack([shrunken(image) for image in images])
+    assert pixels.shape == (40, 3 * 25 * 23)
+    assert pixels[1].mean() == pytest.approx(images[1, :, :, :69].mean() / 255, abs=1e-6)
+    assert auc(blind_scores(np.zeros((40, 1)), pixels, member, seed=0), member).value > 0.9
 
 
 def test_the_seed_decides() -> None:
     images, member = digits(1)
-    first = blind_scores(images, member, seed=3)
-    np.testing.assert_array_equal(first, blind_scores(images, member, seed=3))
-    assert not np.array_equal(first, blind_scores(images, member, seed=4))
+    first = score(images, member, seed=3)
+    np.testing.assert_array_equal(first, score(images, member, seed=3))
+    assert not np.array_equal(first, score(images, member, seed=4))
 
 
-def test_too_few_samples() -> None:
+def test_mistakes_are_told() -> None:
     images, _ = digits(0, 20)
     with pytest.raises(ShapeError, match="needs 5 samples of each class, got 4"):
-        blind_scores(images, np.arange(20) < 4, seed=0)
+        score(images, np.arange(20) < 4, seed=0)
     with pytest.raises(ShapeError, match="member has shape"):
-        blind_scores(images, np.zeros(19, dtype=bool), seed=0)
+        score(images, np.zeros(19, dtype=bool), seed=0)
+    with pytest.raises(ShapeError, match="image has shape"):
+        shrunken(images)
+    with pytest.raises(NumericError, match="summary of an image is not finite for 1 of 20 samples: row 3"):
+        wrong = summaries(images)
+        wrong[3, 0] = np.nan
+        blind_scores(wrong, np.zeros((20, 1), dtype=np.float32), np.arange(20) < 10, seed=0)

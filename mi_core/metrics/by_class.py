@@ -1,0 +1,71 @@
+"""An attack's success class by class: who is hit hardest is hidden by the mean over all.
+
+The AUC of the worst of many classes is above the mean by chance alone; the intervals are those of each class by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import check_shape
+from mi_core.metrics.delong import auc
+from mi_core.metrics.intervals import rate
+from mi_core.records import BoolArray, Estimate, FloatArray
+
+FEWEST = 5  # samples of either side; with fewer an interval says nothing
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """What an attack reached on the samples of one class; rates at the threshold of the whole attack."""
+
+    n_member: int
+    n_nonmember: int
+    auc: Estimate
+    recall: Estimate
+    false_positive_rate: Estimate
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of report.json, without the name of the class."""
+        estimates = {name: getattr(self, name).as_json() for name in ("auc", "recall", "false_positive_rate")}
+        return {"n_member": self.n_member, "n_nonmember": self.n_nonmember, **estimates}
+
+
+def by_class(
+    scores: FloatArray, member: BoolArray, classes: npt.NDArray[np.int64], threshold: float
+) -> dict[int, ClassResult]:
+    """Results by class, ascending; classes with fewer than 5 members or non-members are left out.
+
+    Args:
+        scores: (N,) higher = more likely a member.
+        member: (N,) bool.
+        classes: (N,) any integers; below 0: no class.
+        threshold: a score at or above it is called a member.
+
+    Raises:
+        ShapeError: classes are not (N,); otherwise as `mi_core.metrics.delong.auc`.
+
+    Example:
+        >>> scores, member = np.arange(20.0), np.arange(20) >= 10
+        >>> found = by_class(scores, member, np.zeros(20, dtype=np.int64), 12.0)
+        >>> found[0].auc.value, found[0].recall.value, found[0].false_positive_rate.value
+        (1.0, 0.8, 0.0)
+    """
+    check_shape("classes", classes, "N", N=len(scores))
+    found = {}
+    for number in np.unique(classes[classes >= 0]).tolist():
+        rows = classes == number
+        inside, outside = scores[rows & member], scores[rows & ~member]
+        if min(len(inside), len(outside)) >= FEWEST:
+            found[number] = ClassResult(
+                len(inside),
+                len(outside),
+                auc(scores[rows], member[rows]),
+                rate(int((inside >= threshold).sum()), len(inside)),
+                rate(int((outside >= threshold).sum()), len(outside)),
+            )
+    return found

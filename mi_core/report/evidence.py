@@ -1,0 +1,157 @@
+"""What attacks say of the candidates as a whole and one by one: over several seeds for report.json, and in words.
+
+Every seed draws its own controls and its own training, but the candidates are the same: p-values of several seeds
+depend on each other and are combined as such (`mi_core.validity.dataset.cauchy_combination`), never averaged. The
+p-value of an attack is the larger of Welch's and of the permutation test's, so that both must agree; Holm's adjustment
+is over all attacks on one target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
+from mi_core.report.contents import Row
+from mi_core.report.numbers import count, estimate, percent, rate
+from mi_core.validity.dataset import cauchy_combination, holm
+
+_KEY = ("attack", "target", "output", "reference", "settings")
+
+
+def combine_tests(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """One row per attack, target, output, reference and settings from those of every seed.
+
+    Args:
+        entries: each with the key's fields, ``seed``, ``test``: a `DatasetTest` as JSON, and optionally ``least_share``
+            and ``share``; ``primary`` where it is so.
+
+    Returns:
+        Rows with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
+        lower or mixed), ``effect`` pooled, ``needed`` and ``least_share`` as the most cautious seed has them.
+
+    Raises:
+        ConfigError: a p-value is not within [0, 1].
+    """
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        found.setdefault(tuple(entry.get(name) for name in _KEY), []).append(entry)
+    rows = [_row(mine) for mine in found.values()]
+    for target in dict.fromkeys(row["target"] for row in rows):
+        family = [row for row in rows if row["target"] == target]
+        for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
+            row |= {"holm_p": adjusted, "family": len(family)}
+    return rows
+
+
+def _row(mine: Sequence[Mapping[str, Any]]) -> Row:
+    tests = [entry["test"] for entry in mine]
+    row: Row = {name: mine[0][name] for name in (*_KEY, "primary") if name in mine[0]}
+    row |= {"seeds": len(mine), "n": sum(test["candidates"] + test["controls"] for test in tests)}
+    if all("candidate_groups" in test for test in tests):
+        row["groups"] = sum(test["candidate_groups"] + test["control_groups"] for test in tests)
+    row["welch_p"] = cauchy_combination([test["welch_p"] for test in tests])
+    if all("permutation_p" in test for test in tests):
+        row["permutation_p"] = cauchy_combination([test["permutation_p"] for test in tests])
+        row["permutations"] = min(test["permutations"] for test in tests)
+    row["p"] = max(row["welch_p"], row.get("permutation_p", 0.0))
+    directions = {test["direction"] for test in tests}
+    row["direction"] = directions.pop() if len(directions) == 1 else "mixed"
+    if row["direction"] == "lower":
+        row["reversed_p"] = cauchy_combination([test["reversed_p"] for test in tests])
+    if all("effect" in test for test in tests):
+        row["effect"] = pool([Estimate.from_json(test["effect"]) for test in tests]).as_json()
+    needed = [test.get("needed", {}) for test in tests]
+    known = [part for part in ("value", "low", "high") if all(part in one for one in needed)]
+    if known:
+        row["needed"] = {part: max(one[part] for one in needed) for part in known}
+    if all("least_share" in entry for entry in mine):
+        row["least_share"] = min(entry["least_share"]["low"] for entry in mine)
+    if all("share" in entry for entry in mine):
+        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine]).as_json()
+    return row
+
+
+def p_value(value: float) -> str:
+    """A p-value as it is read.
+
+    Example:
+        >>> p_value(0.0312), p_value(0.2), p_value(3.2e-12), p_value(1e-4)
+        ('.031', '.20', '3e-12', '1e-04')
+    """
+    if value < 0.001:
+        return f"{value:.0e}"
+    return rate(value, 3 if value < 0.1 else 2)
+
+
+def believed(report: Mapping[str, Any]) -> str:
+    """What a reader must believe for p-values and flags to mean anything, and how far that was checked."""
+    found = report["evidence"]
+    units = "groups" if found["grouped"] else "images"
+    checked = (
+        f"A classifier that sees files and pixels only tells them apart with AUC {estimate(found['blind_auc'])}"
+        f" (n {count(found['blind_auc']['n'])})"
+    )
+    if not found["exchangeable"]:
+        told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
+        return (
+            f"Candidates and controls are not exchangeable. {checked}, or the same attack succeeds on an encoder that "
+            f"saw neither. What differs most by itself: {told}. No p-value is given and no image is flagged: each "
+            "would tell of that difference, not of training. Take controls that were made, saved and chosen like the "
+            "candidates."
+        )
+    return (
+        f"p-values and flags hold if the control {units} are exchangeable with candidate {units} that were not trained "
+        f"on: drawn from the same source in the same way, and surely not trained on. {checked}: no difference was "
+        f"found, one up to AUC {rate(found['blind_auc']['ci95'][1], 2)} could have been missed. A difference that no "
+        "pixel shows (date, rights, fame) is not seen by this check."
+    )
+
+
+def dataset_sentence(row: Row) -> str:
+    """What the test of one attack says of the candidates as a whole."""
+    tests = [f"Welch {p_value(row['welch_p'])}"]
+    if "permutation_p" in row:
+        tests.append(f"permutation {p_value(row['permutation_p'])}, of {count(row['permutations'])}")
+    several = f", {p_value(row['holm_p'])} after Holm over {row['family']} attacks" if row["family"] > 1 else ""
+    said = f"{row['attack']}: p = {p_value(row['p'])} ({'; '.join(tests)}){several}"
+    if "effect" in row:
+        said += f", effect g = {estimate(row['effect'])}"
+    if row["direction"] == "lower":
+        said += f"; candidates score lower than controls (reversed p = {p_value(row['reversed_p'])}): no evidence"
+    if row["direction"] == "mixed":
+        said += "; the direction changes from seed to seed"
+    if "share" in row:
+        said += f"; share of the candidates used {estimate(row['share'])}"
+    if row.get("least_share"):
+        said += f"; at least {percent(round(row['least_share'], 3))} of the candidates were used"
+    if "value" in row.get("needed", {}):
+        said += f"; {count(row['needed']['value'])} candidates would do for p < .01 (power .8)"
+    return said + "."
+
+
+def power_sentence(report: Mapping[str, Any]) -> str:
+    """What an audit of this size can see at all."""
+    found = report["evidence"]
+    units = "groups" if found["grouped"] else "images"
+    size = f"{count(found['n_candidate'])} candidate and {count(found['n_control'])} control {units}"
+    floor = f"the lowest false-positive rate that can be measured is {percent(round(found['fpr_floor'], 4))}"
+    if "detectable_auc" not in found:
+        return f"{size} are too few to tell any AUC from guessing; {floor}."
+    return (
+        f"With {size} an AUC of {rate(found['detectable_auc'])} is told from guessing four times in five, a smaller "
+        f"one less often: absence of evidence at this size is no evidence of absence; {floor}."
+    )
+
+
+def samples_sentence(samples: Mapping[str, Any]) -> str:
+    """How many single candidates were flagged, and why not more."""
+    at = f"at a false discovery rate of {percent(samples['fdr'])}"
+    said = f"{count(samples['flagged'])} of {count(samples['n_candidate'])} candidates are flagged {at}"
+    if samples["least_flags"] > 1:
+        said += (
+            f"; with {count(samples['n_control'])} controls none can be before {count(samples['least_flags'])} "
+            f"candidates score above nearly all of them ({count(samples['needed_controls'])} controls would allow one)"
+        )
+    return said + "."

@@ -1,0 +1,33 @@
+"""Columns of texts as numbers: what is drawn is drawn without a Python object per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of few distinct texts: the texts, and the number of each row's."""
+
+    values: list[str]
+    codes: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> Coded:
+        """The texts of a column, in the order in which they come up."""
+        coded = column.combine_chunks().dictionary_encode()
+        return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
+
+    def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Which of the texts are wanted."""
+        return np.array([value in wanted for value in self.values], dtype=bool)
+
+
+def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """A number for every row, the same for equal texts."""
+    return np.asarray(column.combine_chunks().dictionary_encode().indices)

@@ -1,0 +1,206 @@
+"""The verdict of a run, and what its scores prove where candidates and controls are exchangeable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mi_core.images import thumbnail
+from mi_core.metrics.by_class import ClassResult, by_class
+from mi_core.metrics.delong import auc
+from mi_core.metrics.pooled import pool
+from mi_core.report import combine_tests
+from mi_core.validity.power import detectable_auc, fpr_floor
+from mi_core.validity.verdict import Validity, judge, judge_pooled
+from pipelines import storage
+from pipelines.artifacts import RunFolder, SeedFolder
+from pipelines.blind import blind_path, telling_path
+from pipelines.errors import UserError
+from pipelines.evidence import of_samples
+from pipelines.figure_data import result_of, settings_of
+from pipelines.loading import read_samples
+from pipelines.splits import Splits
+from pipelines.tasks import Task, tasks
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+
+
+def is_primary(config: RunConfig, task: Task) -> bool:
+    """Whether the verdict rests on a task, at its last checkpoint."""
+    return task.position == config.validity.attack and task.output == config.primary_output
+
+
+def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply."""
+    if config.control_of(config.attacks[config.validity.attack]) is None:
+        return {}
+    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
+    if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
+        return {}
+    per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
+    found = judge_pooled(per_seed).as_json()
+    if len(per_seed) > 1:
+        found["per_seed"] = [
+            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
+        ]
+    return found
+
+
+def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
+    found = _paired(config, folder)
+    return judge(found["score"], found["blind"], found["control"], found["member"], found.get("groups"))
+
+
+def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
+    """Scores of the primary attack and of its controls on the samples that the blind classifier saw."""
+    primary = [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
+    seen = storage.read_table(blind_path(folder))
+    blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
+    ids = table["id"].to_pylist()
+    kept = np.array([name in blind_of for name in ids])
+    found = {
+        name: np.asarray(table[name])[kept] for name in ("score", "member", "control") if name in table.column_names
+    }
+    found["blind"] = np.array([blind_of[name] for name in ids if name in blind_of])
+    groups = Splits.load(folder.path).groups(ids)
+    return found if groups is None else found | {"groups": groups[kept]}
+
+
+def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, Any]:
+    """What the scores say beyond the verdict ``found``: of the candidates as a whole, of single ones, and at most.
+
+    p-values and flags ask for candidates and controls that are exchangeable: where the blind classifier, or the attack
+    on an encoder that saw neither, tells them apart, there are none.
+    """
+    last = [
+        task
+        for seed in config.seeds
+        for task in tasks(config, folder.seed(seed))
+        if task.epoch == config.attacked_epochs(task.attack.target)[-1]
+    ]
+    results = [(task, result_of(task)) for task in last if "evidence" in result_of(task)]
+    decisive = [(task, result) for task, result in results if is_primary(config, task)]
+    if len(decisive) < len(config.seeds):
+        return {}
+    blind_auc = found.get("blind_auc") or _blind_auc(config, folder)
+    control = found.get("control_auc")
+    exchangeable = blind_auc["ci95"][0] <= 0.5 and (control is None or control["ci95"][0] <= 0.5)
+    units = _units(config, folder.seed(config.seeds[0]))
+    power = detectable_auc(*units)
+    told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
+    gathered: dict[str, Any] = {
+        "exchangeable": exchangeable,
+        "blind_auc": blind_auc,
+        "telling": [{"feature": name, "auc": value} for name, value in told.items()],
+        "grouped": config.data.group_by is not None,
+        "n_candidate": units[0],
+        "n_control": units[1],
+        "fpr_floor": fpr_floor(units[1]),
+        **({} if power is None else {"detectable_auc": power}),
+    }
+    if not exchangeable:
+        return gathered
+    fit = [(task, result) for task, result in results if _control_is_blind(result)]
+    withheld = sorted({_name(config, task) for task, result in results if not _control_is_blind(result)})
+    entries = [_entry(config, task, result) for task, result in fit if "test" in result["evidence"]]
+    if entries:
+        gathered["tests"] = combine_tests(entries)
+    if withheld:
+        gathered["withheld"] = withheld
+    of_seed: list[dict[str, Any]] = []
+    for task, result in decisive:
+        if "test" in result["evidence"]:
+            of_seed.append({"seed": task.folder.seed, **of_samples(config, task.folder, task, _share(result))})
+    if of_seed:
+        gathered["samples"] = of_seed
+    return gathered
+
+
+def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
+    return pool([auc(of_seed["blind"], of_seed["member"], of_seed.get("groups")) for of_seed in found]).as_json()
+
+
+def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
+    """Independent candidates and controls that the primary attack is judged on: samples, or groups."""
+    primary = [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
+    member, groups = np.asarray(table["member"]), Splits.load(folder.path).groups(table["id"].to_pylist())
+    if groups is None:
+        return int(member.sum()), int((~member).sum())
+    return len(np.unique(groups[member])), len(np.unique(groups[~member]))
+
+
+def _control_is_blind(result: dict[str, Any]) -> bool:
+    control = result["evidence"].get("control_auc")
+    return control is None or bool(control["ci95"][0] <= 0.5)
+
+
+def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
+    settings = settings_of(config, task.attack)
+    return {
+        **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
+        **({"settings": settings} if settings else {}),
+        **({"primary": True} if is_primary(config, task) else {}),
+        **{name: part for name, part in result["evidence"].items() if name != "control_auc"},
+    }
+
+
+def _name(config: RunConfig, task: Task) -> str:
+    return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), "on", task.target_output)))
+
+
+def _share(result: dict[str, Any]) -> float:
+    """The share of the candidates that was used: as estimated with known members, else what it is at least."""
+    share = result["evidence"].get("share")
+    if share is not None and share.get("supported", True):
+        return float(share["value"])
+    return float(result["evidence"]["least_share"]["low"])
+
+
+def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
+    found: dict[int, list[ClassResult]] = {}
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        primary = [task for task in tasks(config, place) if is_primary(config, task)][-1]
+        if "not_applicable" in result_of(primary):
+            return []
+        table = storage.read_table(f"{place.attack(primary.name)}/scores.parquet")
+        labels = Splits.load(place.path).labels()
+        numbers = np.array([-1 if (label := labels[name]) is None else label for name in table["id"].to_pylist()])
+        score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
+        of_class = by_class(score, member, numbers, result_of(primary)["metrics"]["threshold"])
+        for number, result in of_class.items():
+            found.setdefault(number, []).append(result)
+    if len(found) < 2:
+        return []
+    names = config.data.attributes[config.data.label].names if config.data.label else ()
+    rows = [
+        {
+            "class": names[number] if number < len(names) else str(number),
+            "n_member": sum(result.n_member for result in results),
+            "n_nonmember": sum(result.n_nonmember for result in results),
+            **{
+                part: pool([getattr(result, part) for result in results]).as_json()
+                for part in ("auc", "recall", "false_positive_rate")
+            },
+        }
+        for number, results in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row["auc"]["value"])
+
+
+def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, bytes]:
+    """PNG files of the candidates that a report shows, by id; none where the images are gone."""
+    samples = found.get("samples", [])[:1]
+    ids = {row["id"] for of_seed in samples for row in of_seed["top"]}
+    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    try:
+        read = list(read_samples(config.data, splits, config.audited[:1], ids)) if ids else []
+    except UserError:
+        return {}
+    return {name: thumbnail(image) for name, _, image in read}

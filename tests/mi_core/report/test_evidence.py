@@ -1,0 +1,115 @@
+"""What is said of candidates as a whole and one by one: the numbers measured, and nothing where nothing may be said."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mi_core.report import combine_tests, render_html
+from mi_core.report.evidence import believed, dataset_sentence, p_value, power_sentence, samples_sentence
+from mi_core.validity.dataset import cauchy_combination, dataset_test, holm
+from tests.mi_core.report.test_wording import said
+
+
+def entry(attack: str, seed: int, gap: float, **more: Any) -> dict[str, Any]:
+    generator = np.random.default_rng([seed, len(attack)])
+    member = np.arange(200) < 100
+    test = dataset_test(generator.standard_normal(200) + gap * member, member, seed=seed, permutations=199).as_json()
+    place = {"attack": attack, "target": "target", "output": "backbone", "reference": "shadow", "seed": seed}
+    return {**place, "test": test, **more}
+
+
+def test_seeds_are_combined_and_attacks_adjusted() -> None:
+    entries = [entry(attack, seed, gap) for attack, gap in (("a", 0.4), ("bb", 0.0)) for seed in (0, 1, 2)]
+    rows = combine_tests(entries)
+    assert [row["attack"] for row in rows] == ["a", "bb"]
+    for row in rows:
+        mine = [one["test"] for one in entries if one["attack"] == row["attack"]]
+        assert row["welch_p"] == pytest.approx(cauchy_combination([test["welch_p"] for test in mine]))
+        assert row["p"] == max(row["welch_p"], row["permutation_p"])
+        assert row["n"] == 600
+        assert row["seeds"] == 3
+        assert row["effect"]["value"] == pytest.approx(np.mean([test["effect"]["value"] for test in mine]))
+    assert [row["holm_p"] for row in rows] == holm([row["p"] for row in rows])
+    assert all(row["family"] == 2 for row in rows)
+
+
+def test_attacks_on_another_target_are_another_family() -> None:
+    rows = combine_tests([entry("a", 0, 0.5), entry("a", 0, 0.5) | {"target": "other"}])
+    assert [row["family"] for row in rows] == [1, 1]
+    assert all(row["holm_p"] == row["p"] for row in rows)
+
+
+def test_the_most_cautious_seed_decides() -> None:
+    entries = [
+        entry("a", seed, gap, least_share={"low": low, "n": 200})
+        for seed, gap, low in ((0, 1.0, 0.5), (1, 0.5, 0.2), (2, 0.8, 0.4))
+    ]
+    (row,) = combine_tests(entries)
+    assert row["least_share"] == 0.2
+    assert row["needed"]["value"] == max(one["test"]["needed"]["value"] for one in entries)
+    reversed_too = [entry("a", 0, 1.0), entry("a", 1, -1.0)]
+    (row,) = combine_tests(reversed_too)
+    assert row["direction"] == "mixed"
+    assert "value" not in row.get("needed", {})
+    assert "from seed to seed" in dataset_sentence(row)
+
+
+def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
+    (row,) = combine_tests([entry("a", 0, -0.8)])
+    assert row["direction"] == "lower"
+    assert row["p"] > 0.99
+    assert row["reversed_p"] < 1e-4
+    assert "no evidence" in dataset_sentence(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "1.00"), (0.0312, ".031"), (0.00099, "1e-03"), (3.2e-12, "3e-12"), (0.0, "0e+00")]
+)
+def test_p_values_are_read_easily(value: float, text: str) -> None:
+    assert p_value(value) == text
+
+
+def test_the_numbers_stand_in_the_page_and_in_the_terminal(report: dict[str, Any]) -> None:
+    page, text = render_html(report, {}, {"pool/000000": b"png"}), said(report)
+    row = next(row for row in report["evidence"]["tests"] if row.get("primary"))
+    assert p_value(row["p"]) in page
+    assert p_value(row["holm_p"]) in page
+    assert "pool/000005" in page
+    assert "data:image/png;base64,cG5n" in page
+    flat = " ".join(text.split())
+    assert " ".join(dataset_sentence(row).split()) in flat
+    assert samples_sentence(report["evidence"]["samples"][0]) in flat
+    assert power_sentence(report) in flat
+    assert "exchangeable" in flat
+
+
+def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> None:
+    spoiled = copy.deepcopy(report)
+    spoiled["evidence"] |= {"exchangeable": False, "telling": [{"feature": "bytes", "auc": 0.99}]}
+    del spoiled["evidence"]["tests"], spoiled["evidence"]["samples"]
+    spoiled["validity"]["verdict"] = "confounded"
+    for shown in (render_html(spoiled, {}), said(spoiled)):
+        flat = " ".join(shown.split())
+        assert "not exchangeable" in flat
+        assert "bytes (AUC .99)" in flat
+        assert "Welch" not in flat
+        assert "flagged at" not in flat
+
+
+def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
+    assert "AUC of .554 is told from guessing four times in five" in power_sentence(report)
+    assert "2.27 %" in power_sentence(report)
+    report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
+    del report["evidence"]["detectable_auc"]
+    assert "2 candidate and 2 control groups are too few" in power_sentence(report)
+    assert "control groups are exchangeable with candidate groups" in believed(report)
+
+
+def test_flags_that_cannot_come_are_explained(report: dict[str, Any]) -> None:
+    samples = report["evidence"]["samples"][0]
+    assert "none can be before 20 candidates" in samples_sentence(samples)
+    assert "none can" not in samples_sentence(samples | {"least_flags": 1})

@@ -1,0 +1,203 @@
+"""Conformal p-values and their false discovery rate: definitions in loops, validity by simulation, groups, bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.validity.conformal import (
+    benjamini_hochberg,
+    conformal_p_values,
+    least_flags,
+    needed_controls,
+    q_values,
+)
+
+SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=20)
+
+
+def without_one(candidates: np.ndarray, controls: np.ndarray) -> np.ndarray:
+    """The wrong p-value: the candidate itself is not counted, so that it can be 0."""
+    return (controls[None] >= candidates[:, None]).mean(axis=1)
+
+
+def false_discoveries(
+    p_values: Callable[[np.ndarray, np.ndarray], np.ndarray], share: float, n: int, m: int, levels: int | None = None
+) -> tuple[float, float, float]:
+    """Mean false discovery proportion of 600 audits at rate .1, its standard error, and the share of members found."""
+    generator = np.random.default_rng(n + m)
+    member = np.arange(n) < round(share * n)
+    wrong, found = np.zeros(600), np.zeros(600)
+    for run in range(600):
+        candidates, controls = generator.standard_normal(n) + 4.0 * member, generator.standard_normal(m)
+        if levels is not None:
+            candidates, controls = np.round(levels * candidates), np.round(levels * controls)
+        flagged = benjamini_hochberg(p_values(candidates, controls), 0.1)
+        wrong[run] = (flagged & ~member).sum() / max(flagged.sum(), 1)
+        found[run] = flagged[member].mean() if member.any() else 0.0
+    return float(wrong.mean()), float(wrong.std() / math.sqrt(600)), float(found.mean())
+
+
+def grouped(generator: np.random.Generator, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of which most of the spread lies between groups, and their groups, in random order."""
+    groups = generator.permutation(np.repeat(10 * np.arange(len(sizes)) - 30, sizes))
+    levels = generator.standard_normal(len(sizes))
+    return levels[(groups + 30) // 10] + 0.1 * generator.standard_normal(len(groups)), groups
+
+
+@settings(deadline=None, max_examples=80)
+@given(SCORES, SCORES)
+def test_p_values_equal_the_definition(candidates: list[int], controls: list[int]) -> None:
+    expected = [(1 + sum(c >= s for c in controls)) / (len(controls) + 1) for s in candidates]
+    found = conformal_p_values(np.array(candidates, dtype=float), np.array(controls, dtype=float))
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=25), st.sampled_from([0.05, 0.1, 0.2, 0.3, 1.0]))
+def test_flags_equal_the_step_up_procedure(numerators: list[int], fdr: float) -> None:
+    exact, rate = [Fraction(k, 40) for k in numerators], Fraction(str(fdr))
+    ordered = sorted(exact)
+    passed = [k for k in range(1, len(exact) + 1) if ordered[k - 1] <= rate * k / len(exact)]
+    bound = ordered[max(passed) - 1] if passed else Fraction(-1)
+    flagged = benjamini_hochberg(np.array(numerators) / 40, fdr)
+    assert flagged.tolist() == [p <= bound for p in exact]
+
+
+def test_q_values_are_the_smallest_rates_that_flag() -> None:
+    p = np.random.default_rng(0).integers(1, 60, 40) / 60
+    q = q_values(p)
+    for rate in (0.2, 0.5, 0.9):
+        np.testing.assert_array_equal(benjamini_hochberg(p, rate), q <= rate)
+    assert all(benjamini_hochberg(p, value)[row] for row, value in enumerate(q))
+    assert not any(benjamini_hochberg(p, 0.999 * value)[row] for row, value in enumerate(q))
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+def test_p_values_of_untrained_samples_are_at_least_uniform(levels: int | None) -> None:
+    generator = np.random.default_rng(1)
+    drawn = generator.standard_normal((4000, 20))
+    drawn = drawn if levels is None else np.round(levels * drawn)  # ties
+    p = np.array([conformal_p_values(row[:1], row[1:])[0] for row in drawn])
+    steps = np.arange(1, 21) / 20
+    reached = (p[:, None] <= steps + 1e-9).mean(axis=0)
+    error = np.sqrt(steps * (1 - steps) / len(p))
+    assert (reached <= steps + 4 * error).all()
+    if levels is None:
+        assert (reached >= steps - 4 * error).all()  # and not needlessly large without ties
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "m", "levels"),
+    [(0.0, 200, 199, None), (0.0, 300, 1000, None), (0.1, 1000, 1000, None), (0.3, 200, 500, 2)],
+)
+def test_the_false_discovery_rate_is_kept(share: float, n: int, m: int, levels: int | None) -> None:
+    wrong, error, found = false_discoveries(conformal_p_values, share, n, m, levels)
+    assert wrong <= 0.1 * (1 - share) + 3 * error
+    assert found > 0.9 or share == 0  # not kept by flagging nothing
+
+
+def test_without_the_candidate_itself_the_rate_is_broken() -> None:
+    wrong, error, _ = false_discoveries(without_one, 0.0, 200, 199)
+    assert wrong > 0.3 + 3 * error
+
+
+def test_one_control_of_each_group_makes_a_new_group_exchangeable() -> None:
+    sizes = np.array([1, 2, 3, 5, 8, 13, 40, 60, 80])
+    alone, together = np.zeros(3000), np.zeros(3000)
+    for run in range(3000):
+        generator = np.random.default_rng(run)
+        controls, groups = grouped(generator, sizes)
+        candidate = generator.standard_normal(1) + 0.1 * generator.standard_normal(1)
+        alone[run] = conformal_p_values(candidate, controls)[0]
+        together[run] = conformal_p_values(candidate, controls, groups=groups, seed=run)[0]
+    steps = np.arange(1, 11) / 10
+    error = np.sqrt(steps * (1 - steps) / 3000)
+    assert (np.abs((together[:, None] <= steps + 1e-9).mean(axis=0) - steps) <= 4 * error + 1e-12).all()
+    assert (alone <= 0.05).mean() > 0.1  # all controls one by one: twice the errors
+
+
+def test_every_control_of_a_group_is_drawn_alike() -> None:
+    controls, groups = np.array([0.0, 1.0, 2.0, 3.0, 9.0, 9.0]), np.array([5, 5, 5, 5, -1, -1])
+    drawn = [conformal_p_values(np.array([0.5, 1.5, 2.5]), controls, groups=groups, seed=seed) for seed in range(2000)]
+    p = np.array(drawn)  # of the two, 9 always lies above
+    assert set(np.unique(p).round(12).tolist()) == {round(2 / 3, 12), 1.0}
+    np.testing.assert_allclose((p == 1).mean(axis=0), [0.75, 0.5, 0.25], atol=0.045)  # 4 standard errors
+    np.testing.assert_array_equal(
+        drawn[7], conformal_p_values(np.array([0.5, 1.5, 2.5]), controls, groups=groups, seed=7)
+    )
+
+
+def test_the_input_is_left_as_it_was() -> None:
+    candidates, controls = np.array([3.0, 1.0]), np.array([2.0, 0.0, 5.0])
+    conformal_p_values(candidates, controls)
+    assert candidates.tolist() == [3.0, 1.0]
+    assert controls.tolist() == [2.0, 0.0, 5.0]
+
+
+@pytest.mark.parametrize("fdr", [0.05, 0.1, 0.29, 1.0])
+def test_the_fewest_flags_are_those_of_the_procedure(fdr: float) -> None:
+    for m in (1, 3, 9, 10, 28, 99, 199):
+        for n in (1, 2, 7, 29, 60, 100):
+            least = least_flags(m, n, fdr)
+            assert least == math.ceil(Fraction(n) / (Fraction(str(fdr)) * (m + 1)))
+            for top in {min(least, n), max(min(least, n) - 1, 0)}:
+                scores = np.where(np.arange(n) < top, m + 1.0, -1.0)
+                flagged = benjamini_hochberg(conformal_p_values(scores, np.arange(float(m))), fdr)
+                assert flagged[:top].any() == (top >= least or (fdr == 1 and top > 0))  # at rate 1 all are flagged
+
+
+def test_needed_controls_are_the_fewest() -> None:
+    for n in (1, 7, 100, 1000):
+        for fdr in (0.05, 0.1, 0.29, 1.0):
+            for flags in {1, max(1, n // 10), n}:
+                needed = needed_controls(n, fdr, flags=flags)
+                assert least_flags(needed, n, fdr) <= flags
+                assert needed == 1 or least_flags(needed - 1, n, fdr) > flags
+
+
+def test_bad_input() -> None:
+    some = np.arange(4.0)
+    with pytest.raises(ShapeError, match="candidates has shape"):
+        conformal_p_values(some[None], some)
+    with pytest.raises(ShapeError, match="controls has shape"):
+        conformal_p_values(some, some[None])
+    with pytest.raises(ShapeError, match="controls are empty"):
+        conformal_p_values(some, some[:0])
+    with pytest.raises(ShapeError, match="candidates are empty"):
+        conformal_p_values(some[:0], some)
+    with pytest.raises(NumericError, match="controls is not finite for 1 of 4 samples: row 2"):
+        conformal_p_values(some, np.where(some == 2, np.nan, some))
+    with pytest.raises(ShapeError, match="groups has shape"):
+        conformal_p_values(some, some, groups=np.zeros(3, dtype=np.int64), seed=0)
+    with pytest.raises(ConfigError, match="groups have dtype float64, allowed: integers"):
+        conformal_p_values(some, some, groups=np.zeros(4), seed=0)
+    with pytest.raises(ConfigError, match="pass a seed"):
+        conformal_p_values(some, some, groups=np.zeros(4, dtype=np.int64))
+    with pytest.raises(ShapeError, match="p_values are empty"):
+        q_values(some[:0])
+    with pytest.raises(NumericError, match="p_values"):
+        q_values(np.array([0.5, np.nan]))
+    with pytest.raises(ConfigError, match="largest p-value = 3.0"):
+        q_values(some)
+    with pytest.raises(ConfigError, match="smallest p-value = -0.1"):
+        benjamini_hochberg(np.array([-0.1, 0.5]), 0.1)
+    with pytest.raises(ConfigError, match="fdr = 0.0"):
+        benjamini_hochberg(np.array([0.1]), 0.0)
+    for call, message in (
+        (lambda: least_flags(0, 10, 0.1), "n_control = 0"),
+        (lambda: least_flags(10, 0, 0.1), "n_candidate = 0"),
+        (lambda: least_flags(10, 10, 1.5), "fdr = 1.5"),
+        (lambda: needed_controls(0, 0.1), "n_candidate = 0"),
+        (lambda: needed_controls(10, 0.0), "fdr = 0.0"),
+        (lambda: needed_controls(10, 0.1, flags=11), "flags = 11"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            call()

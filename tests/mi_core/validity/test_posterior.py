@@ -1,0 +1,193 @@
+"""Posteriors of single candidates: the paper in loops, the exact posterior of normal mixtures, and their bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.validity.posterior import FOLDS, posterior
+
+SCORES = st.lists(st.integers(-4, 4), min_size=6, max_size=25)
+
+
+def mixture(
+    n: int, m: int, share: float, gap: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of candidates and controls, which candidates are members, and the exact posterior."""
+    generator = np.random.default_rng(seed)
+    member = generator.random(n) < share
+    scores, controls = generator.standard_normal(n) + gap * member, generator.standard_normal(m)
+    inside, outside = share * norm.pdf(scores, gap), (1 - share) * norm.pdf(scores)
+    return scores, controls, member, inside / (inside + outside)
+
+
+def calibration_error(predicted: np.ndarray, member: np.ndarray) -> float:
+    """Expected calibration error over ten bins."""
+    bins = np.minimum((10 * predicted).astype(int), 9)
+    return sum(abs((predicted - member)[bins == index].sum()) for index in range(10)) / len(predicted)
+
+
+def loop_isotonic(x: list[float], y: list[float], w: list[float]) -> tuple[list[float], list[float]]:
+    """Weighted isotonic regression at the distinct x, by the max-min formula."""
+    points = sorted(set(x))
+    weight = [sum(b for a, b in zip(x, w, strict=True) if a == p) for p in points]
+    total = [sum(b * c for a, b, c in zip(x, w, y, strict=True) if a == p) for p in points]
+    values = []
+    for k in range(len(points)):
+        candidates = []
+        for low in range(k + 1):
+            candidates.append(
+                min(sum(total[low : high + 1]) / sum(weight[low : high + 1]) for high in range(k, len(points)))
+            )
+        values.append(max(candidates))
+    return points, values
+
+
+def loop_posterior(scores: np.ndarray, controls: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """The posteriors as the module describes them, in loops; the factor by bisection."""
+    distinct = sorted({*scores.tolist(), *controls.tolist()})
+    own, known = [distinct.index(s) for s in scores], [distinct.index(c) for c in controls]
+    fold = np.random.default_rng(seed).permutation(len(own)) % FOLDS
+    shares = []
+    for rank, left_out in zip(own, fold, strict=True):
+        others = [r for r, f in zip(own, fold, strict=True) if f != left_out]
+        moved = min(len(others), len(known)) ** (-2 / 3)
+        points, values = loop_isotonic(
+            [*others, *known, len(distinct) - 1],
+            [1.0] * len(others) + [0.0] * (len(known) + 1),
+            [1 / len(others)] * len(others) + [(1 - moved) / len(known)] * len(known) + [moved],
+        )
+        shares.append(float(np.interp(rank, points, values)))
+    points, values = loop_isotonic(own, shares, [1.0] * len(own))
+    ratio = np.array([values[points.index(rank)] for rank in own])
+    ratio = ratio / (1 - ratio)
+
+    def mean(factor: float) -> float:
+        return float(np.mean([max(0.0, 1 - factor / r) if r > 0 else 0.0 for r in ratio]))
+
+    factor = 1 - share
+    if mean(factor) > share + 1e-12:
+        factor = brentq(lambda c: mean(c) - share, factor, 1 + 2 * max(ratio), xtol=1e-14)
+    return np.array([max(0.0, 1 - factor / r) if r > 0 else 0.0 for r in ratio])
+
+
+@settings(deadline=None, max_examples=40)
+@given(SCORES, st.lists(st.integers(-4, 4), min_size=2, max_size=20), st.sampled_from([0.1, 0.5, 0.9]))
+def test_posteriors_equal_the_loops(candidates: list[int], controls: list[int], share: float) -> None:
+    scores, known = np.array(candidates, dtype=float), np.array(controls, dtype=float)
+    np.testing.assert_allclose(
+        posterior(scores, known, share, seed=5), loop_posterior(scores, known, share, 5), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "largest_error", "largest_calibration"),
+    [
+        (200, 0.1, 0.053, 0.048),
+        (1000, 0.1, 0.040, 0.030),
+        (5000, 0.1, 0.027, 0.016),
+        (200, 0.5, 0.08, 0.09),
+        (1000, 0.5, 0.052, 0.05),
+        (5000, 0.5, 0.033, 0.028),
+    ],
+)
+def test_posteriors_approach_the_exact_ones(
+    n: int, share: float, largest_error: float, largest_calibration: float
+) -> None:
+    runs = 40 if n < 5000 else 10
+    errors, calibrations = [], []
+    for seed in range(runs):
+        scores, controls, member, exact = mixture(n, n, share, 1.0, seed)
+        found = posterior(scores, controls, share, seed=seed)
+        errors.append(np.abs(found - exact).mean())
+        calibrations.append(calibration_error(found, member))
+    assert np.mean(errors) < largest_error
+    assert np.mean(calibrations) < largest_calibration
+
+
+@pytest.mark.parametrize(("n", "m"), [(200, 2000), (2000, 200)])
+def test_unequal_groups_have_equal_weight(n: int, m: int) -> None:
+    found, exact = [], []
+    for seed in range(20):
+        scores, controls, _, truth = mixture(n, m, 0.3, 1.0, seed)
+        found.append(posterior(scores, controls, 0.3, seed=seed))
+        exact.append(truth)
+    assert np.mean(np.abs(np.array(found) - exact)) < 0.08
+    assert np.mean(found) == pytest.approx(0.3, abs=0.02)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SCORES, SCORES, st.floats(0, 1), st.floats(0, 1))
+def test_bounds(candidates: list[int], controls: list[int], first: float, second: float) -> None:
+    scores, known = np.array(candidates, dtype=float), np.array(controls, dtype=float)
+    low, high = sorted((first, second))
+    found, more = posterior(scores, known, low, seed=1), posterior(scores, known, high, seed=1)
+    fitted = min(len(scores) - len(scores) // FOLDS, len(known))
+    assert (np.diff(found[np.argsort(scores, kind="stable")]) >= -1e-12).all()  # ties are equal, too
+    assert all(np.ptp(found[scores == score]) == 0 for score in scores)
+    assert found.min() >= 0
+    assert found.max() <= 1 - (1 - low) * fitted ** (-2 / 3) + 1e-9  # never sure for few samples
+    assert found.mean() <= low + 1e-9
+    assert (found <= more + 1e-12).all()
+
+
+def test_no_share_and_the_whole_share() -> None:
+    scores, controls, _, _ = mixture(300, 200, 0.5, 2.0, 0)
+    assert posterior(scores, controls, 0.0, seed=0).max() == 0
+    assert posterior(scores, controls, 1.0, seed=0).min() == 1
+
+
+@pytest.mark.parametrize(("n", "share", "gap"), [(200, 0.5, 1.0), (200, 0.5, 2.5), (1000, 0.1, 2.5), (1000, 0.5, 1.0)])
+def test_a_lower_bound_of_the_share_is_conservative(n: int, share: float, gap: float) -> None:
+    found, exact = [], []
+    for seed in range(40):
+        scores, controls, _, truth = mixture(n, n, share, gap, seed)
+        found.append(posterior(scores, controls, share / 2, seed=seed))
+        exact.append(truth)
+    predicted, truth = np.concatenate(found), np.concatenate(exact)
+    for low in np.arange(0, 1, 0.1):
+        inside = (predicted >= low) & (predicted < low + 0.1)
+        if inside.sum() >= 50:
+            assert predicted[inside].mean() <= truth[inside].mean() + 0.01
+
+
+def test_an_attack_that_sees_nothing_convicts_nobody() -> None:
+    highest = [posterior(*mixture(200, 200, 0.1, 0.0, seed)[:2], 0.1, seed=seed).max() for seed in range(100)]
+    assert np.mean(highest) < 0.25  # plain isotonic regression gives about .7: a few candidates above all controls
+    assert np.max(highest) < 0.6
+
+
+def test_an_attack_that_points_the_wrong_way_says_no_more_than_the_share() -> None:
+    scores, controls, _, _ = mixture(1000, 1000, 0.3, -2.0, 0)
+    np.testing.assert_allclose(posterior(scores, controls, 0.3, seed=0), 0.3, atol=0.02)
+
+
+def test_only_the_order_of_the_scores_matters() -> None:
+    scores, controls, _, _ = mixture(300, 200, 0.4, 1.0, 0)
+    expected = posterior(scores, controls, 0.4, seed=2)
+    np.testing.assert_array_equal(posterior(np.exp(3 * scores), np.exp(3 * controls), 0.4, seed=2), expected)
+    assert not np.array_equal(posterior(scores, controls, 0.4, seed=3), expected)
+
+
+def test_bad_input() -> None:
+    some = np.arange(6.0)
+    with pytest.raises(ShapeError, match="scores has shape"):
+        posterior(some[None], some, 0.5, seed=0)
+    with pytest.raises(ShapeError, match="controls has shape"):
+        posterior(some, some[None], 0.5, seed=0)
+    with pytest.raises(ShapeError, match="needs 5 candidates and 1 control, got 4 candidates"):
+        posterior(some[:4], some, 0.5, seed=0)
+    with pytest.raises(ShapeError, match="and 0 controls"):
+        posterior(some, some[:0], 0.5, seed=0)
+    with pytest.raises(NumericError, match="scores is not finite for 1 of 6 samples: row 3"):
+        posterior(np.where(some == 3, np.inf, some), some, 0.5, seed=0)
+    with pytest.raises(NumericError, match="controls"):
+        posterior(some, np.where(some == 3, np.nan, some), 0.5, seed=0)
+    for share in (-0.1, 1.1, np.nan):
+        with pytest.raises(ConfigError, match="share = "):
+            posterior(some, some, share, seed=0)
