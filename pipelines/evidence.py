@@ -96,12 +96,14 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float) 
         "flagged": flagged[order],
         "posterior": posteriors[order],
     }
-    storage.write_table(samples_path(folder), pa.table(columns))
     shown = max(TOP, int(flagged.sum()))
     rows = [
         dict(zip(columns, row, strict=True)) for row in zip(*(part[:shown] for part in columns.values()), strict=True)
     ]
-    storage.write_atomic(f"{folder.path}/validity/flagged.csv", _csv(rows, flagged))
+    answers = pa.table(columns)
+    if not storage.exists(samples_path(folder)) or storage.read_table(samples_path(folder)) != answers:
+        storage.write_table(samples_path(folder), answers)
+        storage.write_atomic(f"{folder.path}/validity/flagged.csv", _csv(rows, flagged))
     known = len(controls) if groups is None else len(np.unique(groups))
     least = least_flags(known, len(candidates), config.validity.fdr)
     return {

@@ -97,7 +97,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "name": config.name,
         "created": now(),
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
-        "config": config.model_dump(mode="json", by_alias=True, exclude={"sweep"}),
+        "config": _given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
         "versions": versions(),
         "command": manifest["runs"][-1]["command"],
         "data": _data(config, folder),
@@ -123,6 +123,15 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     report["defenses"] = compare_defenses(report, list(served(config, folder)))
     report["tuning"] = outcome(folder)
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
+
+
+def _given(part: Any) -> Any:
+    """Plain values without what is None: in a report it is absent."""
+    if isinstance(part, dict):
+        return {name: _given(value) for name, value in part.items() if value is not None}
+    if isinstance(part, list):
+        return [_given(value) for value in part if value is not None]
+    return part
 
 
 def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:

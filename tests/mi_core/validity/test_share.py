@@ -123,7 +123,7 @@ CASES = [  # share, gap, tied, samples of a group
 
 @pytest.mark.parametrize(("share", "gap", "tied", "groups"), CASES)
 def test_least_share_is_below_the_truth(share: float, gap: float, tied: bool, groups: int) -> None:
-    check_least_share(share, gap, tied, groups, 150)
+    check_least_share(share, gap, tied, groups, 100)
 
 
 @pytest.mark.slow
