@@ -163,6 +163,22 @@ def bench_extract(
         save(result, json)
 
 
+@bench_app.command("intervals")
+def bench_intervals(
+    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few cells, in seconds.")] = False,
+) -> None:
+    """How often each interval holds the truth, and how often a leak is false; exit code 1 if it is not as promised."""
+    from pipelines.bench import intervals, save
+
+    result = intervals.run(quick=quick)
+    output.print(intervals.table(result))
+    if json is not None:
+        save(result, json)
+    if not quick and not intervals.passed(result):
+        raise typer.Exit(1)
+
+
 @app.command()
 def quickstart(
     overrides: Overrides = None,

@@ -184,6 +184,11 @@ class RunConfig(BaseModel):
         candidates = set(CANDIDATE_ROLES) <= set(self.data.roles)
         return CANDIDATE_ROLES if candidates else TARGET_ROLES
 
+    @property
+    def same_samples(self) -> bool:
+        """Whether every seed audits the same samples: whole sources that the user gives."""
+        return not any(self.data.roles[role].drawn for role in self.audited)
+
     def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
         """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""
         if attack.reference in self.encoders:

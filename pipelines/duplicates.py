@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from mi_core.near_duplicates import Pairs, clusters, confirmed, near_pairs
+from mi_core.images import decode
+from mi_core.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
+from pipelines import storage
 from pipelines.columns import Coded, codes_of
 from pipelines.errors import UserError
 from pipelines.scan import DESCRIPTOR, PHASH
 
+if TYPE_CHECKING:
+    from pipelines.data_config import DataConfig
+
 _Rows = npt.NDArray[np.intp]
+_BATCH = 64  # images that a neutral encoder embeds at once
+
+
+class NeutralEncoderConfig(BaseModel):
+    """An encoder, not the one audited, whose embeddings of near-copies have to be alike as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    load: str = Field(description="kind:architecture, as of an encoder from elsewhere")
+    weights: str = Field(description="weights file, a path or URI")
+    least: float = Field(default=0.9, ge=-1, le=1, description="least cosine of backbone embeddings")
 
 
 class NearDuplicatesConfig(BaseModel):
@@ -24,6 +41,7 @@ class NearDuplicatesConfig(BaseModel):
 
     distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")
     least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")
+    encoder: NeutralEncoderConfig | None = Field(default=None, description="confirm them by a neutral encoder too")
 
 
 def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str]) -> tuple[_Rows, int]:
@@ -54,14 +72,17 @@ def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, s
 
 
 def without_near_copies(
-    order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str], config: NearDuplicatesConfig
+    order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str], data: DataConfig
 ) -> tuple[_Rows, pa.Table]:
     """Rows in order without near-copies across roles, and a table of the near-copies: id, copy_of, removed.
 
     Of images that are drawn the first copy stays. A role that the user gives keeps its own near-copies; of two such
     roles the one of non-members loses them, and what is drawn loses to both.
     """
-    near = _pairs(order, table, config)
+    assert data.near_duplicates is not None
+    near = _pairs(order, table, data.near_duplicates)
+    if data.near_duplicates.encoder is not None and len(near):
+        near = _alike(near, order, table, data, data.near_duplicates.encoder)
     group = clusters(len(order), near)
     # who keeps it: given members, given non-members, what is drawn
     rank_of = np.array([2 if name not in given else int(_nonmember(given[name])) for name in source.values], np.int64)
@@ -92,6 +113,31 @@ def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs
     bytes_of = table[DESCRIPTOR].take(pa.array(order[rows])).to_pylist()
     found = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
     return rows[confirmed(place.reshape(pairs.shape), found, least=config.least)]
+
+
+def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen: NeutralEncoderConfig) -> Pairs:
+    """The pairs that a neutral encoder takes for alike; only images in a pair are read and embedded."""
+    import torch
+
+    from mi_core.encoders.foreign import adopt
+
+    if not storage.exists(chosen.weights):
+        raise UserError(f"data.near_duplicates.encoder.weights = {chosen.weights} is no file")
+    weights = storage.read_bytes(chosen.weights)
+    encoder = adopt(chosen.load, weights, channels=data.channels, image_size=data.image_size).encoder
+    rows, place = np.unique(near, return_inverse=True)
+    wanted = table.select(["source", "item", "key"]).take(pa.array(order[rows])).to_pylist()
+    position = {(one["source"], one["key"]): number for number, one in enumerate(wanted)}
+    images = np.empty((len(rows), data.channels, data.image_size, data.image_size), dtype=np.uint8)
+    for name, model in data.sources.items():
+        for item in model.items():
+            keys = {one["key"] for one in wanted if (one["source"], one["item"]) == (name, item.name)}
+            for sample in model.read(item, keys) if keys else ():
+                images[position[name, sample.key]] = decode(sample.image, data.decoder())
+    with torch.inference_mode():
+        parts = torch.from_numpy(images).split(_BATCH)
+        embeddings = torch.cat([encoder(part.float() / 255)["backbone"] for part in parts]).float().numpy()
+    return rows[near_by_cosine(place.reshape(near.shape), embeddings, least=chosen.least)]
 
 
 def _nonmember(role: str) -> bool:

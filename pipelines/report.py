@@ -104,7 +104,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
         "attacks": attacks,
         "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
-        "pooled": pool_seeds(attacks),
+        "pooled": pool_seeds(attacks, same_samples=config.same_samples),
         "attribute_inference": pool_inferences(
             entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
         ),

@@ -53,7 +53,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     exact, duplicates = distinct(order, source, table, given)
     free, near = exact, None
     if config.near_duplicates is not None:
-        free, near = without_near_copies(exact, source, table, given, config.near_duplicates)
+        free, near = without_near_copies(exact, source, table, given, config)
         table = table.drop_columns([PHASH, DESCRIPTOR])
     groups = codes_of(table[GROUP]) if config.group_by else None
     for name in sorted(config.sources, key=lambda name: name not in given):

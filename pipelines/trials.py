@@ -202,7 +202,7 @@ def _found(trial: Trial, own: RunConfig) -> Record:
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
-    pooled = {name: pool(found) for name, found in by_attack.items()}
+    pooled = {name: pool(found, same_samples=own.same_samples) for name, found in by_attack.items()}
     (attack_name, output), worst = max(pooled.items(), key=lambda item: item[1].high)
     return {
         "utility": {"measure": chosen, **pool(utilities).as_json()},

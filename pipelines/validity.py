@@ -40,7 +40,7 @@ def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
         return {}
     per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
-    found = judge_pooled(per_seed).as_json()
+    found = judge_pooled(per_seed, same_samples=config.same_samples).as_json()
     if len(per_seed) > 1:
         found["per_seed"] = [
             {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
@@ -107,7 +107,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     withheld = sorted({_name(config, task) for task, result in results if not _control_is_blind(result)})
     entries = [_entry(config, task, result) for task, result in fit if "test" in result["evidence"]]
     if entries:
-        gathered["tests"] = combine_tests(entries)
+        gathered["tests"] = combine_tests(entries, same_samples=config.same_samples)
     if withheld:
         gathered["withheld"] = withheld
     of_seed: list[dict[str, Any]] = []
@@ -121,7 +121,8 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
 
 def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
-    return pool([auc(of_seed["blind"], of_seed["member"], of_seed.get("groups")) for of_seed in found]).as_json()
+    estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("groups")) for of_seed in found]
+    return pool(estimates, same_samples=config.same_samples).as_json()
 
 
 def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
@@ -185,7 +186,7 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
             "n_member": sum(result.n_member for result in results),
             "n_nonmember": sum(result.n_nonmember for result in results),
             **{
-                part: pool([getattr(result, part) for result in results]).as_json()
+                part: pool([getattr(result, part) for result in results], same_samples=config.same_samples).as_json()
                 for part in ("auc", "recall", "false_positive_rate")
             },
         }

@@ -3,23 +3,26 @@
 The interval joins those of the runs by the method of variance estimates recovery (Zou and Donner, Statistics in
 Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed squares of the runs'
 distances, divided by their number. It treats the runs' samples as independent and leaves out how much one training
-differs from the next; that is the standard deviation over seeds and stands beside it.
+differs from the next; that is the standard deviation over seeds and stands beside it. Where every run is judged on the
+same samples, such as the candidates that a user gives, more seeds tell no more about which samples happened to be
+there: the distances are then averaged, as if the runs' errors were all the same, and n is that of one run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mi_core.checks import ShapeError
 from mi_core.records import Estimate
 
 
-def pool(estimates: Sequence[Estimate]) -> Estimate:
+def pool(estimates: Sequence[Estimate], *, same_samples: bool = False) -> Estimate:
     """The mean of the runs' values; n and false positives are sums, and one unsupported run makes it unsupported.
 
     Args:
         estimates: at least one.
+        same_samples: all runs are judged on the same samples; n and false positives are then the largest.
 
     Raises:
         ShapeError: no estimate.
@@ -35,14 +38,20 @@ def pool(estimates: Sequence[Estimate]) -> Estimate:
         return estimates[0]
     runs = len(estimates)
     mean = math.fsum(run.value for run in estimates) / runs
-    below = math.hypot(*(run.value - run.low for run in estimates)) / runs
-    above = math.hypot(*(run.high - run.value for run in estimates)) / runs
+    joined: Callable[[Iterable[float]], float] = math.fsum if same_samples else _root_of_squares
+    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
+    below = joined(run.value - run.low for run in estimates) / runs
+    above = joined(run.high - run.value for run in estimates) / runs
     alarms = [run.false_positives for run in estimates]
     return Estimate(
         mean,
         mean - below,
         mean + above,
-        sum(run.n for run in estimates),
+        counted(run.n for run in estimates),
         supported=all(run.supported for run in estimates),
-        false_positives=None if None in alarms else sum(alarm or 0 for alarm in alarms),
+        false_positives=None if None in alarms else counted(alarm or 0 for alarm in alarms),
     )
+
+
+def _root_of_squares(distances: Iterable[float]) -> float:
+    return math.hypot(*distances)

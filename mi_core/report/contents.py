@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -182,11 +182,12 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
+def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, same_samples: bool = False) -> list[Row]:
     """The ``pooled`` part of report.json: one row per (attack, target, output, epoch), the mean over its seeds.
 
     Args:
         attacks: entries of the ``attacks`` part, several seeds each.
+        same_samples: every seed is judged on the same samples: n is that of one seed, and intervals are no narrower.
 
     Returns:
         Rows in the order of their first entry. Counts (n, fp, queries, seconds) are sums; an estimate is the mean
@@ -205,10 +206,10 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]]) -> list[Row]:
     groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
     for entry in attacks:  # the same attack twice is one result, not two seeds
         groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), {}).setdefault(entry["seed"], entry)
-    return [_pool_row(list(by_seed.values())) for by_seed in groups.values()]
+    return [_pool_row(list(by_seed.values()), same_samples) for by_seed in groups.values()]
 
 
-def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
+def _pool_row(entries: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     first = entries[0]
     row: Row = {name: first[name] for name in _IDENTITY if name in first}
     if "knowledge" in first:
@@ -216,14 +217,17 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
     if any(entry.get("primary") for entry in entries):
         row["primary"] = True
     row["seeds"] = [entry["seed"] for entry in entries]
-    row["n_member"] = sum(entry["n_member"] for entry in entries)
-    row["n_nonmember"] = sum(entry["n_nonmember"] for entry in entries)
+    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
+    row["n_member"] = counted(entry["n_member"] for entry in entries)
+    row["n_nonmember"] = counted(entry["n_nonmember"] for entry in entries)
     for name in _ESTIMATES:
         if all(name in entry for entry in entries):
-            row[name] = pool_estimate([entry[name] for entry in entries])
+            row[name] = pool_estimate([entry[name] for entry in entries], same_samples=same_samples)
     rates = [entry.get("tpr_at_fpr", {}) for entry in entries]
     row["tpr_at_fpr"] = {
-        alpha: pool_estimate([at[alpha] for at in rates]) for alpha in rates[0] if all(alpha in at for at in rates)
+        alpha: pool_estimate([at[alpha] for at in rates], same_samples=same_samples)
+        for alpha in rates[0]
+        if all(alpha in at for at in rates)
     }
     if all("queries" in entry for entry in entries):
         names = ("attack_training", "evaluation")
@@ -231,16 +235,17 @@ def _pool_row(entries: Sequence[Mapping[str, Any]]) -> Row:
         if "per_sample" in first["queries"]:
             row["queries"]["per_sample"] = first["queries"]["per_sample"]
         if "mean_per_sample" in first["queries"]:
-            row["queries"]["mean_per_sample"] = row["queries"]["evaluation"] / (row["n_member"] + row["n_nonmember"])
+            judged = sum(entry["n_member"] + entry["n_nonmember"] for entry in entries)
+            row["queries"]["mean_per_sample"] = row["queries"]["evaluation"] / judged
     if all("seconds" in entry for entry in entries):
         row["seconds"] = sum(entry["seconds"] for entry in entries)
     return row
 
 
-def pool_estimate(estimates: Sequence[Mapping[str, Any]]) -> Row:
+def pool_estimate(estimates: Sequence[Mapping[str, Any]], *, same_samples: bool = False) -> Row:
     """Estimates of several seeds, as report.json writes them, as one: `pool`, with ``sd`` over seeds from two on."""
     runs = [Estimate.from_json(entry) for entry in estimates]
-    pooled = pool(runs).as_json()
+    pooled = pool(runs, same_samples=same_samples).as_json()
     if len(runs) > 1:
         pooled["sd"] = statistics.stdev(run.value for run in runs)
     return pooled

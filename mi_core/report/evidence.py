@@ -20,12 +20,13 @@ from mi_core.validity.dataset import cauchy_combination, holm
 _KEY = ("attack", "target", "output", "reference", "settings")
 
 
-def combine_tests(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+def combine_tests(entries: Sequence[Mapping[str, Any]], *, same_samples: bool = False) -> list[Row]:
     """One row per attack, target, output, reference and settings from those of every seed.
 
     Args:
         entries: each with the key's fields, ``seed``, ``test``: a `DatasetTest` as JSON, and optionally ``least_share``
             and ``share``; ``primary`` where it is so.
+        same_samples: as `mi_core.metrics.pooled.pool`.
 
     Returns:
         Rows with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
@@ -37,7 +38,7 @@ def combine_tests(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for entry in entries:
         found.setdefault(tuple(entry.get(name) for name in _KEY), []).append(entry)
-    rows = [_row(mine) for mine in found.values()]
+    rows = [_row(mine, same_samples) for mine in found.values()]
     for target in dict.fromkeys(row["target"] for row in rows):
         family = [row for row in rows if row["target"] == target]
         for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
@@ -45,7 +46,7 @@ def combine_tests(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     return rows
 
 
-def _row(mine: Sequence[Mapping[str, Any]]) -> Row:
+def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     tests = [entry["test"] for entry in mine]
     row: Row = {name: mine[0][name] for name in (*_KEY, "primary") if name in mine[0]}
     row |= {"seeds": len(mine), "n": sum(test["candidates"] + test["controls"] for test in tests)}
@@ -61,7 +62,9 @@ def _row(mine: Sequence[Mapping[str, Any]]) -> Row:
     if row["direction"] == "lower":
         row["reversed_p"] = cauchy_combination([test["reversed_p"] for test in tests])
     if all("effect" in test for test in tests):
-        row["effect"] = pool([Estimate.from_json(test["effect"]) for test in tests]).as_json()
+        row["effect"] = pool(
+            [Estimate.from_json(test["effect"]) for test in tests], same_samples=same_samples
+        ).as_json()
     needed = [test.get("needed", {}) for test in tests]
     known = [part for part in ("value", "low", "high") if all(part in one for one in needed)]
     if known:
@@ -69,7 +72,7 @@ def _row(mine: Sequence[Mapping[str, Any]]) -> Row:
     if all("least_share" in entry for entry in mine):
         row["least_share"] = min(entry["least_share"]["low"] for entry in mine)
     if all("share" in entry for entry in mine):
-        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine]).as_json()
+        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine], same_samples=same_samples).as_json()
     return row
 
 

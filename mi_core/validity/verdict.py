@@ -73,10 +73,15 @@ def judge(
     )
 
 
-def judge_pooled(runs: Sequence[Validity]) -> Validity:
+def judge_pooled(runs: Sequence[Validity], *, same_samples: bool = False) -> Validity:
     """The same over several seeds: every AUC and difference is pooled, then the rule applies.
+
+    Args:
+        runs: at least one.
+        same_samples: as `mi_core.metrics.pooled.pool`.
 
     Raises:
         ShapeError: no run.
     """
-    return Validity(**{field.name: pool([getattr(run, field.name) for run in runs]) for field in fields(Validity)})
+    parts = {field.name: [getattr(run, field.name) for run in runs] for field in fields(Validity)}
+    return Validity(**{name: pool(found, same_samples=same_samples) for name, found in parts.items()})

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from mi_core.encoders import build_backbone
 from pipelines.attributes import GroupConfig
 from pipelines.data_config import DataConfig, Role
 from pipelines.duplicates import NearDuplicatesConfig
@@ -414,3 +416,20 @@ def test_without_near_copies_nothing_is_removed(tmp_path: Path) -> None:
     splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
     assert splits.near_removed == 0
     assert splits.table == drawn(plain).table  # nor do hashes and descriptors stay
+
+
+def test_a_neutral_encoder_may_have_the_last_word(tmp_path: Path) -> None:
+    """Nothing has a cosine of 1 with its coarse copy, everything one above -1: both ends of the bound are seen."""
+    files = [(f"{seed:03d}.png", photo(seed)) for seed in range(8)]
+    sources = pictures(tmp_path, pool=[*files, ("000-again.jpg", photo(0, change=True))])
+    roles = {"target-member": {"from": "pool", "count": 8}}
+    weights = build_backbone("conv4", 3, 32).state_dict()
+    torch.save({f"encoder.{name}": tensor for name, tensor in weights.items()}, tmp_path / "neutral.pth")
+    for least, removed in ((-1.0, 1), (1.0, 0)):
+        encoder = {"load": "checkpoint:conv4", "weights": str(tmp_path / "neutral.pth"), "least": least}
+        near = {"encoder": encoder}
+        splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=near))
+        assert splits.near_removed == removed
+    lost = {"encoder": encoder | {"weights": "nowhere.pth"}}
+    with pytest.raises(UserError, match="near_duplicates.encoder.weights = nowhere.pth is no file"):
+        drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=lost))

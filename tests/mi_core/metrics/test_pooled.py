@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mi_core.checks import ShapeError
+from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import rate
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
@@ -30,3 +31,20 @@ def test_counts_add_up_and_marks_stay() -> None:
     assert pool([Estimate(0.2, 0.1, 0.3, 5)] * 2).false_positives is None
     with pytest.raises(ShapeError, match="0 runs"):
         pool([])
+
+
+def test_the_same_samples_again_tell_no_more_about_them() -> None:
+    """Candidates that a user gives: asked with other views in every seed, the error of who they are is common to all."""
+    runs = [Estimate(0.7, 0.6, 0.8, 18, True, 3), Estimate(0.8, 0.7, 0.92, 18, True, 5)]
+    pooled = pool(runs, same_samples=True)
+    assert (pooled.value, pooled.low, pooled.high) == pytest.approx((0.75, 0.65, 0.86))
+    assert (pooled.n, pooled.false_positives) == (18, 5)
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        own = generator.standard_normal(200)  # what the samples are; a second seed adds little
+        member = np.arange(200) < 100
+        seeds = [auc(own + 0.1 * generator.standard_normal(200), member) for _ in range(4)]
+        common = pool(seeds, same_samples=True)
+        held += common.low <= 0.5 <= common.high
+    assert held / 400 > 0.92
