@@ -8,7 +8,7 @@ is over all attacks on one target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mi_core.metrics.pooled import pool
@@ -49,9 +49,10 @@ def combine_tests(entries: Sequence[Mapping[str, Any]], *, same_samples: bool = 
 def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     tests = [entry["test"] for entry in mine]
     row: Row = {name: mine[0][name] for name in (*_KEY, "primary") if name in mine[0]}
-    row |= {"seeds": len(mine), "n": sum(test["candidates"] + test["controls"] for test in tests)}
+    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
+    row |= {"seeds": len(mine), "n": counted(test["candidates"] + test["controls"] for test in tests)}
     if all("candidate_groups" in test for test in tests):
-        row["groups"] = sum(test["candidate_groups"] + test["control_groups"] for test in tests)
+        row["groups"] = counted(test["candidate_groups"] + test["control_groups"] for test in tests)
     row["welch_p"] = cauchy_combination([test["welch_p"] for test in tests])
     if all("permutation_p" in test for test in tests):
         row["permutation_p"] = cauchy_combination([test["permutation_p"] for test in tests])
@@ -62,9 +63,8 @@ def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     if row["direction"] == "lower":
         row["reversed_p"] = cauchy_combination([test["reversed_p"] for test in tests])
     if all("effect" in test for test in tests):
-        row["effect"] = pool(
-            [Estimate.from_json(test["effect"]) for test in tests], same_samples=same_samples
-        ).as_json()
+        effects = [Estimate.from_json(test["effect"]) for test in tests]
+        row["effect"] = pool(effects, same_samples=same_samples).as_json()
     needed = [test.get("needed", {}) for test in tests]
     known = [part for part in ("value", "low", "high") if all(part in one for one in needed)]
     if known:

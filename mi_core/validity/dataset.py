@@ -140,7 +140,7 @@ def dataset_test(
 
     Work is bounded: at most 10 ** 8 labels are drawn, but never fewer than 999 permutations if as many are asked for.
     Above 10 ** 6 units the permutation test is left out: the relabelled statistic is then normal to any digit that
-    999 draws could show, and so is Student's distribution.
+    999 draws could show, unless a few outliers or a handful of units on one side carry the variance.
 
     Args:
         scores: (N,) higher = more likely a member.
