@@ -13,7 +13,7 @@ import pyarrow as pa
 from mi_core.attacks.base import Attack
 from mi_core.checks import NumericError
 from mi_core.records import BoolArray, Features, FloatArray
-from mi_core.validity.conformal import conformal_p_values, least_flags, needed_controls, q_values
+from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags, needed_controls, q_values
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.posterior import posterior
 from mi_core.validity.share import effective_size, least_share, share_used
@@ -84,15 +84,14 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float) 
     candidates, controls = scores[member], scores[~member]
     groups = None if grouped is None else grouped[~member]
     p_values = conformal_p_values(candidates, controls, groups=groups, seed=folder.seed)
-    found = q_values(p_values)
-    flagged = found <= config.validity.fdr
+    flagged = benjamini_hochberg(p_values, config.validity.fdr)
     posteriors = posterior(candidates, controls, share, seed=folder.seed)
     order = np.lexsort((-candidates, p_values))
     columns = {
         "id": ids[member][order].tolist(),
         "score": candidates[order],
         "p_value": p_values[order],
-        "q_value": found[order],
+        "q_value": q_values(p_values)[order],
         "flagged": flagged[order],
         "posterior": posteriors[order],
     }

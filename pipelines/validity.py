@@ -103,8 +103,8 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     }
     if not exchangeable:
         return gathered
-    fit = [(task, result) for task, result in results if _control_is_blind(result)]
-    withheld = sorted({_name(config, task) for task, result in results if not _control_is_blind(result)})
+    fit = [(task, result) for task, result in results if _control_sees_nothing(result)]
+    withheld = sorted({_name(config, task) for task, result in results if not _control_sees_nothing(result)})
     entries = [_entry(config, task, result) for task, result in fit if "test" in result["evidence"]]
     if entries:
         gathered["tests"] = combine_tests(entries, same_samples=config.same_samples)
@@ -135,7 +135,7 @@ def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
     return len(np.unique(groups[member])), len(np.unique(groups[~member]))
 
 
-def _control_is_blind(result: dict[str, Any]) -> bool:
+def _control_sees_nothing(result: dict[str, Any]) -> bool:
     control = result["evidence"].get("control_auc")
     return control is None or bool(control["ci95"][0] <= 0.5)
 

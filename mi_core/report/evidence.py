@@ -81,10 +81,10 @@ def p_value(value: float) -> str:
 
     Example:
         >>> p_value(0.0312), p_value(0.2), p_value(3.2e-12), p_value(1e-4)
-        ('.031', '.20', '3e-12', '1e-04')
+        ('.031', '.20', '3e-12', '1e-4')
     """
     if value < 0.001:
-        return f"{value:.0e}"
+        return f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
     return rate(value, 3 if value < 0.1 else 2)
 
 

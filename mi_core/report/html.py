@@ -118,8 +118,8 @@ def _embedded(png: bytes) -> str:
 
 
 def _unbroken(sentence: str) -> str:
-    """Keep the two bounds of an interval, and n and its number, on one line."""
-    return re.sub(r"(?<=[,n]) (?=[.−\d])", "\u00a0", sentence)
+    """Keep the two bounds of an interval, n and its number, and a percentage on one line."""
+    return re.sub(r"(?<=[,n]) (?=[.−\d])|(?<=\d) (?=%)", "\u00a0", sentence)
 
 
 def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
