@@ -33,7 +33,8 @@ def telling_path(folder: SeedFolder) -> str:
 def run_blind(config: RunConfig, folder: SeedFolder) -> None:
     """Score the audited samples, or ``MOST`` of each role by rank of a hash."""
     splits = Splits.load(folder.path)
-    ids = sorted(splits.first(config.audited, MOST, folder.seed))
+    inside = set(splits.first(config.audited[:1], MOST, folder.seed))
+    ids = sorted([*inside, *splits.first(config.audited[1:], MOST, folder.seed)])
     row_of = {name: row for row, name in enumerate(ids)}
     names = (*FILE_FEATURES, *pixel_names(config.data.channels))
     summaries = np.empty((len(ids), len(names)))
@@ -44,8 +45,7 @@ def run_blind(config: RunConfig, folder: SeedFolder) -> None:
             pixels = np.empty((len(ids), len(small)), dtype=np.float32)
         pixels[row_of[name]] = small
         summaries[row_of[name]] = np.concatenate([file_features(sample.image), pixel_features(image)])
-    members = set(splits.ids(config.audited[:1]))
-    member = np.array([name in members for name in ids])
+    member = np.array([name in inside for name in ids])
     scores = blind_scores(summaries, pixels, member, seed=folder.seed, groups=splits.groups(ids))
     storage.write_json(telling_path(folder), telling(summaries, names, member))
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))

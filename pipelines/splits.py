@@ -285,8 +285,12 @@ class Splits:
         """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
         found = []
         for role in roles:
-            ids = self.ids([role])
-            found += sorted(ids, key=lambda name: digest64(seed, "first", name))[:count]
+            rows = self.rows([role])
+            ranks = np.empty(len(rows), dtype=np.uint64)
+            for start in range(0, len(rows), _BATCH):
+                names = self._ids(rows[start : start + _BATCH])
+                ranks[start : start + len(names)] = [digest64(seed, "first", name) for name in names]
+            found += self._ids(rows[np.argsort(ranks, kind="stable")[:count]])
         return found
 
     def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
