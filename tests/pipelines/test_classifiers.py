@@ -92,6 +92,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_attack_reports_on_both_classifiers(run: Path) -> None:
     found = report(run)
     jsonschema.validate(found, schema())
@@ -110,6 +111,7 @@ def test_every_attack_reports_on_both_classifiers(run: Path) -> None:
     assert "Most frequent value" in html
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     """The negated cross-entropy, computed here from the weights, the images and the labels of the task."""
     import torch
@@ -130,6 +132,7 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     np.testing.assert_allclose([value_of[name] for name in loaded.ids], expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
     crafted = [demand for demand in config.demands() if demand.crafter]
@@ -142,6 +145,7 @@ def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Pa
     assert found.values[need].shape == (60, 4)
 
 
+@pytest.mark.slow
 def test_the_ledger_counts_the_most_that_a_search_may_ask(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
     asked = [entry for entry in count_queries(config, place) if entry[0] == "supervised-target" and entry[2] == 12]
@@ -151,6 +155,7 @@ def test_the_ledger_counts_the_most_that_a_search_may_ask(run: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> None:
     """The accuracy is what the attack gives on the embeddings, attributes and roles read here by hand."""
     config, place = config_of(), RunFolder(str(run)).seed(0)

@@ -63,6 +63,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_search_chooses_by_its_rule_and_measures_anew(run: Path) -> None:
     whole = report(run)
     jsonschema.validate(whole, schema())
@@ -97,6 +98,7 @@ def test_a_search_chooses_by_its_rule_and_measures_anew(run: Path) -> None:
     assert "Chosen of 4 trials" in page
 
 
+@pytest.mark.slow
 def test_folds_share_no_image(run: Path) -> None:
     splits = Splits.load(RunFolder(str(run)).seed(0).path)
     for role in ("target-member", "target-nonmember"):
@@ -106,6 +108,7 @@ def test_folds_share_no_image(run: Path) -> None:
         assert abs(len(folds[0]) - len(folds[1])) <= 1
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Path, tmp_path: Path) -> None:
     """A trial with the scale of the config itself: the same noise, and the same scores on the images of its fold."""
     config, folder = config_of(), RunFolder(str(run))
@@ -129,6 +132,7 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     Path(trial.path).unlink()  # it is none of the search
 
 
+@pytest.mark.slow
 def test_noise_hides_the_members_and_costs_what_it_costs(run: Path) -> None:
     rows = sorted(report(run)["tuning"]["rows"], key=lambda row: row["parameters"][SCALE])
     (entry,) = report(run)["defenses"]
@@ -139,6 +143,7 @@ def test_noise_hides_the_members_and_costs_what_it_costs(run: Path) -> None:
     assert most["leak"] < least["leak"]
 
 
+@pytest.mark.slow
 def test_more_trials_go_on_from_those_that_are_done(run: Path, local_ray: None) -> None:
     place = RunFolder(str(run))
     path_of = {
