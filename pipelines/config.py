@@ -186,8 +186,8 @@ class RunConfig(BaseModel):
 
     @property
     def same_samples(self) -> bool:
-        """Whether every seed audits the same samples: whole sources that the user gives."""
-        return not any(self.data.roles[role].drawn for role in self.audited)
+        """Whether every seed audits the samples of another one: whole sources that the user gives, on either side."""
+        return any(not self.data.roles[role].drawn for role in self.audited)
 
     def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
         """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""

@@ -151,11 +151,8 @@ class DataConfig(BaseModel):
     @property
     def scan_digest(self) -> str:
         """What two data sections share that are scanned alike, whatever their roles."""
-        return digest(
-            self.model_dump(
-                mode="json", include={"sources", "image_size", "channels", "attributes", "group_by", "label"}
-            )
-        )
+        parts = {"sources", "image_size", "channels", "attributes", "group_by", "label"}
+        return digest(self.model_dump(mode="json", include=parts), self.near_duplicates is not None)
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""

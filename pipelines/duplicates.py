@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from mi_core.images import decode
+from mi_core.images import ImageError, decode
 from mi_core.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
 from pipelines import storage
 from pipelines.columns import Coded, codes_of
@@ -18,10 +18,9 @@ from pipelines.errors import UserError
 from pipelines.scan import DESCRIPTOR, PHASH
 
 if TYPE_CHECKING:
-    from pipelines.data_config import DataConfig
+    from pipelines.data_config import DataConfig, Role
 
 _Rows = npt.NDArray[np.intp]
-_BATCH = 64  # images that a neutral encoder embeds at once
 
 
 class NeutralEncoderConfig(BaseModel):
@@ -59,7 +58,8 @@ def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, s
     images = codes_of(table["sha256"])[order]
     _, first, image = np.unique(images, return_index=True, return_inverse=True)
     earlier, sources = order[first][image], source.codes
-    shared = source.among(given)[sources[order]] & (sources[earlier] != sources[order])
+    theirs = source.among(given)
+    shared = theirs[sources[order]] & theirs[sources[earlier]] & (sources[earlier] != sources[order])
     if shared.any():
         pair = [int(rows[shared.argmax()]) for rows in (earlier, order)]
         one, two = (source.values[sources[row]] for row in pair)
@@ -71,35 +71,51 @@ def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, s
     return order[np.sort(first)], len(order) - len(first)
 
 
-def without_near_copies(
-    order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str], data: DataConfig
-) -> tuple[_Rows, pa.Table]:
-    """Rows in order without near-copies across roles, and a table of the near-copies: id, copy_of, removed.
+def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Of copies, the source with the lowest number keeps its own: one (S,) for each source.
 
-    Of images that are drawn the first copy stays. A role that the user gives keeps its own near-copies; of two such
-    roles the one of non-members loses them, and what is drawn loses to both.
+    Members that the user gives come first. A non-member that the user gives loses a copy of any image that members are
+    drawn from, since it may have been trained on; otherwise given roles come before what is drawn.
+    """
+    given = {role.source_name: name for name, role in roles.items() if not role.drawn}
+    feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.drawn}
+    spoilt = any(_nonmember(name) for name in given.values())
+    found = np.full(len(sources), 3, dtype=np.int64)
+    for number, name in enumerate(sources):
+        if name in given:
+            found[number] = 2 if _nonmember(given[name]) else 0
+        elif spoilt and name in feeding:
+            found[number] = 1
+    return found
+
+
+def without_near_copies(
+    order: _Rows, keepers: npt.NDArray[np.int64], table: pa.Table, data: DataConfig
+) -> tuple[_Rows, pa.Table]:
+    """Rows in order with one of all near-copies, and a table of the others: id, copy_of.
+
+    Args:
+        order: rows of the table, first those that keep theirs.
+        keepers: (N,) of `keeping` for every row of the table.
+        table: of the samples scanned.
+        data: with what counts as a near-copy.
+
+    Raises:
+        UserError: the neutral encoder has no weights, or an image is gone.
     """
     assert data.near_duplicates is not None
     near = _pairs(order, table, data.near_duplicates)
     if data.near_duplicates.encoder is not None and len(near):
         near = _alike(near, order, table, data, data.near_duplicates.encoder)
     group = clusters(len(order), near)
-    # who keeps it: given members, given non-members, what is drawn
-    rank_of = np.array([2 if name not in given else int(_nonmember(given[name])) for name in source.values], np.int64)
-    sources = source.codes[order]
-    sequence = np.lexsort((np.arange(len(order)), sources * (rank_of[sources] < 2), rank_of[sources], group))
+    sequence = np.lexsort((np.arange(len(order)), keepers[order], group))
     first = np.ones(len(order), dtype=bool)
     first[1:] = np.diff(group[sequence]) != 0
     owner = np.empty(len(order), dtype=np.intp)
     owner[sequence] = sequence[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
-    own = np.arange(len(order)) == owner
-    kept = own | ((sources == sources[owner]) & (rank_of[sources] < 2))
-    copies = np.flatnonzero(~own)
-    columns = {
-        "id": _ids(table, order[copies]),
-        "copy_of": _ids(table, order[owner[copies]]),
-        "removed": ~kept[copies],
-    }
+    kept = np.arange(len(order)) == owner
+    copies = np.flatnonzero(~kept)
+    columns = {"id": _ids(table, order[copies]), "copy_of": _ids(table, order[owner[copies]])}
     return order[kept], pa.table(columns)
 
 
@@ -128,16 +144,21 @@ def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen:
     rows, place = np.unique(near, return_inverse=True)
     wanted = table.select(["source", "item", "key"]).take(pa.array(order[rows])).to_pylist()
     position = {(one["source"], one["key"]): number for number, one in enumerate(wanted)}
-    images = np.empty((len(rows), data.channels, data.image_size, data.image_size), dtype=np.uint8)
+    of_item: dict[tuple[str, str], set[str]] = {}
+    for one in wanted:
+        of_item.setdefault((one["source"], one["item"]), set()).add(one["key"])
+    embeddings: dict[int, npt.NDArray[np.float32]] = {}
     for name, model in data.sources.items():
         for item in model.items():
-            keys = {one["key"] for one in wanted if (one["source"], one["item"]) == (name, item.name)}
-            for sample in model.read(item, keys) if keys else ():
-                images[position[name, sample.key]] = decode(sample.image, data.decoder())
-    with torch.inference_mode():
-        parts = torch.from_numpy(images).split(_BATCH)
-        embeddings = torch.cat([encoder(part.float() / 255)["backbone"] for part in parts]).float().numpy()
-    return rows[near_by_cosine(place.reshape(near.shape), embeddings, least=chosen.least)]
+            try:
+                for sample in model.read(item, of_item.get((name, item.name), set())):
+                    pixels = torch.from_numpy(decode(sample.image, data.decoder()))[None].float() / 255
+                    with torch.inference_mode():
+                        embeddings[position[name, sample.key]] = encoder(pixels)["backbone"][0].float().numpy()
+            except (OSError, ImageError) as error:
+                raise UserError(f"{name}, shard {item.name}: {error}; it changed since it was scanned") from error
+    found = np.stack([embeddings[number] for number in range(len(rows))])
+    return rows[near_by_cosine(place.reshape(near.shape), found, least=chosen.least)]
 
 
 def _nonmember(role: str) -> bool:

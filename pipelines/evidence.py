@@ -71,11 +71,12 @@ def samples_path(folder: SeedFolder) -> str:
     return f"{folder.path}/validity/candidates.parquet"
 
 
-def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float) -> dict[str, Any]:
+def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
     """Answer for every candidate by itself from the primary attack, write the answers down, and sum them up.
 
     Args:
         share: of the candidates that was used, as far as it is known.
+        bound: it is only a lower bound.
     """
     table = storage.read_table(f"{folder.attack(task.name)}/scores.parquet")
     scores, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
@@ -101,8 +102,8 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float) 
     ]
     answers = pa.table(columns)
     if not storage.exists(samples_path(folder)) or storage.read_table(samples_path(folder)) != answers:
-        storage.write_table(samples_path(folder), answers)
         storage.write_atomic(f"{folder.path}/validity/flagged.csv", _csv(rows, flagged))
+        storage.write_table(samples_path(folder), answers)
     known = len(controls) if groups is None else len(np.unique(groups))
     least = least_flags(known, len(candidates), config.validity.fdr)
     return {
@@ -113,6 +114,8 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float) 
         "least_flags": least,
         **({"needed_controls": needed_controls(len(candidates), config.validity.fdr)} if least > 1 else {}),
         "share": share,
+        "share_is_bound": bound,
+        **({} if groups is None else {"grouped": True}),
         "file": samples_path(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
         "top": [
             {"id": row["id"], **{name: float(row[name]) for name in ("score", "p_value", "q_value", "posterior")}}

@@ -2,7 +2,7 @@
 
 Four runs of the whole pipeline on the data of one config. An encoder that was trained on the members leaks; the shadow
 of the same run, which saw neither group, does not; nor does one of random weights. Where the non-members were saved at
-a lower quality or shrunk before, an attack succeeds on random weights as well, and that must never be called a leak.
+a lower quality or shrunk before, the two groups differ by themselves, and that must never be called a leak.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from mi_core.hashing import digest64
 from pipelines import storage
 from pipelines.columns import Coded, codes_of
 from pipelines.data_config import DataConfig, Role
-from pipelines.duplicates import distinct, without_near_copies
+from pipelines.duplicates import distinct, keeping, without_near_copies
 from pipelines.errors import UserError
 from pipelines.scan import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH, Rejection, Scan
 
@@ -47,13 +47,14 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     labels = pc.fill_null(table["label"].cast(pa.int64()), _NO_LABEL).to_numpy()
     names = ["", *config.roles]  # roles and parts are numbers until all are drawn; 0: none
     roles, parts = np.zeros(len(table), np.int16), np.zeros(len(table), np.int16)
-    order = np.lexsort((rank, ~source.among(given)[source.codes]))  # given roles first: they keep their images
+    keepers = keeping(config.roles, source.values)
+    order = np.lexsort((rank, keepers[source.codes]))
     used = {role.source_name for role in config.roles.values()}
     order = order[source.among(used)[source.codes[order]]]
     exact, duplicates = distinct(order, source, table, given)
     free, near = exact, None
     if config.near_duplicates is not None:
-        free, near = without_near_copies(exact, source, table, given, config)
+        free, near = without_near_copies(exact, keepers[source.codes], table, config)
         table = table.drop_columns([PHASH, DESCRIPTOR])
     groups = codes_of(table[GROUP]) if config.group_by else None
     for name in sorted(config.sources, key=lambda name: name not in given):
@@ -163,7 +164,7 @@ class Splits:
         roles: all roles and parts, in the order of the config.
         rejected: what was unusable.
         duplicates_removed: copies of images that were dropped.
-        near_copies: the near-copies that were looked for and found: id, copy_of, removed; None where none were.
+        near_copies: near-copies that were dropped: id, copy_of; None where none were looked for.
     """
 
     table: pa.Table
@@ -233,7 +234,7 @@ class Splits:
     @property
     def near_removed(self) -> int | None:
         """Near-copies that were dropped; None where none were looked for."""
-        return None if self.near_copies is None else int(np.asarray(self.near_copies["removed"]).sum())
+        return None if self.near_copies is None else len(self.near_copies)
 
     @cached_property
     def _roles(self) -> tuple[Coded, Coded]:
@@ -320,9 +321,13 @@ class Splits:
         """What some samples belong to, as a number (N,) for each; None where samples are not grouped."""
         if GROUP not in self.table.column_names:
             return None
-        of_row = codes_of(self.table[GROUP])
-        row_of = {name: row for row, name in enumerate(self._ids())}
-        return np.array([of_row[row_of[name]] for name in ids], dtype=np.int64)
+        of_name = self._group_of
+        return np.array([of_name[name] for name in ids], dtype=np.int64)
+
+    @cached_property
+    def _group_of(self) -> dict[str, int]:
+        """The number of every sample's group, by id."""
+        return dict(zip(self._ids(), codes_of(self.table[GROUP]).tolist(), strict=True))
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
 from mi_core.report import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity, judge, judge_pooled
@@ -94,6 +96,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     gathered: dict[str, Any] = {
         "exchangeable": exchangeable,
         "blind_auc": blind_auc,
+        **({} if control is None else {"control_auc": control}),
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
         "grouped": config.data.group_by is not None,
         "n_candidate": units[0],
@@ -103,17 +106,26 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     }
     if not exchangeable:
         return gathered
-    fit = [(task, result) for task, result in results if _control_sees_nothing(result)]
-    withheld = sorted({_name(config, task) for task, result in results if not _control_sees_nothing(result)})
-    entries = [_entry(config, task, result) for task, result in fit if "test" in result["evidence"]]
+    by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
+    for task, result in results:
+        by_attack.setdefault(f"{task.position} {task.output}", []).append((task, result))
+    withheld, entries = [], []
+    for mine in by_attack.values():
+        controls = [result["evidence"]["control_auc"] for _, result in mine if "control_auc" in result["evidence"]]
+        pooled = [Estimate.from_json(entry) for entry in controls]
+        if pooled and pool(pooled, same_samples=config.same_samples).low > 0.5:
+            withheld.append(_name(config, mine[0][0]))
+        elif all("test" in result["evidence"] for _, result in mine):
+            entries += [_entry(config, task, result) for task, result in mine]
     if entries:
         gathered["tests"] = combine_tests(entries, same_samples=config.same_samples)
     if withheld:
         gathered["withheld"] = withheld
     of_seed: list[dict[str, Any]] = []
     for task, result in decisive:
-        if "test" in result["evidence"]:
-            of_seed.append({"seed": task.folder.seed, **of_samples(config, task.folder, task, _share(result))})
+        if "test" in result["evidence"] and _name(config, task) not in withheld:
+            share, bound = _share(result)
+            of_seed.append({"seed": task.folder.seed, **of_samples(config, task.folder, task, share, bound=bound)})
     if of_seed:
         gathered["samples"] = of_seed
     return gathered
@@ -135,11 +147,6 @@ def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
     return len(np.unique(groups[member])), len(np.unique(groups[~member]))
 
 
-def _control_sees_nothing(result: dict[str, Any]) -> bool:
-    control = result["evidence"].get("control_auc")
-    return control is None or bool(control["ci95"][0] <= 0.5)
-
-
 def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
     settings = settings_of(config, task.attack)
     return {
@@ -154,12 +161,12 @@ def _name(config: RunConfig, task: Task) -> str:
     return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), "on", task.target_output)))
 
 
-def _share(result: dict[str, Any]) -> float:
-    """The share of the candidates that was used: as estimated with known members, else what it is at least."""
+def _share(result: dict[str, Any]) -> tuple[float, bool]:
+    """The share of the candidates that was used, and whether it is only a lower bound: so without known members."""
     share = result["evidence"].get("share")
     if share is not None and share.get("supported", True):
-        return float(share["value"])
-    return float(result["evidence"]["least_share"]["low"])
+        return float(share["value"]), False
+    return float(result["evidence"]["least_share"]["low"]), True
 
 
 def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
@@ -171,20 +178,23 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         if "not_applicable" in result_of(primary):
             return []
         table = storage.read_table(f"{place.attack(primary.name)}/scores.parquet")
-        labels = Splits.load(place.path).labels()
+        splits = Splits.load(place.path)
+        labels = splits.labels()
         numbers = np.array([-1 if (label := labels[name]) is None else label for name in table["id"].to_pylist()])
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        of_class = by_class(score, member, numbers, result_of(primary)["metrics"]["threshold"])
+        groups = splits.groups(table["id"].to_pylist())
+        of_class = by_class(score, member, numbers, result_of(primary)["metrics"]["threshold"], groups)
         for number, result in of_class.items():
             found.setdefault(number, []).append(result)
     if len(found) < 2:
         return []
     names = config.data.attributes[config.data.label].names if config.data.label else ()
+    counted: Callable[[Iterable[int]], int] = max if config.same_samples else sum
     rows = [
         {
             "class": names[number] if number < len(names) else str(number),
-            "n_member": sum(result.n_member for result in results),
-            "n_nonmember": sum(result.n_nonmember for result in results),
+            "n_member": counted(result.n_member for result in results),
+            "n_nonmember": counted(result.n_nonmember for result in results),
             **{
                 part: pool([getattr(result, part) for result in results], same_samples=config.same_samples).as_json()
                 for part in ("auc", "recall", "false_positive_rate")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mi_core.checks import check_shape
 from mi_core.metrics.delong import auc
-from mi_core.metrics.intervals import rate
+from mi_core.metrics.membership import recall
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 FEWEST = 5  # samples of either side; with fewer an interval says nothing
@@ -36,15 +36,20 @@ class ClassResult:
 
 
 def by_class(
-    scores: FloatArray, member: BoolArray, classes: npt.NDArray[np.int64], threshold: float
+    scores: FloatArray,
+    member: BoolArray,
+    classes: npt.NDArray[np.int64],
+    threshold: float,
+    groups: npt.NDArray[np.int64] | None = None,
 ) -> dict[int, ClassResult]:
-    """Results by class, ascending; classes with fewer than 5 members or non-members are left out.
+    """Results by class, ascending; classes with fewer than 5 members or non-members (groups of them) are left out.
 
     Args:
         scores: (N,) higher = more likely a member.
         member: (N,) bool.
         classes: (N,) any integers; below 0: no class.
         threshold: a score at or above it is called a member.
+        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Raises:
         ShapeError: classes are not (N,); otherwise as `mi_core.metrics.delong.auc`.
@@ -59,13 +64,14 @@ def by_class(
     found = {}
     for number in np.unique(classes[classes >= 0]).tolist():
         rows = classes == number
-        inside, outside = scores[rows & member], scores[rows & ~member]
-        if min(len(inside), len(outside)) >= FEWEST:
+        here, inside, own = scores[rows], member[rows], None if groups is None else groups[rows]
+        units = [int(side.sum()) if own is None else len(np.unique(own[side])) for side in (inside, ~inside)]
+        if min(units) >= FEWEST:
             found[number] = ClassResult(
-                len(inside),
-                len(outside),
-                auc(scores[rows], member[rows]),
-                rate(int((inside >= threshold).sum()), len(inside)),
-                rate(int((outside >= threshold).sum()), len(outside)),
+                int(inside.sum()),
+                int((~inside).sum()),
+                auc(here, inside, own),
+                recall(here, inside, threshold, own),
+                recall(here, ~inside, threshold, own),
             )
     return found

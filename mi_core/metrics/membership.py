@@ -209,7 +209,7 @@ def published_tpr(precision: float) -> float | None:
 def evaluate(
     scores: FloatArray, member: BoolArray, threshold: float, *, seed: int, groups: _Integers | None = None
 ) -> MembershipMetrics:
-    """All metrics of one run: ``threshold`` comes from elsewhere, ``seed`` feeds the bootstrap of `tpr_at_fpr`.
+    """All metrics of one run: ``threshold`` comes from elsewhere, ``seed`` feeds the draws of `tpr_at_fpr`.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `accuracy`; ShapeError also for a class of fewer than 2 samples.

@@ -92,23 +92,29 @@ def believed(report: Mapping[str, Any]) -> str:
     """What a reader must believe for p-values and flags to mean anything, and how far that was checked."""
     found = report["evidence"]
     units = "groups" if found["grouped"] else "images"
-    checked = (
-        f"A classifier that sees files and pixels only tells them apart with AUC {estimate(found['blind_auc'])}"
-        f" (n {count(found['blind_auc']['n'])})"
-    )
+    blind = f"a classifier that sees files and pixels only, with AUC {estimate(found['blind_auc'])}"
     if not found["exchangeable"]:
+        failed = [blind] if found["blind_auc"]["ci95"][0] > 0.5 else []
+        if "control_auc" in found and found["control_auc"]["ci95"][0] > 0.5:
+            failed.append(f"the same attack on an encoder that saw neither, with AUC {estimate(found['control_auc'])}")
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
         return (
-            f"Candidates and controls are not exchangeable. {checked}, or the same attack succeeds on an encoder that "
-            f"saw neither. What differs most by itself: {told}. No p-value is given and no image is flagged: each "
-            "would tell of that difference, not of training. Take controls that were made, saved and chosen like the "
-            "candidates."
+            f"Candidates and controls are not exchangeable: they are told apart by {' and by '.join(failed)}. What "
+            f"differs most by itself: {told}. No p-value is given and no image is flagged: each would tell of that "
+            "difference, not of training. Take controls that were made, saved and chosen like the candidates."
         )
+    shares = any("share" in row for row in found.get("tests", []))
+    known = (
+        " The share used also supposes that the known members kept apart are like the candidates that were used."
+        if shares
+        else ""
+    )
     return (
         f"p-values and flags hold if the control {units} are exchangeable with candidate {units} that were not trained "
-        f"on: drawn from the same source in the same way, and surely not trained on. {checked}: no difference was "
-        f"found, one up to AUC {rate(found['blind_auc']['ci95'][1], 2)} could have been missed. A difference that no "
-        "pixel shows (date, rights, fame) is not seen by this check."
+        f"on: drawn from the same source in the same way, and surely not trained on. They are not told apart by {blind}"
+        f" (n {count(found['blind_auc']['n'])}); at most it would have reached "
+        f"{rate(found['blind_auc']['ci95'][1], 2)}, and a better one may tell them apart. What no pixel shows (date, "
+        f"rights, fame) no such check can see.{known}"
     )
 
 
@@ -130,7 +136,8 @@ def dataset_sentence(row: Row) -> str:
     if row.get("least_share"):
         said += f"; at least {percent(round(row['least_share'], 3))} of the candidates were used"
     if "value" in row.get("needed", {}):
-        said += f"; {count(row['needed']['value'])} candidates would do for p < .01 (power .8)"
+        units = "candidate groups" if "groups" in row else "candidates"
+        said += f"; {count(row['needed']['value'])} {units}, with as many controls for each, would do for p < .01"
     return said + "."
 
 
@@ -144,7 +151,8 @@ def power_sentence(report: Mapping[str, Any]) -> str:
         return f"{size} are too few to tell any AUC from guessing; {floor}."
     return (
         f"With {size} an AUC of {rate(found['detectable_auc'])} is told from guessing four times in five, a smaller "
-        f"one less often: absence of evidence at this size is no evidence of absence; {floor}."
+        "one less often, and a leak takes more: two differences above 0. Absence of evidence at this size is no "
+        f"evidence of absence; {floor}."
     )
 
 
@@ -157,4 +165,6 @@ def samples_sentence(samples: Mapping[str, Any]) -> str:
             f"; with {count(samples['n_control'])} controls none can be before {count(samples['least_flags'])} "
             f"candidates score above nearly all of them ({count(samples['needed_controls'])} controls would allow one)"
         )
+    if samples.get("grouped"):
+        said += "; one control of each group counts, and the rate holds for candidates of different groups"
     return said + "."
