@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy.special import betaincc, betaincinv, ndtr
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
+from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
 
@@ -79,7 +80,7 @@ def share_used(
         check_range(f"called of the {name}", called, 0, n)
     size = round(sum(n for _, (_, n) in samples))
     rates = [called / n for _, (called, n) in samples]
-    limits = [_clopper_pearson(*counts) for _, counts in samples]
+    limits = [clopper_pearson(*counts) for _, counts in samples]
     if rates[2] < rates[1]:  # the threshold works backwards: the same ratio from those not called
         rates = [1 - rate for rate in rates]
         limits = [(1 - high, 1 - low) for low, high in limits]
@@ -171,13 +172,6 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
         if bound is not None:
             low, found = bound, float(thresholds[index])
     return LeastShare(low, found, len(values))
-
-
-def _clopper_pearson(called: float, n: float) -> tuple[float, float]:
-    """As `mi_core.metrics.intervals.clopper_pearson`, also for effective numbers."""
-    low = float(betaincinv(called, n - called + 1, 0.025)) if called > 0 else 0.0
-    high = float(betaincinv(called + 1, n - called, 0.975)) if called < n else 1.0
-    return low, high
 
 
 def _ranks(n: int, worth: float) -> npt.NDArray[np.int64]:
