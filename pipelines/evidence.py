@@ -26,6 +26,7 @@ from pipelines.tasks import Task, features_of
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
+FLAGGED = "flagged.csv"
 TOP = 12  # samples shown in the report
 _Groups = npt.NDArray[np.int64] | None
 
@@ -71,6 +72,12 @@ def samples_path(folder: SeedFolder) -> str:
     return f"{folder.path}/validity/candidates.parquet"
 
 
+def forget_samples(folder: SeedFolder) -> None:
+    """Take away the answers of an earlier report, where none may be given any more."""
+    for path in (samples_path(folder), f"{folder.path}/validity/{FLAGGED}"):
+        storage.remove(path)
+
+
 def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
     """Answer for every candidate by itself from the primary attack, write the answers down, and sum them up.
 
@@ -102,7 +109,7 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, 
     ]
     answers = pa.table(columns)
     if not storage.exists(samples_path(folder)) or storage.read_table(samples_path(folder)) != answers:
-        storage.write_atomic(f"{folder.path}/validity/flagged.csv", _csv(rows, flagged))
+        storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(rows, flagged))
         storage.write_table(samples_path(folder), answers)
     known = len(controls) if groups is None else len(np.unique(groups))
     least = least_flags(known, len(candidates), config.validity.fdr)

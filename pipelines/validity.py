@@ -19,7 +19,7 @@ from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.blind import blind_path, telling_path
 from pipelines.errors import UserError
-from pipelines.evidence import of_samples
+from pipelines.evidence import forget_samples, of_samples
 from pipelines.figure_data import result_of, settings_of
 from pipelines.loading import read_samples
 from pipelines.splits import Splits
@@ -105,6 +105,8 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         **({} if power is None else {"detectable_auc": power}),
     }
     if not exchangeable:
+        for seed in config.seeds:
+            forget_samples(folder.seed(seed))
         return gathered
     by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
     for task, result in results:

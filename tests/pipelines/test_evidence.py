@@ -102,7 +102,11 @@ def audited(place: Path, quality: int, **data: Any) -> dict[str, Any]:
 
 def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp_path: Path) -> None:
     """Random weights know nothing, and the files differ: confounded, no p-value, nobody flagged, and why is said."""
-    audit.run(parse(audited(tmp_path, quality=30), "given.yaml"), str(tmp_path / "run"))
+    config = parse(audited(tmp_path, quality=30), "given.yaml")
+    audit.run(config, str(tmp_path / "run"))
+    stale = tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet"
+    stale.write_bytes(b"of a report before")
+    audit.run(config, str(tmp_path / "run"), force="report")
     report = report_of(tmp_path / "run")
     assert report["validity"]["verdict"] == "confounded"
     found = report["evidence"]
@@ -110,7 +114,7 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
     assert "tests" not in found
     assert "samples" not in found
     assert found["telling"][0]["auc"] > 0.99
-    assert not (tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet").exists()
+    assert not stale.exists()
     page = (tmp_path / "run" / "report.html").read_text()
     assert "not exchangeable" in page
     assert found["telling"][0]["feature"] in page
