@@ -189,7 +189,7 @@ def _attack(config: RunConfig, task: Task) -> None:
     groups = splits.groups(evaluated.ids.tolist())
     metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed, groups=groups)
     if config.fold == "all" and task.epoch == config.attacked_epochs(attack.target)[-1]:
-        result["evidence"] = of_dataset(config, task, splits, method, evaluated, scores, member)
+        result["evidence"] = of_dataset(config, task, splits, method, scores, member, groups)
         if control is not None:
             result["evidence"]["control_auc"] = auc(control, member, groups).as_json()
     storage.write_table(f"{place}/scores.parquet", pa.table(columns))

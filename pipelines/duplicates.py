@@ -89,14 +89,11 @@ def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np
     return found
 
 
-def without_near_copies(
-    order: _Rows, keepers: npt.NDArray[np.int64], table: pa.Table, data: DataConfig
-) -> tuple[_Rows, pa.Table]:
-    """Rows in order with one of all near-copies, and a table of the others: id, copy_of.
+def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tuple[_Rows, pa.Table]:
+    """Rows in order with the first of all near-copies, and a table of the others: id, copy_of.
 
     Args:
         order: rows of the table, first those that keep theirs.
-        keepers: (N,) of `keeping` for every row of the table.
         table: of the samples scanned.
         data: with what counts as a near-copy.
 
@@ -108,14 +105,10 @@ def without_near_copies(
     if data.near_duplicates.encoder is not None and len(near):
         near = _alike(near, order, table, data, data.near_duplicates.encoder)
     group = clusters(len(order), near)
-    sequence = np.lexsort((np.arange(len(order)), keepers[order], group))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = np.diff(group[sequence]) != 0
-    owner = np.empty(len(order), dtype=np.intp)
-    owner[sequence] = sequence[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
-    kept = np.arange(len(order)) == owner
-    copies = np.flatnonzero(~kept)
-    columns = {"id": _ids(table, order[copies]), "copy_of": _ids(table, order[owner[copies]])}
+    _, first = np.unique(group, return_index=True)
+    owner = first[group]
+    kept = owner == np.arange(len(order))
+    columns = {"id": _ids(table, order[~kept]), "copy_of": _ids(table, order[owner[~kept]])}
     return order[kept], pa.table(columns)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mi_core.attacks.base import Attack
 from mi_core.checks import NumericError
-from mi_core.records import BoolArray, Features, FloatArray
+from mi_core.records import BoolArray, FloatArray
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags, needed_controls, q_values
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.posterior import posterior
@@ -36,15 +36,14 @@ def of_dataset(
     task: Task,
     splits: Splits,
     method: Attack,
-    evaluated: Features,
     scores: FloatArray,
     member: BoolArray,
+    groups: _Groups,
 ) -> dict[str, Any]:
     """The test of the candidates against the controls, and how many of them were used, for a result's JSON.
 
     Nothing where no score differs from another.
     """
-    groups = splits.groups(evaluated.ids.tolist())
     try:
         test = dataset_test(scores, member, seed=task.folder.seed, groups=groups)
     except NumericError:

@@ -47,14 +47,13 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     labels = pc.fill_null(table["label"].cast(pa.int64()), _NO_LABEL).to_numpy()
     names = ["", *config.roles]  # roles and parts are numbers until all are drawn; 0: none
     roles, parts = np.zeros(len(table), np.int16), np.zeros(len(table), np.int16)
-    keepers = keeping(config.roles, source.values)
-    order = np.lexsort((rank, keepers[source.codes]))
+    order = np.lexsort((rank, keeping(config.roles, source.values)[source.codes]))  # the first copy stays
     used = {role.source_name for role in config.roles.values()}
     order = order[source.among(used)[source.codes[order]]]
     exact, duplicates = distinct(order, source, table, given)
     free, near = exact, None
     if config.near_duplicates is not None:
-        free, near = without_near_copies(exact, keepers[source.codes], table, config)
+        free, near = without_near_copies(exact, table, config)
         table = table.drop_columns([PHASH, DESCRIPTOR])
     groups = codes_of(table[GROUP]) if config.group_by else None
     for name in sorted(config.sources, key=lambda name: name not in given):

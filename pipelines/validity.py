@@ -34,6 +34,11 @@ def is_primary(config: RunConfig, task: Task) -> bool:
     return task.position == config.validity.attack and task.output == config.primary_output
 
 
+def _primary(config: RunConfig, folder: SeedFolder) -> Task:
+    """The task at the last checkpoint that the verdict rests on."""
+    return [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+
+
 def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply."""
     if config.control_of(config.attacks[config.validity.attack]) is None:
@@ -57,7 +62,7 @@ def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
 
 def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
     """Scores of the primary attack and of its controls on the samples that the blind classifier saw."""
-    primary = [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+    primary = _primary(config, folder)
     table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
     seen = storage.read_table(blind_path(folder))
     blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
@@ -83,7 +88,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         for task in tasks(config, folder.seed(seed))
         if task.epoch == config.attacked_epochs(task.attack.target)[-1]
     ]
-    results = [(task, result_of(task)) for task in last if "evidence" in result_of(task)]
+    results = [(task, result) for task in last if "evidence" in (result := result_of(task))]
     decisive = [(task, result) for task, result in results if is_primary(config, task)]
     if len(decisive) < len(config.seeds):
         return {}
@@ -141,7 +146,7 @@ def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
     """Independent candidates and controls that the primary attack is judged on: samples, or groups."""
-    primary = [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+    primary = _primary(config, folder)
     table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
     member, groups = np.asarray(table["member"]), Splits.load(folder.path).groups(table["id"].to_pylist())
     if groups is None:
@@ -176,8 +181,9 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
     found: dict[int, list[ClassResult]] = {}
     for seed in config.seeds:
         place = folder.seed(seed)
-        primary = [task for task in tasks(config, place) if is_primary(config, task)][-1]
-        if "not_applicable" in result_of(primary):
+        primary = _primary(config, place)
+        result = result_of(primary)
+        if "not_applicable" in result:
             return []
         table = storage.read_table(f"{place.attack(primary.name)}/scores.parquet")
         splits = Splits.load(place.path)
@@ -185,9 +191,9 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         numbers = np.array([-1 if (label := labels[name]) is None else label for name in table["id"].to_pylist()])
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
         groups = splits.groups(table["id"].to_pylist())
-        of_class = by_class(score, member, numbers, result_of(primary)["metrics"]["threshold"], groups)
-        for number, result in of_class.items():
-            found.setdefault(number, []).append(result)
+        of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups)
+        for number, one in of_class.items():
+            found.setdefault(number, []).append(one)
     if len(found) < 2:
         return []
     names = config.data.attributes[config.data.label].names if config.data.label else ()

@@ -154,8 +154,17 @@ class Groups:
 
     def effective(self, weights: npt.NDArray[np.floating[Any]]) -> float:
         """How many samples would do as well if those of one group were all alike (Kish, 1965); weights as `degrees`."""
-        sums = self.sums(weights)
-        return float(sums.sum() ** 2 / (sums**2).sum())
+        return worth_of(self.sums(weights))
+
+
+def worth_of(sizes: npt.NDArray[np.floating[Any]]) -> float:
+    """How many equal groups as large in all do as well as groups of these sizes (G,): Kish, "Survey sampling", 1965.
+
+    Example:
+        >>> worth_of(np.array([3.0, 3.0])), worth_of(np.array([5.0, 1.0])) < 2
+        (2.0, True)
+    """
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
 def quantile_95(degrees: float) -> float:

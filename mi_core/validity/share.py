@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import betaincc, betaincinv, ndtr
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
-from mi_core.metrics.intervals import clopper_pearson
+from mi_core.metrics.intervals import clopper_pearson, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
 
@@ -122,8 +122,7 @@ def effective_size(groups: npt.NDArray[np.int64]) -> float:
         raise ShapeError("groups are empty")
     if not np.issubdtype(names.dtype, np.integer):
         raise ConfigError(f"groups have dtype {names.dtype}, allowed: integers")
-    sizes = np.unique(names, return_counts=True)[1].astype(np.float64)
-    return float(len(names) ** 2 / (sizes**2).sum())
+    return worth_of(np.unique(names, return_counts=True)[1].astype(np.float64))
 
 
 def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray[np.int64] | None = None) -> LeastShare:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from mi_core.encoders import build_backbone
-from pipelines.attributes import GroupConfig
-from pipelines.data_config import DataConfig, Role
-from pipelines.duplicates import NearDuplicatesConfig
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.splits import Splits, draw, exists
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
@@ -132,9 +127,6 @@ def test_copies_across_roles_are_found_whatever_the_file_format(tmp_path: Path) 
 
 
 def _lossless_webp(data: bytes) -> bytes:
-    import io
-
-    from PIL import Image
 
     buffer = io.BytesIO()
     Image.open(io.BytesIO(data)).save(buffer, "WEBP", lossless=True)
@@ -272,181 +264,3 @@ def test_the_first_samples_of_roles_are_nested(tmp_path: Path) -> None:
     assert few < more
     assert len(few) == 6
     assert len(few & set(splits.ids(roles[:1]))) == 3
-
-
-def grouped(tmp_path: Path, counts: dict[str, int], **settings: Any) -> DataConfig:
-    """A pool of 30 groups of 1 to 5 images; the group stands in each sample's JSON."""
-    members: list[tuple[str, bytes]] = []
-    for seed in range(90):
-        group = {"person": {"id": f"p{int(np.sqrt(10 * seed)):02d}"}}
-        members += [(f"s{seed:04d}.png", image_bytes(seed)), (f"s{seed:04d}.json", json.dumps(group).encode())]
-    (tmp_path / "000.tar").write_bytes(tar_bytes(members))
-    roles = {name: {"from": "pool", "count": count} for name, count in counts.items()}
-    return DataConfig(
-        sources={"pool": {"kind": "shards", "path": str(tmp_path)}},
-        image_size=8,
-        roles=roles,
-        group_by="json:person.id",
-        **settings,
-    )
-
-
-def test_no_group_stands_in_two_roles_and_counts_are_exact(tmp_path: Path) -> None:
-    config = grouped(tmp_path, COUNTS)
-    found = config.scan()
-    for seed in range(20):
-        splits = draw(config, found, seed)
-        assert splits.counts() == COUNTS
-        groups = {role: set(splits.groups(splits.ids([role])).tolist()) for role in COUNTS}  # type: ignore[union-attr]
-        assert sum(map(len, groups.values())) == len(set.union(*groups.values()))
-        assert len(groups["target-member"]) < 20  # groups came whole
-    assert draw(config, found, 0).ids(["target-member"]) != draw(config, found, 1).ids(["target-member"])
-
-
-def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
-    roles = {"target-member": 60}
-    config = grouped(tmp_path, roles)
-    with_part = config.model_copy(
-        update={"roles": config.roles | {"known-member": Role(**{"from": "target-member", "fraction": 0.5})}}
-    )
-    splits = drawn(with_part)
-    whole, known = splits.ids(["target-member"]), set(splits.ids(["known-member"]))
-    groups = splits.groups(whole)
-    assert groups is not None
-    torn = [g for g in set(groups.tolist()) if len({whole[i] in known for i in np.flatnonzero(groups == g)}) == 2]
-    assert not torn
-    assert 0 < len(known) < 60
-    half = set(splits.half(["target-member"], 0, 0).ids(["target-member"]))
-    cut = [g for g in set(groups.tolist()) if len({whole[i] in half for i in np.flatnonzero(groups == g)}) == 2]
-    assert len(half) == 30
-    assert len(cut) <= 1
-    first, second = (splits.fold(["target-member"], name, 0) for name in ("search", "final"))
-    assert first | second == set(whole)
-    assert not first & second
-    assert sum(len({whole[i] in first for i in np.flatnonzero(groups == g)}) == 2 for g in set(groups.tolist())) <= 1
-
-
-def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:
-    for name, seeds in (("mine", range(6)), ("rest", range(10, 16))):
-        (tmp_path / name / "anna").mkdir(parents=True)
-        for seed in seeds:
-            (tmp_path / name / "anna" / f"{seed}.png").write_bytes(image_bytes(seed))
-    sources = {name: {"kind": "imagefolder", "path": str(tmp_path / name)} for name in ("mine", "rest")}
-    roles = {"candidate": {"from": "mine"}, "control": {"from": "rest"}}
-    group_by = {"from": "key", "pattern": "^([^/]+)/"}
-    config = DataConfig(sources=sources, image_size=8, roles=roles, group_by=group_by)
-    with pytest.raises(UserError, match="roles candidate and control share the group 'anna' of data.group_by"):
-        drawn(config)
-
-
-def test_a_sample_without_its_group_is_listed(tmp_path: Path) -> None:
-    config = grouped(tmp_path, {"target-member": 5}, max_rejected=1.0)
-    other = config.model_copy(update={"group_by": GroupConfig(**{"from": "json:album"})})
-    with pytest.raises(UserError, match="data.roles: target-member 5 = 5 images asked of pool, which has 0"):
-        drawn(other)
-    assert "group_by: its JSON has no field album" in other.scan().rejected[0].reason
-    with pytest.raises(ValidationError, match="from = 'class', allowed: key, json:<field>"):
-        GroupConfig(**{"from": "class"})
-
-
-def photo(seed: int, *, change: bool = False, size: int = 32) -> bytes:
-    """A smooth random picture; ``change`` saves it as a coarse JPEG, a little brighter."""
-    noise = np.random.default_rng(seed).normal(0, 60, (6, 6, 3)) + 128
-    picture = Image.fromarray(np.clip(noise, 0, 255).astype(np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
-    buffer = io.BytesIO()
-    if change:
-        picture.point(lambda value: min(255, int(value * 1.05))).save(buffer, "JPEG", quality=60)
-    else:
-        picture.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def pictures(tmp_path: Path, **contents: list[tuple[str, bytes]]) -> dict[str, dict[str, str]]:
-    for name, files in contents.items():
-        (tmp_path / name).mkdir()
-        for key, data in files:
-            (tmp_path / name / key).write_bytes(data)
-    return {name: {"kind": "imagefolder", "path": str(tmp_path / name)} for name in contents}
-
-
-def test_near_copies_across_drawn_roles_are_kept_once(tmp_path: Path) -> None:
-    originals = [(f"{seed:03d}.png", photo(seed)) for seed in range(40)]
-    copies = [(f"{seed:03d}-again.jpg", photo(seed, change=True)) for seed in range(12)]
-    sources = pictures(tmp_path, pool=originals + copies)
-    roles = {"target-member": {"from": "pool", "count": 20}, "target-nonmember": {"from": "pool", "count": 20}}
-    plain = DataConfig(sources=sources, image_size=32, roles=roles)
-    config = plain.model_copy(update={"near_duplicates": NearDuplicatesConfig()})
-    found = config.scan()
-    torn = 0
-    for seed in range(5):
-        splits = draw(config, found, seed)
-        assert splits.duplicates_removed == 0
-        assert splits.near_removed == 12
-        assert len({name[5:8] for name in splits.ids(roles)}) == 40  # every picture once, whichever copy
-        assert splits.near_copies is not None
-        pairs = zip(splits.near_copies["id"].to_pylist(), splits.near_copies["copy_of"].to_pylist(), strict=True)
-        assert all(one != other and one[5:8] == other[5:8] for one, other in pairs)
-        roles_of = [{name[5:8] for name in draw(plain, found, seed).ids([role])} for role in roles]
-        torn += len(roles_of[0] & roles_of[1])
-    assert torn > 5  # without looking, the same picture stands on both sides
-
-
-def test_a_given_nonmember_goes_and_the_member_stays(tmp_path: Path) -> None:
-    mine = [(f"{seed:03d}.png", photo(seed)) for seed in range(20)] + [("000-again.jpg", photo(0, change=True))]
-    rest = [(f"{seed:03d}.png", photo(seed)) for seed in range(100, 120)] + [("mine.jpg", photo(7, change=True))]
-    sources = pictures(tmp_path, rest=rest, mine=mine)
-    roles = {"control": {"from": "rest"}, "candidate": {"from": "mine"}}
-    splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
-    assert splits.counts() == {"control": 20, "candidate": 20}
-    assert splits.near_copies is not None
-    copy_of = dict(zip(splits.near_copies["id"].to_pylist(), splits.near_copies["copy_of"].to_pylist(), strict=True))
-    assert copy_of.pop("rest/mine.jpg") == "mine/007.png"
-    assert set(copy_of.items()) < {("mine/000.png", "mine/000-again.jpg"), ("mine/000-again.jpg", "mine/000.png")}
-    splits.save(str(tmp_path))
-    again = Splits.load(str(tmp_path))
-    assert again.near_removed == 2
-    assert again.near_copies == splits.near_copies
-
-
-@pytest.mark.parametrize("change", [False, True])
-def test_a_control_that_is_a_known_member_is_no_control(tmp_path: Path, change: bool) -> None:
-    """Known members are drawn, controls given: the very image, or nearly, was trained on all the same."""
-    known = [(f"{seed:03d}.png", photo(seed)) for seed in range(20)]
-    rest = [(f"{seed:03d}.png", photo(seed)) for seed in range(100, 110)] + [("known.jpg", photo(3, change=change))]
-    mine = [(f"{seed:03d}.png", photo(seed)) for seed in range(200, 210)]
-    sources = pictures(tmp_path, rest=rest, known=known, mine=mine)
-    roles = {
-        "control": {"from": "rest"},
-        "candidate": {"from": "mine"},
-        "known-member": {"from": "known", "count": 20},
-    }
-    splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
-    assert splits.counts() == {"control": 10, "candidate": 10, "known-member": 20}
-    assert "rest/known.jpg" not in splits.ids(["control"])
-    assert splits.duplicates_removed + (splits.near_removed or 0) == 1
-
-
-def test_without_near_copies_nothing_is_removed(tmp_path: Path) -> None:
-    sources = pictures(tmp_path, pool=[(f"{seed:03d}.png", photo(seed)) for seed in range(30)])
-    roles = {"target-member": {"from": "pool", "count": 30}}
-    plain = DataConfig(sources=sources, image_size=32, roles=roles)
-    splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
-    assert splits.near_removed == 0
-    assert splits.table == drawn(plain).table  # nor do hashes and descriptors stay
-
-
-def test_a_neutral_encoder_may_have_the_last_word(tmp_path: Path) -> None:
-    """Nothing has a cosine of 1 with its coarse copy, everything one above -1: both ends of the bound are seen."""
-    files = [(f"{seed:03d}.png", photo(seed)) for seed in range(8)]
-    sources = pictures(tmp_path, pool=[*files, ("000-again.jpg", photo(0, change=True))])
-    roles = {"target-member": {"from": "pool", "count": 8}}
-    weights = build_backbone("conv4", 3, 32).state_dict()
-    torch.save({f"encoder.{name}": tensor for name, tensor in weights.items()}, tmp_path / "neutral.pth")
-    for least, removed in ((-1.0, 1), (1.0, 0)):
-        encoder = {"load": "checkpoint:conv4", "weights": str(tmp_path / "neutral.pth"), "least": least}
-        near = {"encoder": encoder}
-        splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=near))
-        assert splits.near_removed == removed
-    lost = {"encoder": encoder | {"weights": "nowhere.pth"}}
-    with pytest.raises(UserError, match="near_duplicates.encoder.weights = nowhere.pth is no file"):
-        drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=lost))
