@@ -31,3 +31,10 @@ class Coded:
 def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """A number for every row, the same for equal texts."""
     return np.asarray(column.combine_chunks().dictionary_encode().indices)
+
+
+def ids_of(table: pa.Table, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
+    """``source/key`` of some rows of a table of samples, or of all."""
+    names = table.select(["source", "key"])
+    some = names if rows is None else names.take(pa.array(rows))
+    return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]

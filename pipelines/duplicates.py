@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mi_core.images import ImageError, decode
 from mi_core.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
 from pipelines import storage
-from pipelines.columns import Coded, codes_of
+from pipelines.columns import Coded, codes_of, ids_of
 from pipelines.errors import UserError
 from pipelines.scan import DESCRIPTOR, PHASH
 
@@ -108,7 +108,7 @@ def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tupl
     _, first = np.unique(group, return_index=True)
     owner = first[group]
     kept = owner == np.arange(len(order))
-    columns = {"id": _ids(table, order[~kept]), "copy_of": _ids(table, order[owner[~kept]])}
+    columns = {"id": ids_of(table, order[~kept]), "copy_of": ids_of(table, order[owner[~kept]])}
     return order[kept], pa.table(columns)
 
 
@@ -143,21 +143,22 @@ def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen:
     embeddings: dict[int, npt.NDArray[np.float32]] = {}
     for name, model in data.sources.items():
         for item in model.items():
+            keys = of_item.get((name, item.name))
+            if not keys:
+                continue
             try:
-                for sample in model.read(item, of_item.get((name, item.name), set())):
+                for sample in model.read(item, keys):
                     pixels = torch.from_numpy(decode(sample.image, data.decoder()))[None].float() / 255
                     with torch.inference_mode():
                         embeddings[position[name, sample.key]] = encoder(pixels)["backbone"][0].float().numpy()
             except (OSError, ImageError) as error:
                 raise UserError(f"{name}, shard {item.name}: {error}; it changed since it was scanned") from error
+    gone = [f"{source}/{key}" for (source, key), number in position.items() if number not in embeddings]
+    if gone:
+        raise UserError(f"{gone[0]} is gone; the data changed since it was scanned")
     found = np.stack([embeddings[number] for number in range(len(rows))])
     return rows[near_by_cosine(place.reshape(near.shape), found, least=chosen.least)]
 
 
 def _nonmember(role: str) -> bool:
     return role.endswith("nonmember") or role == "control"
-
-
-def _ids(table: pa.Table, rows: _Rows) -> list[str]:
-    some = table.select(["source", "key"]).take(pa.array(rows))
-    return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]

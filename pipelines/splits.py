@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digest64
 from pipelines import storage
-from pipelines.columns import Coded, codes_of
+from pipelines.columns import Coded, codes_of, ids_of
 from pipelines.data_config import DataConfig, Role
 from pipelines.duplicates import distinct, keeping, without_near_copies
 from pipelines.errors import UserError
@@ -255,9 +255,7 @@ class Splits:
 
     def _ids(self, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
         """``source/key`` of some rows, or of all."""
-        table = self.table.select(["source", "key"])
-        some = table if rows is None else table.take(pa.array(rows))
-        return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]
+        return ids_of(self.table, rows)
 
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
