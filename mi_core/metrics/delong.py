@@ -33,6 +33,23 @@ _Float64 = npt.NDArray[np.float64]
 _Integers = npt.NDArray[np.integer[Any]]
 
 
+def checked_scores(scores: FloatArray, labels: BoolArray, name: str) -> tuple[_Float64, BoolArray]:
+    """Scores as float64 and labels, both (N,); ``name`` is that of the labels in errors.
+
+    Raises:
+        ShapeError: scores or labels are not (N,).
+        ConfigError: the labels are not boolean.
+        NumericError: a score is NaN or infinite.
+    """
+    values, chosen = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    check_shape("scores", values, "N")
+    check_shape(name, chosen, "N", N=len(values))
+    if chosen.dtype != np.bool_:
+        raise ConfigError(f"{name} has dtype {chosen.dtype}, allowed: bool; pass {name}.astype(bool)")
+    check_finite("scores", values)
+    return values, chosen
+
+
 def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
     """The scores of the members (M,) and of the non-members (K,), checked, as float64.
 
@@ -41,12 +58,7 @@ def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Floa
         ConfigError: member is not boolean.
         NumericError: a score is NaN or infinite.
     """
-    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(member)
-    check_shape("scores", values, "N")
-    check_shape("member", labels, "N", N=len(values))
-    if labels.dtype != np.bool_:
-        raise ConfigError(f"member has dtype {labels.dtype}, allowed: bool; pass member.astype(bool)")
-    check_finite("scores", values)
+    values, labels = checked_scores(scores, member, "member")
     members, nonmembers = values[labels], values[~labels]
     if not (len(members) and len(nonmembers)):
         raise ShapeError(f"both classes are needed, got {len(members)} members and {len(nonmembers)} non-members")

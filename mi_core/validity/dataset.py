@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite, check_range, check_shape
+from mi_core.checks import ConfigError, NumericError, ShapeError, check_range, check_shape
+from mi_core.metrics.delong import checked_scores
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 MOST_RELABELLED = 10**6  # units; above, the permutation test is left out
@@ -205,12 +206,7 @@ def check_candidates(
         ConfigError: candidate is not boolean, or groups are not integers.
         NumericError: a score is NaN or infinite.
     """
-    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(candidate)
-    check_shape("scores", values, "N")
-    check_shape("candidate", labels, "N", N=len(values))
-    if labels.dtype != np.bool_:
-        raise ConfigError(f"candidate has dtype {labels.dtype}, allowed: bool; pass candidate.astype(bool)")
-    check_finite("scores", values)
+    values, labels = checked_scores(scores, candidate, "candidate")
     if labels.all() or not labels.any():
         raise ShapeError(f"candidates and controls are needed, got {labels.sum()} and {(~labels).sum()}")
     if groups is None:
