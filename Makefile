@@ -1,4 +1,4 @@
-.PHONY: quality test slow smoke
+.PHONY: quality test slow smoke pages
 
 PYTHON ?= python
 
@@ -12,6 +12,9 @@ test:
 
 slow:
 	$(PYTHON) -m pytest -m slow
+
+pages:
+	$(PYTHON) -m pipelines.pages
 
 smoke:
 	$(PYTHON) -m pipelines.cli quickstart --out runs/smoke encoders.target.epochs=20

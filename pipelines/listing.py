@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Annotated
 
 import typer
 from rich import box
@@ -13,14 +15,21 @@ output = Console()
 list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.")
 
 
+Name = Annotated[str | None, typer.Argument(help="One of them: prints its page.", metavar="[NAME]")]
+
+
 @list_app.command("attacks")
-def list_attacks() -> None:
-    """Attacks, with threat model, what they need, queries per sample and source."""
+def list_attacks(name: Name = None) -> None:
+    """Attacks, with threat model, what they need, queries per sample and source; with a name, all of one."""
     from mi_core.attacks import ATTACKS
     from pipelines.console import count_of
+    from pipelines.pages import attack_page
 
+    if name is not None:
+        _print_page(attack_page, name)
+        return
     table = _table("attack", "what it takes")
-    for name, method in ATTACKS.items():
+    for each, method in ATTACKS.items():
         made = method()
         asked = count_of(made.queries_per_sample(10), "query", "queries")
         views = " at 10 views" if made.queries_per_sample(10) != made.queries_per_sample(9) else ""
@@ -31,28 +40,37 @@ def list_attacks() -> None:
             "needs": f"{', '.join(made.needs)}; {asked} per image{views}{anchors}",
             "source": method.source,
         }
-        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))
+        table.add_row(each, "\n".join(f"{fact}: {value}" for fact, value in facts.items()))
         table.add_section()
     output.print(table)
 
 
 @list_app.command("defenses")
-def list_defenses() -> None:
-    """Defenses, with what they hide, what they need, their settings and source."""
-    from mi_core.defenses import DEFENSES
+def list_defenses(name: Name = None) -> None:
+    """Defenses, with what they hide, what they need, their settings and source; with a name, all of one."""
+    from pipelines.pages import defense_page, defenses, needs_of
 
+    if name is not None:
+        _print_page(defense_page, name)
+        return
     table = _table("defense", "what it is")
-    for name, method in DEFENSES.items():
+    for each, method in defenses().items():
         settings = ", ".join(f"{field.name} = {field.default}" for field in fields(method.Parameters))
         facts = {
             "hides": method.hides,
-            "needs": ", ".join(sorted(method.needs)),
+            "needs": ", ".join(sorted(needs_of(method))),
             "settings": settings,
             "source": method.source,
         }
-        table.add_row(name, "\n".join(f"{fact}: {value}" for fact, value in facts.items() if value))
+        table.add_row(each, "\n".join(f"{fact}: {value}" for fact, value in facts.items() if value))
         table.add_section()
     output.print(table)
+
+
+def _print_page(page: Callable[[str], str], name: str) -> None:
+    from rich.markdown import Markdown
+
+    output.print(Markdown(page(name)))
 
 
 def _table(name: str, *columns: str) -> Table:

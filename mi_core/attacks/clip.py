@@ -27,7 +27,11 @@ _WIDTHS = (512, 256, 128)
 
 @dataclass(frozen=True)
 class CaptionCosineParameters:
-    """Settings: the share ``fpr`` of non-members that may be called members, in (0, 1)."""
+    """Settings of CSA.
+
+    Args:
+        fpr: share of non-members that may be called members, in (0, 1); .05 takes 19 known ones, .01 takes 99.
+    """
 
     fpr: float = 0.05
 
@@ -36,7 +40,11 @@ class CaptionCosineParameters:
 
 
 class CaptionCosine(Attack):
-    """CSA: cosine of image and caption, with a conformal threshold from known non-members."""
+    """CSA: cosine of image and caption, with a conformal threshold from known non-members.
+
+    One query per image, as it is. It takes the captions that the images had on the web (``.txt`` beside the image in
+    shards), and an encoder whose text tower is at hand.
+    """
 
     name = "clip-cosine"
     threat_model = "embeddings of an image and of its caption; some known non-members"
@@ -69,9 +77,14 @@ class CaptionCosine(Attack):
 
 @dataclass(frozen=True)
 class WeakSupervisionParameters:
-    """Settings: ``deviations`` (lambda; the paper tries -2.5 to 2.5), and the training of the network.
+    """Settings of WSA.
 
-    Adam at 1e-3, batches of 32, 15 epochs; all are run, where the released script stops after 3 without improvement.
+    Args:
+        deviations: lambda: by how many standard deviations the cosine of a pair must exceed the mean of known
+            non-members for the pair to be taken for a member; the paper tries -2.5 to 2.5.
+        learning_rate: of Adam.
+        epochs: passes over the pairs; all are run, where the released script stops after 3 without improvement.
+        batch_size: pairs per step.
     """
 
     deviations: float = 0.0
@@ -88,7 +101,11 @@ class WeakSupervisionParameters:
 
 
 class WeakSupervision(NetworkAttack):
-    """WSA: a network that learned from pairs close enough to be taken for members."""
+    """WSA: a network that learned from pairs close enough to be taken for members.
+
+    What is taken for a member need not be one, so the network may learn whatever else tells close pairs from the known
+    non-members: these must be of the kind of the pairs in question.
+    """
 
     name = "clip-weak-supervision"
     threat_model = "embeddings of images and captions; some known non-members, and pairs of unknown membership"

@@ -32,7 +32,14 @@ _SOURCE = "EncoderMI (CCS 2021), section 5.1"
 
 @dataclass(frozen=True)
 class DownstreamParameters:
-    """Settings of Baselines A and B: width of the two hidden layers, and the training."""
+    """Settings of Baselines A and B.
+
+    Args:
+        hidden: width of the two hidden layers.
+        learning_rate: of Adam.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
+    """
 
     hidden: int = 256
     learning_rate: float = 1e-4
@@ -57,7 +64,10 @@ class _Downstream(ClassifierAttack, NetworkAttack):
 
 
 class BaselineA(_Downstream):
-    """The posteriors in descending order."""
+    """Baseline-A: a network on the posteriors in descending order.
+
+    What is left to an attacker who can ask nothing but a classifier that was built on the encoder.
+    """
 
     name = "baseline-a"
     threat_model = "posteriors of a classifier built on the encoder; a shadow encoder with a classifier built on it"
@@ -69,7 +79,10 @@ class BaselineA(_Downstream):
 
 
 class BaselineB(_Downstream):
-    """Which of the image and its views are classified correctly."""
+    """Baseline-B: a network on which of the image and its views are classified correctly.
+
+    It sees predicted classes alone, no posteriors.
+    """
 
     name = "baseline-b"
     threat_model = "classes that a classifier built on the encoder predicts for views, and the true class; a shadow"
@@ -89,9 +102,12 @@ class BaselineB(_Downstream):
 
 @dataclass(frozen=True)
 class AdversarialParameters(DownstreamParameters):
-    """Settings of Baseline C: besides, the largest change of a pixel in [0, 1], the steps of the descent, the classes.
+    """Settings of Baseline C, beside those of A and B.
 
-    The paper gives the change; its number of steps is not told. ``classes`` are those of the classifiers.
+    Args:
+        epsilon: the largest change of a pixel in [0, 1]; 8/255 in the paper.
+        steps: of the descent; the paper does not tell its number.
+        classes: of the classifiers.
     """
 
     epsilon: float = 8 / 255
@@ -109,7 +125,11 @@ class AdversarialParameters(DownstreamParameters):
 
 
 class BaselineC(_Downstream):
-    """The posteriors of one adversarial image per class."""
+    """Baseline-C: a network on the posteriors of one adversarial image per class.
+
+    Images are changed until the shadow's classifier takes them for each class in turn; how the target's classifier
+    follows is what the network reads. The attacker needs the weights of her shadow.
+    """
 
     name = "baseline-c"
     threat_model = "posteriors of a classifier built on the encoder for crafted images; a shadow with its weights"

@@ -1,5 +1,8 @@
 """EncoderMI (Liu, Jia, Qu, Gong: "EncoderMI: Membership inference against pre-trained encoders", CCS 2021).
 
+Contrastive pre-training draws the augmented views of each training image together. An encoder that has overfitted
+therefore answers the views of a member more alike than those of an image it never saw.
+
 The attacker sees embeddings of V augmented views of an image (V queries, 10 in the paper) and trains a shadow encoder
 on data of her own, whose members she knows. The feature is the set of pairwise similarities (section 4.2); three
 classifiers read it (section 4.3): T takes the mean and a threshold, V the sorted vector and a fully connected network,
@@ -43,7 +46,11 @@ _RELEASED_RATE, _RELEASED_EPSILON, _RELEASED_CLIP = 1e-3, 1e-3, 5.0
 
 @dataclass(frozen=True)
 class ThresholdParameters:
-    """Settings of EncoderMI-T. ``metric``: cosine, correlation or euclidean (table 3)."""
+    """Settings of EncoderMI-T.
+
+    Args:
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (table 3).
+    """
 
     metric: str = "cosine"
 
@@ -53,9 +60,15 @@ class ThresholdParameters:
 
 @dataclass(frozen=True)
 class NetworkParameters:
-    """Settings of EncoderMI-V and -S: similarity metric, width of the hidden layers, and training (section 5.1).
+    """Settings of EncoderMI-V and -S (section 5.1).
 
-    ``learning_rate`` None: 1e-4, or what the released script of the variant has.
+    Args:
+        variant: ``paper``, or ``released`` for what the authors' scripts do.
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (table 3).
+        hidden: width of the hidden layers.
+        learning_rate: of Adam; None: 1e-4, and 1e-3 of the released variant of S.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
     """
 
     variant: str = "paper"
@@ -102,7 +115,12 @@ class _Pairwise(Attack):
 
 
 class EncoderMIThreshold(_Pairwise):
-    """EncoderMI-T: the mean similarity against the threshold that makes the fewest errors on the reference."""
+    """EncoderMI-T: the mean similarity against the threshold that makes the fewest errors on the reference.
+
+    The simplest of the three: one number per image, and nothing is learned but a threshold. That carries over as far as
+    the similarities of reference and target lie on one scale; the ranking of images, and so the AUC, does not depend
+    on it.
+    """
 
     name = "encodermi-t"
     Parameters = ThresholdParameters
@@ -125,7 +143,11 @@ class _Network(_Pairwise, NetworkAttack):
 
 
 class EncoderMIVector(_Network):
-    """EncoderMI-V: a fully connected network on the similarities in descending order."""
+    """EncoderMI-V: a fully connected network on the similarities in descending order.
+
+    Sorted, similarities do not depend on the order of the views. The network sees how they are spread, not their mean
+    alone, and takes more samples to learn from than a threshold does.
+    """
 
     name = "encodermi-v"
 
@@ -175,7 +197,11 @@ class PointCloudSets(nn.Module):
 
 
 class EncoderMISet(_Network):
-    """EncoderMI-S: a permutation-invariant network on the set of similarities."""
+    """EncoderMI-S: a permutation-invariant network on the set of similarities.
+
+    It reads what EncoderMI-V reads without sorting it: one network sees each similarity by itself, another the mean of
+    what the first makes of them. Of the three it takes longest to train.
+    """
 
     name = "encodermi-s"
     axis = None

@@ -21,9 +21,13 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class FeatureMIParameters:
-    """Settings: two hidden layers with ReLU; 500 epochs and batches of 128 (LpLA, table 1), Adam.
+    """Settings of the network, which has two hidden layers with ReLU (LpLA, table 1).
 
-    The paper gives neither width nor learning rate.
+    Args:
+        hidden: width of the hidden layers; the paper gives none.
+        learning_rate: of Adam; the paper gives none.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
     """
 
     hidden: int = 256
@@ -41,7 +45,11 @@ class FeatureMIParameters:
 
 
 class FeatureMI(NetworkAttack):
-    """A network on standardised embeddings."""
+    """A network on standardised embeddings.
+
+    It assumes nothing of where membership shows, and so has everything to learn: the reference has to be large. The
+    embeddings of reference and target must be equally wide.
+    """
 
     name = "feature-mi"
     threat_model = "one embedding; some known members and non-members, or a shadow encoder"

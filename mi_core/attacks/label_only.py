@@ -25,7 +25,12 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class LabelOnlyParameters:
-    """Settings: iterations of HopSkipJump (7 in ContrastiveLeaks), and the most queries it may spend on an image."""
+    """Settings of the search.
+
+    Args:
+        iterations: of HopSkipJump; 7 in ContrastiveLeaks.
+        queries: the most that it may spend on an image.
+    """
 
     iterations: int = 7
     queries: int = 2000
@@ -40,7 +45,11 @@ class LabelOnlyParameters:
 
 
 class LabelOnly(ClassifierAttack):
-    """The distance of an image from the decision boundary of a classifier."""
+    """The distance of an image from the decision boundary of a classifier.
+
+    It works where a classifier tells nothing but a class, and where a defense changes the posteriors alone. It costs
+    about 1,500 queries per image of 32 pixels: ``count`` takes a part of each role.
+    """
 
     name = "label-only"
     threat_model = "predicted classes only, of many chosen images, and the true class; a shadow classifier"

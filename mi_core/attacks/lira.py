@@ -62,7 +62,12 @@ class LiRAParameters:
 
 
 class LiRA(Attack):
-    """Each sample against what shadow encoders with and without it give."""
+    """Each sample against what shadow encoders with and without it give.
+
+    Some images look like members to every encoder. Attacks with one threshold for all take them for such; this one asks
+    of each image what is usual for it. The price is the training of the shadows: at least four, on random halves of the
+    audited samples themselves (``halves: 4``).
+    """
 
     name = "lira"
     threat_model = (

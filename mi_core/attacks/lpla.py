@@ -40,7 +40,12 @@ class LpLAParameters:
 
 
 class LpLA(Attack):
-    """LpLA: the log-likelihood ratio of two Gaussians on the norm of an embedding."""
+    """LpLA: the log-likelihood ratio of two Gaussians on the norm of an embedding.
+
+    The cheapest attack: one query per image, and two means and two deviations are all that is learned. On which side
+    members lie, is learned too. It takes embeddings whose length still says something: where all have length 1, as
+    many APIs answer, it does not apply, and the report says so.
+    """
 
     name = "lpla"
     threat_model = "one un-normalised embedding; some known members and non-members, or a shadow encoder"

@@ -23,7 +23,12 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class MeanCosineParameters:
-    """Settings: the similarity, and the share ``fpr`` of non-members that may be called members, in (0, 1)."""
+    """Settings of the attack.
+
+    Args:
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean``.
+        fpr: share of non-members that may be called members, in (0, 1); .05 takes 19 known ones, .01 takes 99.
+    """
 
     metric: str = "cosine"
     fpr: float = 0.05
@@ -34,7 +39,12 @@ class MeanCosineParameters:
 
 
 class MeanCosine(Attack):
-    """Mean similarity of an image's views, with a threshold from known non-members."""
+    """Mean similarity of an image's views, with a threshold from known non-members.
+
+    For encoders that somebody else trained: nothing has to be trained, and no member has to be known. The known
+    non-members (role `known-nonmember`; where candidates are audited, a part of the controls) must be of the kind of
+    the audited images, else the threshold holds for others than those.
+    """
 
     name = "mean-cosine"
     threat_model = "embeddings of augmented views; some known non-members, no shadow encoder"

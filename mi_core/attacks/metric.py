@@ -30,7 +30,12 @@ _Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MetricParameters:
-    """Settings: ``top`` posteriors that the classifier reveals (None: all), and thresholds per class or one for all."""
+    """Settings of the metric-based attacks.
+
+    Args:
+        top: how many of its largest posteriors the classifier reveals, the rest being spread evenly; None: all.
+        per_class: whether each class has a threshold of its own, or all have one.
+    """
 
     top: int | None = None
     per_class: bool = True
@@ -76,7 +81,11 @@ class _Metric(ClassifierAttack):
 
 
 class MetricCorrectness(_Metric):
-    """Metric-corr: a member is what is classified correctly. It needs no shadow; the reference only fixes the score."""
+    """Metric-corr: a member is what is classified correctly.
+
+    The plainest of all attacks: its accuracy says how much the classifier overfits. It needs no shadow; the reference
+    has nothing to teach it, and neither setting changes what it says.
+    """
 
     name = "metric-corr"
 
@@ -90,7 +99,10 @@ class MetricCorrectness(_Metric):
 
 
 class MetricConfidence(_Metric):
-    """Metric-conf: the posterior of the true class."""
+    """Metric-conf: the posterior of the true class.
+
+    A classifier is surer of the class of what it was trained on.
+    """
 
     name = "metric-conf"
 
@@ -99,7 +111,11 @@ class MetricConfidence(_Metric):
 
 
 class MetricLoss(_Metric):
-    """Metric-loss: the negated cross-entropy (Yeom et al., CSF 2018, section 3), which ranks as the confidence does."""
+    """Metric-loss: the negated cross-entropy (Yeom et al., CSF 2018, section 3).
+
+    It is the logarithm of what metric-conf reads, so with one threshold for all classes both say the same; with one
+    per class the two scales make a difference.
+    """
 
     name = "metric-loss"
     source = "Yeom et al. (CSF 2018), section 3; histograms of ContrastiveLeaks (CCS 2021), figure 3"
@@ -109,7 +125,11 @@ class MetricLoss(_Metric):
 
 
 class MetricEntropy(_Metric):
-    """Metric-ent: the negated entropy of the posteriors."""
+    """Metric-ent: the negated entropy of the posteriors.
+
+    Low entropy is a sure classifier. It does not look at whether the classifier is right, and so takes what is surely
+    misclassified for a member.
+    """
 
     name = "metric-ent"
 
@@ -118,7 +138,10 @@ class MetricEntropy(_Metric):
 
 
 class MetricModifiedEntropy(_Metric):
-    """Metric-ment: the negated modified entropy, which is low only where the true class has the large posterior."""
+    """Metric-ment: the negated modified entropy, which is low only where the true class has the large posterior.
+
+    Entropy that knows the true class: what is surely misclassified has a high one.
+    """
 
     name = "metric-ment"
 

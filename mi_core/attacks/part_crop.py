@@ -1,5 +1,8 @@
 """PartCrop (Zhu et al., CCS 2024): whether an encoder recognises where a part of an image belongs.
 
+A part of an image is compared with all positions of the image's feature map. For a member the responses concentrate
+where the part lies.
+
 129 queries per image: a global view, whose feature map must be visible, and 128 small parts of it, see
 `mi_core.features.part_energy`. The network has hidden layers of 512, 256 and 128 with weights from N(0, 0.01), trained
 by Adam at 1e-3 with a weight decay of 5e-4 for 100 epochs in batches of 100. The last epoch is used; the released
@@ -22,10 +25,16 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class PartCropParameters:
-    """Settings: parts per image, what part of its side they have, and the training of the network.
+    """Settings of PartCrop.
 
-    The paper takes ``part_ratio`` 2 for images of 32 pixels and 4 for those of 64; an encoder that takes one size
-    only gets its parts enlarged to that.
+    Args:
+        parts: parts per image.
+        part_ratio: by how much their side is less than the image's: 2 in the paper for images of 32 pixels, 4 for those
+            of 64. An encoder that takes one size only gets its parts enlarged to that.
+        learning_rate: of Adam.
+        weight_decay: L2 penalty of Adam.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
     """
 
     parts: int = 128
@@ -50,7 +59,11 @@ class PartCropParameters:
 
 
 class PartCrop(NetworkAttack):
-    """A network on how concentrated the responses of parts to the feature map are."""
+    """A network on how concentrated the responses of parts to the feature map are.
+
+    It draws crops of its own and does not have to know how the encoder was trained. An API that answers one vector per
+    image shows no feature map, so there it cannot be run.
+    """
 
     name = "part-crop"
     threat_model = (

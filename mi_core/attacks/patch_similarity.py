@@ -1,7 +1,9 @@
 """EncoderMI's Baseline-E (Liu et al., CCS 2021, section 5.1): how alike an encoder finds the patches of one image.
 
-An image is cut into a grid of disjoint patches, each queried by itself; the score is the mean cosine of the middle
-patch with the others, the threshold the one with the fewest errors on the reference.
+It carries an attack on embeddings of sentences over to images: a patch is to the image what a word is to the sentence,
+and something like an augmented view of it. An image is cut into a grid of disjoint patches, each queried by itself; the
+score is the mean cosine of the middle patch with the others, the threshold the one with the fewest errors on the
+reference.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class PatchSimilarityParameters:
-    """Settings: the grid of patches; the paper tries 3x3, 3x1 and 3x5."""
+    """Settings of Baseline-E.
+
+    Args:
+        grid: rows and columns of patches; the paper tries 3x3, 3x1 and 3x5.
+    """
 
     grid: str = "3x3"
 
@@ -29,7 +35,10 @@ class PatchSimilarityParameters:
 
 
 class PatchSimilarity(Attack):
-    """Mean cosine of the middle patch with the others."""
+    """Mean cosine of the middle patch with the others.
+
+    It needs no augmentation. The paper finds it better than guessing and worse than EncoderMI.
+    """
 
     name = "patch-similarity"
     threat_model = "embeddings of an image's patches; a shadow encoder, or known members and non-members"

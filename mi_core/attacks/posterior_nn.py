@@ -31,9 +31,16 @@ AGGREGATES = ("none", "mean", "concatenation")
 
 @dataclass(frozen=True)
 class PosteriorNNParameters:
-    """Settings: ``top`` posteriors that enter, ``aggregate`` none, mean or concatenation of views, and the training.
+    """Settings of the NN-based attack.
 
-    ``learning_rate`` None: 0.05, or 1e-3 in the variant as released.
+    Args:
+        variant: ``paper``, or ``released`` for what the authors' script does.
+        top: how many of the largest posteriors enter.
+        aggregate: ``none``: the image itself is asked; ``mean`` or ``concatenation`` of the posteriors of its views.
+        hidden: width of the hidden layers.
+        learning_rate: of Adam; None: 0.05, and 1e-3 of the released variant.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
     """
 
     variant: str = "paper"
@@ -59,7 +66,10 @@ class PosteriorNNParameters:
 
 
 class PosteriorNN(ClassifierAttack, NetworkAttack):
-    """A network on the largest posteriors and the correctness of the prediction."""
+    """A network on the largest posteriors and the correctness of the prediction.
+
+    A classifier is surer of what it was trained on, and right more often.
+    """
 
     name = "posterior-nn"
     threat_model = "largest posteriors and the true class; a shadow classifier trained on own data"
@@ -99,7 +109,14 @@ class _Difference(nn.Module):
 
 @dataclass(frozen=True)
 class PosteriorMLPParameters:
-    """Settings: width of the five hidden layers, and the training."""
+    """Settings of the network.
+
+    Args:
+        hidden: width of the five hidden layers.
+        learning_rate: of Adam.
+        epochs: passes over the reference.
+        batch_size: samples of the reference per step.
+    """
 
     hidden: int = 64
     learning_rate: float = 1e-3
@@ -116,7 +133,11 @@ class PosteriorMLPParameters:
 
 
 class PosteriorMLP(ClassifierAttack, NetworkAttack):
-    """A network of five hidden layers on all posteriors and the true class."""
+    """A network of five hidden layers on all posteriors and the true class.
+
+    It sees how the posteriors are spread over all classes, where `posterior-nn` sees the largest alone. The additive
+    logistic mechanism is measured against this attack.
+    """
 
     name = "posterior-mlp"
     threat_model = "all posteriors of one query and the true class; a shadow classifier trained on own data"

@@ -29,7 +29,17 @@ from mi_core.records import Features
 
 @dataclass(frozen=True)
 class QuantileRegressionParameters:
-    """Settings: similarity, ``fpr`` (alpha), width of the two hidden layers, and the training of the network."""
+    """Settings of the attack.
+
+    Args:
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean``.
+        fpr: alpha, the share of non-members that may be called members, in (0, 1); .05 takes 38 known ones.
+        hidden: width of the two hidden layers.
+        learning_rate: of Adam.
+        weight_decay: L2 penalty of Adam.
+        epochs: passes over the known non-members.
+        batch_size: known non-members per step.
+    """
 
     metric: str = "cosine"
     fpr: float = 0.05
@@ -51,7 +61,12 @@ class QuantileRegressionParameters:
 
 
 class QuantileRegression(Attack):
-    """Mean similarity of views above what it would be for a non-member with such an embedding."""
+    """Mean similarity of views above what it would be for a non-member with such an embedding.
+
+    Some images, such as plain ones, have views that are alike for any encoder. Beside `mean-cosine` this attack takes
+    that out, as far as an image's embedding tells it; it costs one more query per image and twice as many known
+    non-members.
+    """
 
     name = "quantile-regression"
     threat_model = "embeddings of an image and of its views; some known non-members, no shadow encoder"

@@ -34,8 +34,10 @@ class SDMIParameters:
     Args:
         anchors: how many of the given anchors are used, from the first on; None: all. The papers take 2,000.
         selector: whether the anchor selector weights the distances.
-        variant: ``paper`` or ``released``, see the module.
-        learning_rate, epochs, batch_size: of Adam; not used by the released variant, whose epochs may be changed.
+        variant: ``paper``, or ``released`` for the official script.
+        learning_rate: of Adam; the released variant has its own.
+        epochs: passes over the reference; None: those of the variant.
+        batch_size: samples of the reference per step; the released variant takes all at once.
     """
 
     anchors: int | None = None
@@ -77,7 +79,11 @@ class _WeightedDistances(nn.Module):
 
 
 class SDMI(Attack):
-    """Distances of an embedding to those of anchors, weighted by an anchor selector."""
+    """Distances of an embedding to those of anchors, weighted by an anchor selector.
+
+    Where an embedding lies is told by how far it is from the anchors, images of a role of their own (`anchor`) that no
+    attack is judged on. As it reads the encoder's own coordinates, reference and target must be equally wide.
+    """
 
     name = "sd-mi"
     threat_model = "one embedding, and those of anchor images; some known members and non-members, or a shadow encoder"

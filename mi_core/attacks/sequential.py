@@ -57,7 +57,11 @@ class SequentialParameters:
 
 
 class EncoderMISequential(Attack):
-    """Mean log-similarity of as many views as it takes to decide."""
+    """Mean log-similarity of as many views as it takes to decide.
+
+    For encoders of which every query costs time or money: most images are decided after a few views, and only the
+    doubtful ones are asked for all. All V views are the most that an image may cost; the report says what was asked.
+    """
 
     name = "encodermi-sequential"
     threat_model = (

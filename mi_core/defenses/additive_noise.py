@@ -1,10 +1,14 @@
 """Noise once on the weights of a trained head (Yang, Gohari, Topcu, "Additive logistic mechanism for privacy-preserving
 self-supervised learning", 2022, algorithm 1), from the logistic, the Laplace or the Gaussian distribution.
 
+For a provider who trains an encoder on images that are no secret, and a classifier's last layer on images that are one.
+What he serves is the classifier with the noisy weights. They hide the images of the last layer from those who cannot
+compute the noise: the seed is a secret then, and serves one release.
+
 One number is drawn per weight and bias of the last layer; answering any number of queries then costs no more privacy.
-What a scale guarantees, and how it is chosen, stands in `privacy`. Noise is the inverse distribution function of 48-bit
-uniforms in float64, computed on the CPU: a function of mechanism, scale, seed, the head's weights and the position
-alone. Two scales never share their noise, as two such releases would give the weights away.
+What a scale guarantees, and how it is chosen, stands in `mi_core.defenses.privacy`. Noise is the inverse distribution
+function of 48-bit uniforms in float64, computed on the CPU: a function of mechanism, scale, seed, the head's weights
+and the position alone. Two scales never share their noise, as two such releases would give the weights away.
 """
 
 from __future__ import annotations
@@ -46,12 +50,21 @@ Noise = npt.NDArray[np.float64]
 class NoiseParameters:
     """How much noise, and whether what it guarantees is told.
 
-    ``scale`` of the noise, in units of the weights: s, b or sigma; at 0 nothing changes. ``epsilon`` above 0: the
-    smallest scale that guarantees it is taken instead (of Gaussian noise at ``delta``, by the ``rule`` analytic or
-    classic). ``pairs`` m: adjacent data sets over which the sensitivity is sampled (500 in the paper for CIFAR-10), by
-    their ``adjacency``; a guarantee is about one training, so the head is then trained anew, as those of the pairs are:
-    linear softmax, ``epochs``, ``batch_size`` (0: all at once), ``optimizer``, ``learning_rate`` and ``weight_decay``.
-    At 0 the head stays as it was trained, and nothing is guaranteed.
+    A guarantee is about one training. So with ``pairs`` the head, linear softmax, is trained anew, as those of the
+    pairs are; without, it stays as it was trained, and nothing is guaranteed.
+
+    Args:
+        scale: of the noise, in units of the weights: s, b or sigma; at 0 nothing changes.
+        epsilon: above 0: the smallest scale that guarantees it is taken instead of ``scale``.
+        delta: at which epsilon is told, of Gaussian noise.
+        rule: of Gaussian noise: ``analytic``, exact, or ``classic``, proved for epsilon below 1.
+        pairs: m, how many adjacent data sets the sensitivity is sampled over; 500 in the paper for CIFAR-10.
+        adjacency: what one of a pair is to the other: ``replace-one`` image, or ``leave-one-out``.
+        epochs: of the head's training anew.
+        batch_size: of that training; 0: all images at once.
+        optimizer: of that training: ``adamw``, ``adam``, ``sgd`` or ``lars``.
+        learning_rate: of that training.
+        weight_decay: of that training.
     """
 
     scale: float = 0.02
@@ -193,7 +206,10 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
 
 
 class AdditiveLogistic(AdditiveNoise):
-    """Logistic(0, s): epsilon = sensitivity / s in the 1-norm, with a bell-shaped density."""
+    """Logistic(0, s): epsilon = sensitivity / s in the 1-norm, with a bell-shaped density.
+
+    At equal epsilon its variance is 1.645 times that of Laplace noise (`mi_core.defenses.privacy`).
+    """
 
     name = "additive-logistic"
     mechanism = "logistic"
@@ -206,7 +222,10 @@ class AdditiveLogistic(AdditiveNoise):
 
 
 class AdditiveLaplace(AdditiveNoise):
-    """Laplace(0, b): epsilon = sensitivity / b in the 1-norm, with the smaller variance."""
+    """Laplace(0, b): epsilon = sensitivity / b in the 1-norm, with the smaller variance.
+
+    The older mechanism with the same guarantee as logistic noise, at less noise: the one to compare that with.
+    """
 
     name = "additive-laplace"
     mechanism = "laplace"
@@ -219,7 +238,11 @@ class AdditiveLaplace(AdditiveNoise):
 
 
 class AdditiveGaussian(AdditiveNoise):
-    """Normal(0, sigma^2): (epsilon, delta) by the sensitivity in the 2-norm."""
+    """Normal(0, sigma^2): (epsilon, delta) by the sensitivity in the 2-norm.
+
+    A head has many weights, and a change that is spread over them is far shorter in the 2-norm than in the 1-norm: so
+    this noise can be much smaller, at the price of a delta.
+    """
 
     name = "additive-gaussian"
     mechanism = "gaussian"

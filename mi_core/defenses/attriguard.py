@@ -16,8 +16,6 @@ What it leaves: the smallest change ends just beyond the boundary of the adversa
 stood before. An attacker who trains on defended answers learns that, and tells the true value from it; ContrastiveLeaks
 measures .176 on Places100 with ResNet-18, where MemGuard, which leaves representations alone, has .178 (section 5.3).
 ``confidence`` asks for a margin beyond the boundary, where those who have the value by nature stand.
-
-B queries, D width, K values of the attribute.
 """
 
 from __future__ import annotations
@@ -38,6 +36,7 @@ from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.gradient_reversal import Adversary, attribute_shares
 from mi_core.streams import uniforms
 
+# B queries, D width, K values of the attribute.
 SHRINK = 0.9  # of the bound on the change after a success (Carlini and Wagner, section VI.C)
 FIRST_WEIGHT = 0.01  # c, doubled after each failure
 _HALVINGS = 60  # of the multiplier in phase II
@@ -83,7 +82,10 @@ class AttriGuardParameters:
 
 
 class AttriGuard(Defense):
-    """Representations that an adversary takes for those of another value of the attribute."""
+    """Representations that an adversary takes for those of another value of the attribute.
+
+    The encoder stays as it is, and every answer is searched for: up to ``rounds`` times ``steps`` steps, so it is slow.
+    """
 
     name = "attriguard"
     hides = "attributes"

@@ -40,8 +40,13 @@ ORDERS = (
 class DpSgdParameters:
     """Settings of DP-SGD.
 
-    ``noise_multiplier``: standard deviation of the noise in units of ``max_grad_norm``, the length to which the
-    gradient of each image is clipped; ``delta``: below 1 / N; ``batch_size``: the mean one.
+    Args:
+        noise_multiplier: standard deviation of the noise, in units of ``max_grad_norm``.
+        max_grad_norm: length to which the gradient of each image is clipped.
+        delta: at which epsilon is told; below 1 / N for N images.
+        epochs: passes over the images, on average.
+        batch_size: images per step, on average; at most N.
+        learning_rate: of stochastic gradient descent.
     """
 
     noise_multiplier: float = 1.0
@@ -61,7 +66,11 @@ class DpSgdParameters:
 
 
 class DpSgd(HeadDefense):
-    """The head trained again under differential privacy; the weights that it had are not read."""
+    """The head trained again under differential privacy; the weights that it had are not read.
+
+    It promises for every image of the head's training what noise on finished weights promises at a sampled sensitivity
+    only. It takes the extra `dp`.
+    """
 
     name = "dp-sgd"
     source = "Abadi et al., Deep learning with differential privacy (CCS 2016), algorithm 1"

@@ -19,7 +19,11 @@ class EarlyStoppingParameters:
 
 
 class EarlyStopping(Defense):
-    """The encoder as it is; which of its checkpoints is served makes the defense."""
+    """An earlier checkpoint of the encoder, as it is.
+
+    Nothing is added and nothing is trained: ``epoch`` names one of the encoder's `checkpoints`. It is the cheapest
+    defense of an encoder itself, and the one that others have to beat.
+    """
 
     name = "early-stopping"
     hides = "membership"

@@ -14,8 +14,6 @@ whoever can find that boundary reads the original side from it. In this project'
 posteriors finds less even when it is trained on defended answers, and one on all posteriors, trained so, finds as much
 as without the defense. A budget below the noise leaves some answers as they were. Labels are untouched, and so are
 attacks that read nothing else.
-
-B queries, L classes.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from mi_core.defenses.served import Served, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.streams import uniforms
 
+# B queries, L classes.
 HIDDEN = (256, 128, 64)
 SIDE_WEIGHT, LABEL_WEIGHT = 1.0, 10.0  # c1 and c2
 NOISE_WEIGHTS = tuple(10.0**power for power in range(-1, 6))  # c3, one after the other as long as each succeeds
@@ -44,10 +43,13 @@ _UNDECIDED = 1e-5  # a network as close to 1/2 as this guesses already
 
 @dataclass(frozen=True)
 class MemGuardParameters:
-    """Settings: ``budget``, the largest expected 1-norm of the noise on a posterior (0 to 2), and a network's training.
+    """Settings of the answers, and of the network's training, which is that of the scripts.
 
-    The scripts try budgets of 0 to 1. The training is theirs: stochastic gradient descent at 1e-3, 400 epochs, batches
-    of 64.
+    Args:
+        budget: the largest expected 1-norm of the noise on a posterior, 0 to 2; the scripts try 0 to 1.
+        learning_rate: of stochastic gradient descent.
+        epochs: passes over the provider's images.
+        batch_size: images per step.
     """
 
     budget: float = 1.0
@@ -65,7 +67,11 @@ class MemGuardParameters:
 
 
 class MemGuard(Defense):
-    """Noise on posteriors that carries the provider's own membership classifier over its boundary."""
+    """Noise on posteriors that carries the provider's own membership classifier over its boundary.
+
+    The provider needs images of the same kind that the classifier was not trained on (`outside`), and not those that
+    the audit judges.
+    """
 
     name = "memguard"
     hides = "membership"

@@ -12,8 +12,6 @@ project's. A loss that is subtracted has no lower bound, so a large lambda may d
 
 The fine-tuning sees the very training images again and again, so membership shows more than before (section 5.3 and
 figure 13): .631 against the .513 of Talos on Places100 with ResNet-50. Audit both.
-
-B samples, D width of the representation, K values of the attribute.
 """
 
 from __future__ import annotations
@@ -34,14 +32,20 @@ from mi_core.defenses.served import answers, check_plain
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
 from mi_core.gradient_reversal import Adversary, attribute_shares, reverse
 
+# B samples, D width of the representation, K values of the attribute.
 HIDDEN = (256, 128)  # of the autoencoder's first half, and backwards of its second
 
 
 @dataclass(frozen=True)
 class OlympusParameters:
-    """Settings: ``factor`` is lambda; Adam for the model and, with a state of its own, for the adversary.
+    """Settings of the fine-tuning: Adam for the model and, with a state of its own, for the adversary.
 
-    With ``epochs`` 0 there is no autoencoder and the encoder is served as it is.
+    Args:
+        factor: lambda, how much the adversary counts beside the task.
+        learning_rate: of both.
+        weight_decay: of both.
+        epochs: passes over the training images; 0: no autoencoder, and the encoder is served as it is.
+        batch_size: images per step.
     """
 
     factor: float = 1.0
@@ -59,7 +63,11 @@ class OlympusParameters:
 
 
 class Olympus(Defense):
-    """An autoencoder behind the backbone, and the whole model fine-tuned against an adversary."""
+    """An autoencoder behind the backbone, and the whole model fine-tuned against an adversary.
+
+    For a classifier that is trained already: it hides an attribute that the task does not need. Talos hides it while
+    the encoder is trained.
+    """
 
     name = "olympus"
     hides = "attributes"

@@ -5,11 +5,8 @@ embeddings; what the encoder computes on top, posteriors among it, is computed f
 proposes it for encoders; it is the baseline that the others are held against.
 
 ``fresh`` noise is drawn anew for every query. Whoever asks k times and averages is left with 1/k of its variance
-(`encoders.averaging`), so it hides something from those alone who cannot ask often. ``fixed`` noise is a pure function
-of seed and query: asking again tells nothing new, asking for a near copy does (`served`), and so do an image's
-augmented views.
-
-B queries, D width of the embedding.
+(``queries.repeats``), so it hides something from those alone who cannot ask often. ``fixed`` noise is a pure function
+of seed and query: asking again tells nothing new, asking for a near copy does, and so do an image's augmented views.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from mi_core.defenses.served import Served, answers, query_streams
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import uniforms
 
+# B queries, D width of the embedding.
 DISTRIBUTIONS, MODES, RELATIVE = ("gaussian", "laplace"), ("fixed", "fresh"), ("spread", "norm")
 _HALF = 2.0**-25  # half the step between two uniform numbers: moves them into the open interval
 _COUNTER = 2**32
@@ -41,7 +39,7 @@ class OutputNoiseParameters:
             length of the members' embeddings, the same in all dimensions.
         relative_to: ``spread`` or ``norm``.
         distribution: ``gaussian`` or ``laplace``, of the same variance.
-        mode: ``fixed`` or ``fresh``.
+        mode: ``fixed``, the same for the same query, or ``fresh``, new for every query.
     """
 
     scale: float = 0.5
@@ -57,7 +55,11 @@ class OutputNoiseParameters:
 
 
 class OutputNoise(Defense):
-    """Noise on every embedding, the same for the same query or new each time."""
+    """Noise on every embedding, the same for the same query or new each time.
+
+    It works on any encoder that was trained here, needs no labels, and promises nothing: how much it hides has to be
+    measured by attackers who know of it.
+    """
 
     name = "output-noise"
     hides = "membership and attributes"

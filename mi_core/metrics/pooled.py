@@ -1,4 +1,4 @@
-"""Several runs in one number: the mean over seeds with its within-run interval.
+"""Several runs in one number: the mean over seeds with its within-run interval, and one run minus another.
 
 The interval joins those of the runs by the method of variance estimates recovery (Zou and Donner, Statistics in
 Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed squares of the runs'
@@ -51,6 +51,31 @@ def pool(estimates: Sequence[Estimate], *, same_samples: bool = False) -> Estima
         supported=all(run.supported for run in estimates),
         false_positives=None if None in alarms else counted(alarm or 0 for alarm in alarms),
     )
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """``second`` minus ``first``, measured on samples that have nothing to do with each other.
+
+    By the same method (Zou and Donner, equation 3 without correlation): how far an interval reaches to one side stands
+    for the standard error there, and the difference reaches as far as the root of the summed squares of both. Where the
+    same samples are in both, errors that they share are counted twice, and the interval is too wide; errors that go
+    opposite ways make it too narrow. A paired interval (`mi_core.metrics.delong.auc_difference`) takes the scores.
+
+    Args:
+        first, second: with their 95 % intervals.
+
+    Returns:
+        the difference; n is the smaller one.
+
+    Example:
+        >>> found = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.9, 0.8, 0.95, 100))
+        >>> round(found.value, 2), round(found.low, 3), round(found.high, 3)
+        (0.3, 0.159, 0.412)
+    """
+    value = second.value - first.value
+    below = _root_of_squares((second.value - second.low, first.high - first.value))
+    above = _root_of_squares((second.high - second.value, first.value - first.low))
+    return Estimate(value, value - below, value + above, min(first.n, second.n))
 
 
 def _root_of_squares(distances: Iterable[float]) -> float:

@@ -24,6 +24,10 @@ class Objective(nn.Module, ABC):
     """Heads that an audit can query after the backbone, in order: attributes of the module, each fed by the last."""
     views: ClassVar[int] = 2
     """Views of an image per step."""
+    hides: ClassVar[str] = ""
+    """Of a framework that is a defense: what it is meant to hide."""
+    source: ClassVar[str] = ""
+    """Of a framework that is a defense: paper, section."""
     target: ClassVar[str | None] = None
     """What else the loss reads of a sample: ``class``, ``attribute``, ``caption`` or nothing."""
     alternates: ClassVar[bool] = False

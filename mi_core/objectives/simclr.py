@@ -50,7 +50,14 @@ def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> to
 
 @dataclass(frozen=True)
 class SimCLRParameters:
-    """Settings of SimCLR; the defaults are those of its CIFAR experiments (appendix B.9)."""
+    """Settings of SimCLR; the defaults are those of its CIFAR experiments (appendix B.9).
+
+    Args:
+        temperature: tau, by which similarities are divided.
+        projection_hidden: width of the hidden layer of the projection head.
+        projection_width: width of what the projection head answers.
+        projection_batch_norm: whether the projection head normalises its batches.
+    """
 
     temperature: float = 0.5
     projection_hidden: int = 512

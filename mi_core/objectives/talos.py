@@ -25,9 +25,11 @@ from mi_core.objectives.simclr import SimCLR, SimCLRParameters
 class TalosParameters(SimCLRParameters):
     """Those of SimCLR, and of the adversary.
 
-    ``values`` K: the attribute is 0 to K - 1. ``factor``: lambda; the paper finds 2 to 3 best. ``variant``: with
-    ``paper`` the adversary takes the first epoch, with ``released`` the encoder does, and the adversary ends in a
-    ReLU (an epoch of the authors' script is two here).
+    Args:
+        values: K: the attribute is 0 to K - 1.
+        factor: lambda, how much the adversary counts; the paper finds 2 to 3 best.
+        variant: with ``paper`` the adversary takes the first epoch, with ``released`` the encoder does, and the
+            adversary ends in a ReLU (an epoch of the authors' script is two here).
     """
 
     values: int = 2
@@ -42,9 +44,15 @@ class TalosParameters(SimCLRParameters):
 
 
 class Talos(SimCLR):
-    """SimCLR that hides an attribute (ContrastiveLeaks, CCS 2021): an adversary and the encoder take turns by epoch."""
+    """SimCLR that hides an attribute (ContrastiveLeaks, CCS 2021): an adversary and the encoder take turns by epoch.
+
+    It is chosen where an encoder is trained, not added to one that is there. The adversary is smaller than the attacks
+    it stands for: that it fails does not show that they do, so audit with larger ones (`attribute_inference`).
+    """
 
     Parameters = TalosParameters
+    hides = "attributes"
+    source = "Talos: ContrastiveLeaks (CCS 2021), section 5.1"
     target = "attribute"
     alternates = True
 

@@ -57,15 +57,16 @@ def _pairs(rows: Sequence[Row], entry: Row, same: Sequence[str], estimates: Sequ
 def _utility(clean: Row, defended: Row) -> list[Row]:
     """What both encoders are good for: probes on the embedding, and the accuracy of a classifier on unseen images."""
     found = []
-    for measure, before in _measures(clean).items():
-        after = _measures(defended).get(measure)
+    for measure, before in measures(clean).items():
+        after = measures(defended).get(measure)
         if after is not None:
             loss = {"loss": 1 - after["value"] / before["value"]} if before["value"] else {}
             found.append({"measure": measure, "clean": before, "defended": after, **loss})
     return found
 
 
-def _measures(encoder: Row) -> dict[str, Row]:
+def measures(encoder: Mapping[str, Any]) -> dict[str, Row]:
+    """What an encoder of a report is good for: estimates by probe, before them that of a classifier trained here."""
     own = encoder.get("utility", {})
     probes = {
         name: {"value": value, "ci95": own["ci95"][name], "n": own["n"]}
