@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pipelines.bench.commands import bench_app
 from pipelines.errors import UserError, fault_of_user
 from pipelines.listing import list_app
 
@@ -28,12 +29,16 @@ app = typer.Typer(
 shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
+app.add_typer(bench_app, name="bench")
 
 output = Console()
 
 
 class Interrupted(BaseException):
     """Ctrl-C during a run; the command line library would end with its own code and word."""
+
+    def __str__(self) -> str:
+        return super().__str__() or "interrupted; run the same command again to continue"
 
 
 Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
@@ -94,89 +99,6 @@ def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> t
         source, out = f"{config_or_run}/config.yaml", out or config_or_run
     loaded = configs.load(source, overrides or ())
     return loaded, out or f"runs/{loaded.name}"
-
-
-bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
-app.add_typer(bench_app, name="bench")
-
-
-@bench_app.command("train")
-def bench_train(
-    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeat.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Shards to take images from; default random ones.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
-) -> None:
-    """The whole training loop against a PIL DataLoader, lightly and the bare step of the network."""
-    from pipelines.bench import save, train
-
-    result = train.run(case or (), data=data, threads=threads)
-    output.print(train.table(result))
-    if json is not None:
-        save(result, json)
-
-
-@bench_app.command("attacks")
-def bench_attacks(
-    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
-    attack: Annotated[list[str] | None, typer.Option("--attack", help="encodermi-t, lpla, ...; repeat.")] = None,
-    samples: Annotated[int, typer.Option("--samples", min=200, help="Samples to fit on, and to score.")] = 20_000,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
-) -> None:
-    """What fitting and scoring each attack costs; the epochs of networks are measured one by one and multiplied."""
-    from pipelines.bench import attacks, save
-
-    result = attacks.run(attack or (), samples=samples, threads=threads)
-    output.print(attacks.table(result))
-    if json is not None:
-        save(result, json)
-
-
-@bench_app.command("label-only")
-def bench_label_only(
-    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeat.")] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
-) -> None:
-    """The search of the label-only attack against that of the Adversarial Robustness Toolbox."""
-    from pipelines.bench import label_only, save
-
-    result = label_only.run(case or (), threads=threads)
-    output.print(label_only.table(result))
-    if json is not None:
-        save(result, json)
-
-
-@bench_app.command("extract")
-def bench_extract(
-    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeat.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Shards to query with; default random ones.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
-) -> None:
-    """Membership features through Ray against the published way, a batched loop and the bare encoder."""
-    from pipelines.bench import extract, save
-
-    result = extract.run(case or (), data=data, threads=threads)
-    output.print(extract.table(result))
-    if json is not None:
-        save(result, json)
-
-
-@bench_app.command("intervals")
-def bench_intervals(
-    json: Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few cells, in seconds.")] = False,
-) -> None:
-    """How often each interval holds the truth, and how often a leak is false; exit code 1 if it is not as promised."""
-    from pipelines.bench import intervals, save
-
-    result = intervals.run(quick=quick)
-    output.print(intervals.table(result))
-    if json is not None:
-        save(result, json)
-    if not quick and not intervals.passed(result):
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -245,6 +167,22 @@ for _name in STAGE_HELP:
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A finished run folder.", metavar="RUN")],
+    second: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
+    json: Annotated[str | None, typer.Option("--json", help="Write the comparison here.", metavar="FILE")] = None,
+) -> None:
+    """Two reports side by side: verdicts, images, encoders, attacks, utility, defenses, and how the configs differ."""
+    from pipelines import compare as comparison
+    from pipelines import storage
+
+    found = comparison.compare(first, second)
+    output.print(comparison.table(found))
+    if json is not None:
+        storage.write_json(json, found)
+
+
+@app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate config, data, weights and resources; runs nothing."""
     from pipelines import adopt, audit, splits, sweep
@@ -267,6 +205,44 @@ def check(config: Config, overrides: Overrides = None) -> None:
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     output.print(f"{config}: fine")
+
+
+@app.command()
+def submit(
+    config: Config,
+    overrides: Overrides = None,
+    out: Annotated[str | None, typer.Option("--out", help="Run folder that all nodes share, such as s3://...")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Dashboard, http://HOST:8265; default RAY_ADDRESS.")
+    ] = None,
+    include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send; repeat.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
+    force: Force = None,
+    verbose: Verbose = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Spend what the budget says to ask about first.")] = False,
+) -> None:
+    """The same run as a job of a Ray cluster; the same command again joins or resumes it."""
+    from pipelines import storage
+    from pipelines import submit as jobs
+
+    loaded, place = _load(config, overrides, out)
+    if out is None and place != config:
+        raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
+    place, dashboard = storage.absolute(place), jobs.dashboard(address)
+    options = [*(["--yes"] if yes else []), *(["-v"] if verbose else []), *(["--force", force] if force else [])]
+    job = jobs.submit(jobs.travelling(loaded), place, dashboard, options=options, include=include or ())
+    state = "submitted" if job.started else "runs already"
+    output.print(f"job {job.id} {state}; run folder {place}", soft_wrap=True, highlight=False)
+    later = [f"  {job.command(what)}" for what in ("status", "logs", "stop")]
+    output.print("\n".join(later), soft_wrap=True, highlight=False)
+    if not wait:
+        return
+    try:
+        code = jobs.follow(job, lambda text: print(text, end="", flush=True))  # noqa: T201
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(f"no longer following; job {job.id} goes on: {job.command('logs')} --follow") from interrupt
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -376,8 +352,8 @@ def guarded(command: Callable[[], Any]) -> None:
             raise
         print(f"encoder-audit: {fault}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except Interrupted:
-        print("encoder-audit: interrupted; run the same command again to continue", file=sys.stderr)  # noqa: T201
+    except Interrupted as interrupted:
+        print(f"encoder-audit: {interrupted}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
 
 

@@ -1,11 +1,45 @@
-"""Which shards a pattern names."""
+"""Which fields of a config name files, and which shards a pattern names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.config import JsonDict
 
 from pipelines import storage
 from pipelines.errors import UserError
+
+NAMES_FILES: JsonDict = {"names": "files"}
+"""Marks a field that names files or folders; of options, the argument ``root`` does."""
+
+
+_MANY = 16  # named shards from which on their folder is listed instead
+
+
+def places(model: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted name and value of everything in a config that names files or folders."""
+    if isinstance(model, BaseModel):
+        fields = {field: info.json_schema_extra == NAMES_FILES for field, info in type(model).model_fields.items()}
+        inner = [(field, getattr(model, field), marked) for field, marked in fields.items()]
+    elif isinstance(model, dict):
+        inner = [(str(key), value, False) for key, value in model.items()]
+    elif isinstance(model, tuple):
+        inner = [(str(number), value, False) for number, value in enumerate(model)]
+    else:
+        return
+    for key, value, marked in inner:
+        place = f"{name}.{key}" if name else key
+        if not marked:
+            yield from places(value, place)
+        elif isinstance(value, str):
+            yield place, value
+        elif isinstance(value, dict):
+            yield from ((f"{place}.root", root) for root in (value.get("root"),) if root)
+        elif value is not None:
+            yield from ((f"{place}.{number}", path) for number, path in enumerate(value))
 
 
 def expand(pattern: str) -> list[str]:
@@ -15,8 +49,12 @@ def expand(pattern: str) -> list[str]:
         UserError: nothing matches, or a named file is not there.
     """
     found: list[str] = []
-    for path in expand_braces(pattern):
-        if re.search(r"[*?\[]", path):
+    named = expand_braces(pattern)
+    listed = _listed(named) if len(named) > _MANY else set()
+    for path in named:
+        if storage.absolute(path) in listed:
+            found.append(storage.absolute(path))
+        elif re.search(r"[*?\[]", path):
             matches = _glob(path)
             if not matches:
                 raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
@@ -31,6 +69,13 @@ def expand(pattern: str) -> list[str]:
         else:
             raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
     return list(dict.fromkeys(found))
+
+
+def _listed(paths: Sequence[str]) -> set[str]:
+    """The files in the folders of some paths: one question per folder, where one per file would take an object store
+    minutes."""
+    folders = dict.fromkeys(storage.absolute(path).rpartition("/")[0] for path in paths)
+    return {file for folder in folders for file in storage.list_files(folder, recursive=False)}
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -53,7 +53,7 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     address = address or os.environ.get("RAY_ADDRESS")
     arguments: dict[str, Any]
     if address and address != "local":
-        _probe(address)
+        probe(address)
         arguments = {"address": address}
     else:
         arguments = {
@@ -101,7 +101,8 @@ def _without_native_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _probe(address: str) -> None:
+def probe(address: str) -> None:
+    """Raise UserError where nothing listens at ``host:port``: a client of a dead address would hang."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()

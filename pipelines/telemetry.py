@@ -1,6 +1,7 @@
 """What Ray's metrics show of a running extraction: one place for all names, tags and units.
 
-Ray exports them on every node's metrics port with the prefix ``ray_``, for Prometheus and Grafana.
+Ray exports them on every node's metrics port with the prefix ``ray_``, counters with ``_total`` at the end, for
+Prometheus and Grafana.
 """
 
 from __future__ import annotations

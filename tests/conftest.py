@@ -76,6 +76,8 @@ def background(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:

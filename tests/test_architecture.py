@@ -108,6 +108,8 @@ STAGES = [
     "tune",
     "results",
     "report",
+    "compare",
+    "pages",
     "estimate",
     "estimate_view",
     "spending",

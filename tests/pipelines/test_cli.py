@@ -62,6 +62,8 @@ def config(tmp_path: Path) -> Path:
         (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
         (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["audit", "@config", "--out", "@config/below"], "cannot write there"),
+        (["submit", "@config"], "--out is missing; give a folder"),
+        (["submit", "@config", "--out", "@tmp/x", "--address", "127.0.0.1:1"], "write http://HOST:8265"),
         (["audit", "@tmp"], "give an existing config file"),
         (["check", "@config", "data.sources.digits={kind: shards, path: none-*.tar}"], "none-*.tar matches no file"),
         (["shards", "inspect", "nowhere"], "nowhere does not exist"),

@@ -174,6 +174,19 @@ def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         expand("sub")
 
 
+def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        (tmp_path / f"t-{number:03d}.tar").write_bytes(b"")
+    pattern = f"{tmp_path}/t-{{000..039}}.tar"
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.storage.exists", lambda path: pytest.fail(f"asked about {path}"))
+        patched.setattr("pipelines.storage.is_folder", lambda path: pytest.fail(f"asked about {path}"))
+        assert expand(pattern) == [f"{tmp_path}/t-{number:03d}.tar" for number in range(40)]
+    (tmp_path / "t-020.tar").unlink()
+    with pytest.raises(UserError, match=r"t-020.tar does not exist"):
+        expand(pattern)
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

@@ -8,7 +8,7 @@ import pytest
 from mi_core.checks import ShapeError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import rate
-from mi_core.metrics.pooled import pool
+from mi_core.metrics.pooled import difference, pool
 from mi_core.records import Estimate
 
 
@@ -48,3 +48,24 @@ def test_the_same_samples_again_tell_no_more_about_them() -> None:
         common = pool(seeds, same_samples=True)
         held += common.low <= 0.5 <= common.high
     assert held / 400 > 0.92
+
+
+def test_a_difference_reaches_as_far_as_the_root_of_the_summed_squares() -> None:
+    found = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.8, 0.75, 0.85, 50))
+    reach = (0.1**2 + 0.05**2) ** 0.5
+    assert (found.value, found.low, found.high, found.n) == pytest.approx((0.2, 0.2 - reach, 0.2 + reach, 50))
+    lopsided = difference(Estimate(0.6, 0.5, 0.61, 100), Estimate(0.8, 0.79, 0.95, 50))
+    assert lopsided.low == pytest.approx(0.2 - (0.01**2 + 0.01**2) ** 0.5)  # what lies between the two
+    assert lopsided.high == pytest.approx(0.2 + (0.15**2 + 0.1**2) ** 0.5)
+
+
+def test_a_difference_of_independent_runs_covers() -> None:
+    generator = np.random.default_rng(0)
+    member = np.arange(120) < 60
+
+    def run(shift: float) -> Estimate:
+        return auc(generator.standard_normal(120) + shift * member, member)
+
+    truth = 0.8413447 - 0.5  # Phi(sqrt(2) / sqrt(2)) for a shift of sqrt(2)
+    covered = sum(found.low <= truth <= found.high for found in (difference(run(0), run(2**0.5)) for _ in range(600)))
+    assert 0.925 <= covered / 600 <= 0.98
