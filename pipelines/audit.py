@@ -9,6 +9,7 @@ from typing import Any
 from pipelines import attack, extract, pretrain, report, spending, splits, storage, tune
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
+from pipelines.config_checks import check_drawn
 from pipelines.console import say
 from pipelines.errors import UserError
 from pipelines.ray_runtime import finished, ray_cluster
@@ -117,6 +118,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
             say("data", f"{len(found.samples)} usable samples{lost}")
         for seed in todo:
             drawn = splits.draw(config.data, scans[read], seed)
+            check_drawn(config, drawn.counts())
             drawn.save(folder.seed(seed).path)
             if first:
                 say("data", f"seed {seed}: {roles_in_words(drawn)}")

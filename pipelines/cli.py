@@ -67,6 +67,8 @@ def _run(
     if force is not None and force not in STAGES:
         raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
     loaded, place = _load(config_or_run, overrides, out)
+    if last == "tune" and loaded.tune is None:
+        raise UserError(f"{config_or_run} has no section tune: say what to search")
     try:
         folder = audit.run(
             loaded,
@@ -81,8 +83,6 @@ def _run(
     except KeyboardInterrupt as interrupt:
         raise Interrupted from interrupt
     if last == "tune":
-        if loaded.tune is None:
-            raise UserError(f"{config_or_run} has no section tune: say what to search")
         output.print(report.tuned(folder))
     if last == "report":
         output.print(report.terminal(folder))
@@ -188,6 +188,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     from pipelines import adopt, audit, splits, sweep
     from pipelines import config_file as configs
     from pipelines.artifacts import RunFolder
+    from pipelines.config_checks import check_drawn
     from pipelines.console import count_of
 
     loaded = configs.load(config, overrides or ())
@@ -197,7 +198,9 @@ def check(config: Config, overrides: Overrides = None) -> None:
         output.print(f"encoder {name}: {description}")
     found = loaded.data.scan()
     for seed in loaded.seeds:
-        output.print(f"seed {seed}: {audit.roles_in_words(splits.draw(loaded.data, found, seed))}")
+        drawn = splits.draw(loaded.data, found, seed)
+        check_drawn(loaded, drawn.counts())
+        output.print(f"seed {seed}: {audit.roles_in_words(drawn)}")
     swept = sweep.points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mi_core.checks import ConfigError
@@ -21,6 +21,7 @@ from pipelines.attack_config import (
 from pipelines.attribute_inference import AttributeInferenceConfig
 from pipelines.data_config import DataConfig
 from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig, is_half
+from pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -128,12 +129,26 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
         have = config.data.roles[role].count if role in config.data.roles else None
         if count is not None and have is not None and count > have:
             raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
-    known = [config.data.roles[role].count for role in config.reference_roles(attack) if role.endswith("nonmember")]
+    _check_nonmembers(config, place, attack, {name: role.count for name, role in config.data.roles.items()})
+
+
+def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
+    """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
+    known = [sizes[role] for role in config.reference_roles(attack) if role.endswith("nonmember")]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers
     if there < needed:
         raise ValueError(f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}")
+
+
+def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
+    """Raise UserError if roles that were drawn, so many of each, are too few for what is fitted on them."""
+    for position, attack in enumerate(config.attacks):
+        try:
+            _check_nonmembers(config, f"attacks.{position}", attack, counts)
+        except ValueError as error:
+            raise UserError(f"{error}; give more of them, or raise its fpr") from error
 
 
 def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -89,7 +89,7 @@ class Attack(ABC):
             ConfigError: a feature that the attack needs is missing.
             ShapeError: there are no members, and the attack needs some.
             NotApplicable: the features carry nothing to fit.
-        NumericError: the fit diverged.
+            NumericError: the fit diverged.
         """
         self._check_needs(reference.features)
         if "nonmembers" not in self.reference and not reference.member.any():

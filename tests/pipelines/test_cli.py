@@ -19,6 +19,8 @@ from pipelines import cli
 from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 
+FEW = [f"data.roles.known-{side}={{from: target-{side}, fraction: 0.05}}" for side in ("member", "nonmember")]
+
 
 class Outcome(NamedTuple):
     """What a command left."""
@@ -63,6 +65,11 @@ def config(tmp_path: Path) -> Path:
         (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["audit", "@config", "--out", "@config/below"], "cannot write there"),
         (["submit", "@config"], "--out is missing; give a folder"),
+        (["tune", "@config"], "has no section tune"),
+        (
+            ["check", "@config", "attacks=[{attack: mean-cosine, reference: nonmembers}]", *FEW],
+            "mean-cosine needs 19 known non-members with its fpr, not",
+        ),
         (["submit", "@config", "--out", "@tmp/x", "--address", "127.0.0.1:1"], "write http://HOST:8265"),
         (["audit", "@tmp"], "give an existing config file"),
         (["check", "@config", "data.sources.digits={kind: shards, path: none-*.tar}"], "none-*.tar matches no file"),

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from mi_core.attacks import ATTACKS
+from mi_core.checks import ConfigError
 from mi_core.defenses import DEFENSES
 from mi_core.objectives import OBJECTIVES
-from pipelines import pages
+from pipelines import listing, pages
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.encoder_config import DefendedConfig, TrainedConfig
@@ -154,6 +155,17 @@ def test_settings_are_read_from_args() -> None:
         pages.settings_of(Silent)
     with pytest.raises(ValueError, match="Wrong: Args tells of five, which is no setting"):
         pages.settings_of(Wrong)
+
+
+def test_the_lists_print_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.list_attacks("lpla")
+    listing.list_defenses("talos")
+    out = capsys.readouterr().out
+    assert "Queries per image: 1\n" in re.sub(" +\n", "\n", out)
+    assert "projection_width" in out
+    assert "objective: talos" in out
+    with pytest.raises(ConfigError, match="attack = 'lplo', allowed: "):
+        listing.list_attacks("lplo")
 
 
 def test_writing_removes_what_is_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
