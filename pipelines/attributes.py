@@ -25,7 +25,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from pipelines import storage
 from pipelines.errors import UserError
-from pipelines.paths import NAMES_FILES
 from pipelines.sources import Sample
 
 CLASS, KEY, JSON = "class", "key", "json:"
@@ -39,9 +38,7 @@ class AttributeConfig(BaseModel):
     origin: str = Field(alias="from", description="class, key (the file name), or json:<field>, dots lead into it")
     pattern: str | None = Field(default=None, description="regular expression with one group, which is the text")
     table: str | None = Field(
-        default=None,
-        description="file with a line per text: the text, then values; commas or spaces between",
-        json_schema_extra=NAMES_FILES,
+        default=None, description="file with a line per text: the text, then values; commas or spaces between"
     )
     column: str | int = Field(default=1, description="column of the table: its name in the header, or its number")
     values: tuple[str, ...] | dict[str, tuple[str, ...]] | None = Field(

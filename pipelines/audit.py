@@ -148,6 +148,8 @@ def register(config: RunConfig, folder: RunFolder) -> None:
     """Write down what will be decided on, and how, before the target is queried for the first time."""
     primary = config.attacks[config.validity.attack]
     drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
+    for of_seed in drawn.values():
+        check_drawn(config, of_seed.counts())
     statement: dict[str, Any] = {
         "primary_attack": primary.model_dump(mode="json"),
         "output": config.primary_output,

@@ -62,10 +62,8 @@ def _run(
     yes: bool = False,
 ) -> None:
     from pipelines import audit, report
-    from pipelines.artifacts import STAGES
 
-    if force is not None and force not in STAGES:
-        raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
+    _check_stage(force)
     loaded, place = _load(config_or_run, overrides, out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
@@ -87,6 +85,13 @@ def _run(
     if last == "report":
         output.print(report.terminal(folder))
         output.print(f"report: {folder.path}/report.html", soft_wrap=True)
+
+
+def _check_stage(force: str | None) -> None:
+    from pipelines.artifacts import STAGES
+
+    if force is not None and force not in STAGES:
+        raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
 
 
 def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> tuple[RunConfig, str]:
@@ -204,7 +209,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     swept = sweep.points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():
-            splits.draw(point.config.data, found, seed)
+            check_drawn(point.config, splits.draw(point.config.data, found, seed).counts())
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     output.print(f"{config}: fine")
@@ -216,7 +221,7 @@ def submit(
     overrides: Overrides = None,
     out: Annotated[str | None, typer.Option("--out", help="Run folder that all nodes share, such as s3://...")] = None,
     address: Annotated[
-        str | None, typer.Option("--address", help="Dashboard, http://HOST:8265; default RAY_ADDRESS.")
+        str | None, typer.Option("--address", help="Dashboard, http://HOST:8265; default RAY_API_SERVER_ADDRESS.")
     ] = None,
     include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send; repeat.")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
@@ -228,14 +233,17 @@ def submit(
     from pipelines import storage
     from pipelines import submit as jobs
 
+    _check_stage(force)
     loaded, place = _load(config, overrides, out)
     if out is None and place != config:
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
     place, dashboard = storage.absolute(place), jobs.dashboard(address)
-    options = [*(["--yes"] if yes else []), *(["-v"] if verbose else []), *(["--force", force] if force else [])]
-    job = jobs.submit(jobs.travelling(loaded), place, dashboard, options=options, include=include or ())
+    options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
+    sent = jobs.travelling(loaded)
+    job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())
     state = "submitted" if job.started else "runs already"
-    output.print(f"job {job.id} {state}; run folder {place}", soft_wrap=True, highlight=False)
+    shared = "" if storage.is_uri(place) else ", which has to be one and the same on all nodes"
+    output.print(f"job {job.id} {state}; run folder {place}{shared}", soft_wrap=True, highlight=False)
     later = [f"  {job.command(what)}" for what in ("status", "logs", "stop")]
     output.print("\n".join(later), soft_wrap=True, highlight=False)
     if not wait:

@@ -15,7 +15,6 @@ from mi_core.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, 
 from pipelines import storage
 from pipelines.columns import Coded, codes_of, ids_of
 from pipelines.errors import UserError
-from pipelines.paths import NAMES_FILES
 from pipelines.scan import DESCRIPTOR, PHASH
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class NeutralEncoderConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     load: str = Field(description="kind:architecture, as of an encoder from elsewhere")
-    weights: str = Field(description="weights file, a path or URI", json_schema_extra=NAMES_FILES)
+    weights: str = Field(description="weights file, a path or URI")
     least: float = Field(default=0.9, ge=-1, le=1, description="least cosine of backbone embeddings")
 
 

@@ -28,7 +28,6 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.optimizers import OptimizerParameters
 from mi_core.pretraining import PretrainingParameters
 from pipelines.methods import build, complete, parameter_fields
-from pipelines.paths import NAMES_FILES
 
 
 class ConfigOfEncoder(BaseModel):
@@ -229,7 +228,7 @@ class LoadedConfig(ForeignConfig):
     """One encoder from elsewhere, by its weights or its code."""
 
     load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
-    weights: str | None = Field(default=None, description="weights file, a path or URI", json_schema_extra=NAMES_FILES)
+    weights: str | None = Field(default=None, description="weights file, a path or URI")
     fresh: bool = Field(
         default=False, description="fresh weights for the same architecture, with the heads that the file has if given"
     )

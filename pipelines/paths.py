@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from pydantic import BaseModel
-from pydantic.config import JsonDict
 
 from pipelines import storage
 from pipelines.errors import UserError
 
-NAMES_FILES: JsonDict = {"names": "files"}
-"""Marks a field that names files or folders; of options, the argument ``root`` does."""
+FILE_FIELDS = frozenset({"path", "root", "table", "weights", "text_weights"})
+"""Fields of a config that name files or folders, wherever they stand, in sweeps and searches too."""
+
+
+def spelled_out(value: Any, name: str = "") -> Any:
+    """Plain values of a config with every path of files made absolute; ``name`` is the field that holds the value."""
+    if isinstance(value, dict):
+        return {key: spelled_out(inner, str(key).rpartition(".")[2]) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled_out(inner, name) for inner in value]
+    return storage.absolute(value) if isinstance(value, str) and value and name in FILE_FIELDS else value
 
 
 _MANY = 16  # named shards from which on their folder is listed instead
-
-
-def places(model: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted name and value of everything in a config that names files or folders."""
-    if isinstance(model, BaseModel):
-        fields = {field: info.json_schema_extra == NAMES_FILES for field, info in type(model).model_fields.items()}
-        inner = [(field, getattr(model, field), marked) for field, marked in fields.items()]
-    elif isinstance(model, dict):
-        inner = [(str(key), value, False) for key, value in model.items()]
-    elif isinstance(model, tuple):
-        inner = [(str(number), value, False) for number, value in enumerate(model)]
-    else:
-        return
-    for key, value, marked in inner:
-        place = f"{name}.{key}" if name else key
-        if not marked:
-            yield from places(value, place)
-        elif isinstance(value, str):
-            yield place, value
-        elif isinstance(value, dict):
-            yield from ((f"{place}.root", root) for root in (value.get("root"),) if root)
-        elif value is not None:
-            yield from ((f"{place}.{number}", path) for number, path in enumerate(value))
 
 
 def expand(pattern: str) -> list[str]:

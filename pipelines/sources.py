@@ -24,7 +24,7 @@ from mi_core.images import encode_png
 from pipelines import storage
 from pipelines.errors import UserError
 from pipelines.methods import build
-from pipelines.paths import NAMES_FILES, expand
+from pipelines.paths import expand
 from pipelines.tarstream import TarError, read_members
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
@@ -76,14 +76,10 @@ class SourceConfig(BaseModel):
 
     kind: str = Field(description="digits, imagefolder, shards, noise, or torchvision:<Name>")
     path: str | tuple[str, ...] | None = Field(
-        default=None,
-        description="folder; or tars: paths, {000..009} ranges, globs, URIs",
-        json_schema_extra=NAMES_FILES,
+        default=None, description="folder; or tars: paths, {000..009} ranges, globs, URIs"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="arguments of a torchvision data set, or of noise: see NoiseOptions",
-        json_schema_extra=NAMES_FILES,
+        default_factory=dict, description="arguments of a torchvision data set, or of noise: see NoiseOptions"
     )
 
     @field_validator("kind")

@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from pipelines.console import say
 from pipelines.errors import UserError
 
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
@@ -35,13 +37,22 @@ def is_uri(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay."""
+    """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
+
+    Raises:
+        UserError: a URI holds a key, which would end in configs, logs and reports.
+    """
+    if is_uri(path) and urlsplit(path).password is not None:
+        raise UserError(
+            f"{path.partition('://')[0]}://...:...@... holds a key; set keys in the environment of every node"
+        )
     return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
 
 
 def _resolve(path: str) -> tuple[Any, str]:
+    place = absolute(path)
     if not is_uri(path):
-        return fs.LocalFileSystem(), absolute(path)
+        return fs.LocalFileSystem(), place
     try:
         return cast("tuple[Any, str]", fs.FileSystem.from_uri(path))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -197,9 +208,7 @@ def _remote_lock(folder: str) -> Iterator[None]:
     path = f"{folder}/.lock"
     me = f"{_who()} {uuid.uuid4().hex}"
     if exists(path):
-        held = read_json(path)
-        if time.time() - held["time"] < STALE_SECONDS:
-            raise UserError(f"{folder} is in use by {held['by']}; wait for it")
+        _outlive(path, folder)
     ended = threading.Event()
 
     def beat() -> None:
@@ -215,6 +224,20 @@ def _remote_lock(folder: str) -> Iterator[None]:
         ended.set()
         thread.join()
         remove(path)
+
+
+def _outlive(path: str, folder: str) -> None:
+    """Return once the holder of a lock is known to be dead; raise as soon as it shows that it lives."""
+    held = read_json(path)
+    end = time.monotonic() + STALE_SECONDS - max(0.0, time.time() - held["time"])
+    if time.monotonic() < end:
+        say("wait", f"{folder} was in use by {held['by']}: whether that still lives shows within {STALE_SECONDS:.0f} s")
+    while time.monotonic() < end:
+        time.sleep(BEAT_SECONDS / 10)
+        if not exists(path):
+            return
+        if read_json(path) != held:
+            raise UserError(f"{folder} is in use by {held['by']}; wait for it")
 
 
 def _who() -> str:

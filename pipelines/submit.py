@@ -1,13 +1,14 @@
 """The same run through Ray's Jobs API: this package's code and the resolved config travel, no data and no secret.
 
-What travels is listed file by file, never a folder with what happens to lie in it. Data, weights and the run folder
-are read and written by the cluster where the config says; keys come from the environment of its nodes, because Ray
-shows the runtime environment of a job to everybody who sees the dashboard. Needs ``ray[default]``.
+Of this package go its source files, of what a user includes all but hidden files and links that lead out of it. Data,
+weights and the run folder are read and written by the cluster where the config says; keys come from the environment of
+its nodes, because Ray shows what is submitted to everybody who sees the dashboard. Needs ``ray[default]``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -25,13 +26,11 @@ import yaml
 
 import mi_core
 import pipelines
-from pipelines import storage
 from pipelines.artifacts import digest
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.errors import UserError
-from pipelines.fields import set_field
-from pipelines.paths import places
+from pipelines.paths import spelled_out
 from pipelines.ray_runtime import probe
 
 if TYPE_CHECKING:
@@ -39,15 +38,17 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "run.yaml"
 MOST_BYTES = 20 * 2**20  # of what travels; a data set that slipped in is larger
-_DASHBOARD = "RAY_API_SERVER_ADDRESS"  # Ray lets it win over the address that a client is given
-_RECONNECTS = 20
 START_SECONDS = 90.0  # how long a cluster that has just started may take until it accepts jobs
+SOURCES = (".py", ".yaml", ".json", ".j2", ".typed")
+_DASHBOARD = "RAY_API_SERVER_ADDRESS"  # Ray lets it win over the address that a client is given
+_HEADERS = "RAY_JOB_HEADERS"  # as Ray's own commands take them
+_SILENT_RECONNECTS = 12  # in a row without a word; waits between them double up to half a minute
+_LONGEST_WAIT = 30.0
 _TALKATIVE = (
     "ray.dashboard.modules.dashboard_sdk",
     "ray.dashboard.modules.job.sdk",
     "ray._private.runtime_env.packaging",
 )
-_LEFT_OUT = ("__pycache__",)
 
 
 @dataclass(frozen=True)
@@ -78,59 +79,80 @@ def dashboard(address: str | None) -> str:
     found = address or os.environ.get(_DASHBOARD) or os.environ.get("RAY_ADDRESS")
     if not found:
         raise UserError("--address is missing; give the dashboard of the cluster, such as http://HOST:8265")
-    matched = re.fullmatch(r"(https?)://([^/:]+|\[[^]/]+\])(?::(\d+))?/?", found)
+    matched = re.fullmatch(r"(https?)://(?:\[([^]/]+)\]|([^/:@]+))(?::(\d+))?/?", found)
     if not matched:
         raise UserError(f"--address {found}: jobs go to the dashboard of a cluster; write http://HOST:8265")
-    scheme, host, port = matched.groups()
-    probe(f"{host}:{port or (443 if scheme == 'https' else 80)}")
+    scheme, bracketed, host, port = matched.groups()
+    probe(f"{bracketed or host}:{port or (443 if scheme == 'https' else 80)}")
     return found.rstrip("/")
 
 
 def travelling(config: RunConfig) -> RunConfig:
     """The config with every path of files spelled out, since a job starts in a folder of its own."""
-    values = config.model_dump(mode="json", by_alias=True)
-    for field, path in places(config):
-        set_field(values, field, storage.absolute(path))
-    return parse(values, config.name)
+    return parse(spelled_out(config.model_dump(mode="json", by_alias=True)), config.name)
 
 
 @contextmanager
 def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
-    """A folder with what travels: the code of this package, the config, and the files that a user names.
+    """A folder with what travels: the code of this package, the config, and what a user names.
 
     Raises:
-        UserError: a named file is not there, takes the place of another, or it is too much altogether.
+        UserError: a named file is not there, takes the place of another, leads elsewhere, or it is too much altogether.
     """
+    files = {
+        Path(package.__name__) / path.relative_to(package.__path__[0]): path
+        for package in (mi_core, pipelines)
+        for path in Path(package.__path__[0]).rglob("*")
+        if path.suffix in SOURCES
+    }
+    for given in include:
+        files |= _included(given, {path.parts[0] for path in files} | {CONFIG_NAME})
+    size = sum(path.stat().st_size for path in files.values())
+    if size > MOST_BYTES:
+        raise UserError(
+            f"{size / 2**20:.0f} MiB would travel with the job, at most {MOST_BYTES // 2**20} may; put data and "
+            "weights where all nodes read them, and --include code alone"
+        )
     with tempfile.TemporaryDirectory(prefix="encoder-audit-") as folder:
         stage = Path(folder)
-        for package in (mi_core, pipelines):
-            _copy(Path(package.__path__[0]), stage / package.__name__)
+        for name, path in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, stage / name)
         text = yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
         (stage / CONFIG_NAME).write_text(text)
-        for given in include:
-            source, target = Path(given).absolute(), stage / Path(given).absolute().name
-            if not source.exists() or target.exists():
-                raise UserError(f"--include {given}: {'its name is taken' if source.exists() else 'is not there'}")
-            _copy(source, target)
-        size = sum(path.stat().st_size for path in stage.rglob("*") if path.is_file())
-        if size > MOST_BYTES:
-            raise UserError(
-                f"{size / 2**20:.0f} MiB would travel with the job, at most {MOST_BYTES // 2**20} may; put data and "
-                "weights where all nodes read them, and --include code alone"
-            )
         yield stage
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder, without caches and hidden files, which is where keys lie."""
+def _included(given: str, taken: set[str]) -> dict[Path, Path]:
+    """Files by their names in the job's folder, of a file or folder that a user names."""
+    source = Path(given).absolute()
+    if not source.exists() or source.name in taken:
+        raise UserError(f"--include {given}: {'its name is taken' if source.exists() else 'is not there'}")
     if source.is_file():
-        shutil.copyfile(source, target)
-        return
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*", *_LEFT_OUT))
+        return {Path(source.name): source}
+    names = {path: path.relative_to(source.parent) for path in source.rglob("*")}
+    hidden = {
+        path
+        for path, name in names.items()
+        if any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+    }
+    found = {name: path for path, name in names.items() if path not in hidden and (path.is_file() or path.is_symlink())}
+    for path in found.values():
+        if not path.resolve().is_relative_to(source.resolve()) or not path.exists():
+            raise UserError(
+                f"--include {given}: {path} is a link that leads out of it; take it away, or name its target"
+            )
+    return {name: path for name, path in found.items() if path.is_file()}
 
 
 def submit(
-    config: RunConfig, out: str, address: str, *, options: Sequence[str] = (), include: Sequence[str] = ()
+    config: RunConfig,
+    out: str,
+    address: str,
+    *,
+    force: str | None = None,
+    options: Sequence[str] = (),
+    include: Sequence[str] = (),
 ) -> Submission:
     """Submit a run; one that runs already in the same folder with the same config is joined.
 
@@ -138,49 +160,80 @@ def submit(
         config: the whole run, paths spelled out (`travelling`).
         out: run folder, a path or URI that means the same on every node.
         address: of the dashboard.
-        options: further options of ``encoder-audit audit``.
+        force: a stage to redo, with all that follow.
+        options: further options of ``encoder-audit audit``, which change no result.
         include: further files and folders of code.
 
     Raises:
         UserError: the cluster refuses, or runs something else in that folder.
     """
     client = connect(address)
-    stem = f"{re.sub(r'[^a-z0-9-]+', '-', config.name.lower())[:40]}-{digest(out)[:8]}"
-    entry = ["python", "-m", "pipelines.audit", CONFIG_NAME, "--out", out, *options]
-    asked = digest({"config": config.model_dump(mode="json", by_alias=True), "entry": entry})
-    earlier = [job for job in client.list_jobs() if (job.submission_id or "").rpartition("-")[0] == stem]
-    for job in earlier:
-        if not job.status.is_terminal():
-            found = Submission(job.submission_id, address, started=False)
-            if (job.metadata or {}).get("run") == asked:
-                return found
-            raise UserError(
-                f"{out} is being written by job {found.id}, which was given another config; wait for it, or "
-                f"stop it: {found.command('stop')}"
-            )
-    number = 1 + max((int(job.submission_id.rpartition("-")[2]) for job in earlier), default=0)
+    asked = digest({"config": config.model_dump(mode="json", by_alias=True), "force": force})
+    forced = [] if force is None else ["--force", force]
+    entry = ["python", "-m", "pipelines.audit", CONFIG_NAME, "--out", out, *forced, *options]
     with staged(config, include) as folder:
-        made = _when_ready(
-            lambda: client.submit_job(
+
+        def send() -> Submission:
+            number, running = _earlier(client, out)
+            if running is not None:
+                return _joined(running, asked, out, address)
+            made = client.submit_job(
                 entrypoint=shlex.join(entry),
-                submission_id=f"{stem}-{number}",
+                submission_id=f"{_stem(out)}-{number + 1}",
                 runtime_env={"working_dir": str(folder)},
                 metadata={"run": asked, "out": out},
             )
-        )
-    return Submission(made, address, started=True)
+            return Submission(made, address, started=True)
+
+        return _when_ready(send)
 
 
-def _when_ready(ask: Callable[[], str]) -> str:
-    """What a cluster answers; one that has just started and takes no jobs yet is asked again for a while."""
+def _stem(out: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", out.rpartition("/")[2].lower()).strip("-")[:40]
+    return f"{name or 'run'}-{digest(out)[:8]}"
+
+
+def _earlier(client: JobSubmissionClient, out: str) -> tuple[int, Any]:
+    """The highest number among the jobs of a run folder, and the one of them that has not ended, or None."""
+    numbers, running = [0], None
+    for job in client.list_jobs():
+        matched = re.fullmatch(rf"{re.escape(_stem(out))}-(\d+)", job.submission_id or "")
+        if matched:
+            numbers.append(int(matched[1]))
+        if (job.metadata or {}).get("out") == out and not job.status.is_terminal():
+            running = job
+    return max(numbers), running
+
+
+def _joined(running: Any, asked: str, out: str, address: str) -> Submission:
+    found = Submission(running.submission_id, address, started=False)
+    if running.metadata.get("run") == asked:
+        return found
+    raise UserError(
+        f"{out} is being written by job {found.id}, which was given another config; wait for it, or stop it: "
+        f"{found.command('stop')}"
+    )
+
+
+def _when_ready(ask: Callable[[], Submission]) -> Submission:
+    """What a cluster answers; one that takes no jobs yet, or the same name from somebody else, is asked again."""
+    import requests
+
     end = time.monotonic() + START_SECONDS
     while True:
         try:
             return ask()
-        except RuntimeError as error:
-            if "No available agent" not in str(error) or time.monotonic() > end:
-                raise UserError(f"the cluster refuses the job: {' '.join(str(error).split())}") from error
+        except (RuntimeError, requests.RequestException) as error:
+            again = any(text in str(error) for text in ("No available agent", "already exists"))
+            if not again or time.monotonic() > end:
+                raise UserError(f"the cluster refuses the job: {_short(error)}") from error
         time.sleep(2)
+
+
+def _short(error: BaseException) -> str:
+    """One line of an error; of a server's traceback the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip().strip(".")]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
 def connect(address: str) -> JobSubmissionClient:
@@ -197,24 +250,32 @@ def connect(address: str) -> JobSubmissionClient:
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        return JobSubmissionClient(address)
+        headers = json.loads(os.environ.get(_HEADERS, "{}"))
+    except ValueError as error:
+        raise UserError(f'{_HEADERS} is not valid JSON; write {{"name": "value"}}') from error
+    try:
+        return JobSubmissionClient(address, headers=headers or None)
     except AuthenticationError as error:
         raise UserError(
             f"the cluster at {address} wants a token that is not the one given; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH to the file with its token"
         ) from error
-    except (ConnectionError, RuntimeError, requests.RequestException) as error:
-        raise UserError(f"no Ray dashboard answers at {address} ({' '.join(str(error).split())})") from error
+    except (ConnectionError, KeyError, RuntimeError, TypeError, ValueError, requests.RequestException) as error:
+        raise UserError(f"no Ray dashboard answers at {address} ({_short(error)})") from error
 
 
 def follow(job: Submission, show: Callable[[str], Any]) -> int:
-    """Show the log of a job until it ends.
+    """Show the log of a job until it ends; a broken connection is made again.
 
     Returns:
-        The exit code of the run: 0 done, 2 wrong input, 1 anything else, a job that was stopped included.
+        The exit code of the run: 0 done, 2 wrong input, 1 anything else, a job that was stopped or lost from sight
+        included.
     """
+    import aiohttp
+    import requests
+
     client = connect(job.address)
-    shown = 0
+    shown, silent, state = 0, 0, ""
 
     async def tail() -> None:
         nonlocal shown
@@ -225,23 +286,31 @@ def follow(job: Submission, show: Callable[[str], Any]) -> int:
                 show(text[shown - passed :])
                 shown = passed
 
-    for attempt in range(_RECONNECTS):
+    while silent <= _SILENT_RECONNECTS:
+        before, info = shown, None
         try:
             asyncio.run(tail())
-        except RuntimeError:
-            if attempt == _RECONNECTS - 1:
-                raise
-        info = client.get_job_info(job.id)
-        if info.status.is_terminal():
-            break
-    else:
-        raise UserError(f"the log of {job.id} breaks off; the job goes on: {job.command('logs')} --follow")
+            info = client.get_job_info(job.id)
+        except (OSError, RuntimeError, aiohttp.ClientError, requests.RequestException) as error:
+            state = _short(error)
+        if info is not None and info.status.is_terminal():
+            return _code_of(info, show)
+        waits = info is not None and info.status == "PENDING"
+        if info is not None and waits and state != str(info.message):
+            state = str(info.message)
+            show(f"{job.id}: {state}\n")
+        silent = 0 if waits or shown > before else silent + 1
+        time.sleep(min(_LONGEST_WAIT, 2.0**silent))
+    show(f"{job.id} is out of sight ({state}), and may go on: {job.command('status')}\n")
+    return 1
+
+
+def _code_of(info: Any, show: Callable[[str], Any]) -> int:
     if info.status == "SUCCEEDED":
         return 0
-    code = info.driver_exit_code
-    if code is None:
+    if info.driver_exit_code is None:
         show(f"{info.status}: {info.message}\n")
-    return 2 if code == 2 else 1
+    return 2 if info.driver_exit_code == 2 else 1
 
 
 if __name__ == "__main__":

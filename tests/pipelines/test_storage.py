@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,7 +93,8 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     assert seen <= contents
 
 
-def test_a_lock_excludes_and_names_the_holder(place: str) -> None:
+def test_a_lock_excludes_and_names_the_holder(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "BEAT_SECONDS", 0.2)
     with storage.lock(place):
         with pytest.raises(UserError, match=f"in use by process {os.getpid()}"), storage.lock(place):
             pass
@@ -125,6 +128,23 @@ def test_a_stale_lock_on_an_object_store_is_taken_over(s3: str) -> None:
     with storage.lock(place):
         assert str(os.getpid()) in storage.read_json(f"{place}/.lock")["by"]
     assert not storage.exists(f"{place}/.lock")
+
+
+def test_a_lock_of_a_holder_that_just_died_is_waited_for(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was stopped cannot say so any more; the next one does not fail, and does not start too early."""
+    monkeypatch.setattr(storage, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "STALE_SECONDS", 1.5)
+    place, began = f"{s3}/died", time.time()
+    storage.write_atomic(f"{place}/.lock", json.dumps({"by": "process 1 on gone", "time": began}).encode())
+    with storage.lock(place):
+        assert time.time() - began > 1.4
+
+
+@pytest.mark.parametrize("call", [storage.absolute, storage.exists, storage.read_bytes])
+def test_keys_in_addresses_are_refused_and_not_repeated(call: Callable[[str], object]) -> None:
+    with pytest.raises(UserError, match="holds a key") as caught:
+        call("s3://AKIAKEY:hushhush@bucket/file")
+    assert "hush" not in str(caught.value)
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:

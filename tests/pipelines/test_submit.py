@@ -8,13 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import aiohttp
 import pytest
+import requests
 import yaml
 
 from pipelines import submit
@@ -33,7 +38,15 @@ def with_paths() -> dict:  # type: ignore[type-arg]
     config["data"]["attributes"] = {"kind": {"from": "key", "table": "list.txt", "values": ["a", "b"]}}
     config["data"]["near_duplicates"] = {"encoder": {"load": "checkpoint:resnet18", "weights": "neutral.pt"}}
     config["encoders"]["stranger"] = {"load": "checkpoint:resnet18", "weights": "~/stranger.pt"}
+    config["sweep"] = {"encoders.stranger.weights": ["one.pt", "two.pt"]}
     return config
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from strings(inner)
 
 
 def test_paths_are_spelled_out_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,30 +54,32 @@ def test_paths_are_spelled_out_and_the_rest_stays(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", "/home/me")
     config = parse(with_paths(), "small.yaml")
     sent = submit.travelling(config)
-    assert dict(submit.places(sent)) == {
-        "data.sources.tars.path.0": f"{tmp_path}/shards/a.tar",
-        "data.sources.tars.path.1": "s3://bucket/b.tar",
-        "data.sources.more.options.root": f"{tmp_path}/downloads",
-        "data.attributes.kind.table": f"{tmp_path}/list.txt",
-        "data.near_duplicates.encoder.weights": f"{tmp_path}/neutral.pt",
-        "encoders.stranger.weights": "/home/me/stranger.pt",
+    before, after = (set(strings(one.model_dump(mode="json", by_alias=True))) for one in (config, sent))
+    # the points of a sweep keep their labels
+    assert before - after == {"shards/a.tar", "downloads", "list.txt", "neutral.pt", "~/stranger.pt"}
+    assert after - before == {
+        *(f"{tmp_path}/{name}" for name in ("shards/a.tar", "downloads", "list.txt", "neutral.pt", "one.pt", "two.pt")),
+        "/home/me/stranger.pt",
     }
     assert submit.travelling(sent) == sent
-    assert sent.attacks == config.attacks
-    assert sent.data.roles == config.data.roles
 
 
-def test_every_field_of_a_config_that_names_files_is_found() -> None:
-    """Fields that say so in their description carry the mark."""
+def test_every_field_of_a_config_that_names_files_is_known() -> None:
+    """Fields and settings of methods whose names or descriptions say so are those that are spelled out."""
+    from dataclasses import fields, is_dataclass
+
     from pydantic import BaseModel
 
+    from mi_core.attacks import ATTACKS
+    from mi_core.defenses import DEFENSES
+    from mi_core.objectives import OBJECTIVES
     from pipelines.config import RunConfig
     from pipelines.config_file import _models_in
-    from pipelines.paths import NAMES_FILES
+    from pipelines.paths import FILE_FIELDS
 
     seen: set[type[BaseModel]] = set()
     waiting: list[type[BaseModel]] = [RunConfig]
-    unmarked = []
+    named, said = set(), set()
     while waiting:
         model = waiting.pop()
         if model in seen:
@@ -72,11 +87,17 @@ def test_every_field_of_a_config_that_names_files_is_found() -> None:
         seen.add(model)
         for name, info in model.model_fields.items():
             waiting += _models_in(info.annotation)
-            says = any(word in (info.description or "") for word in ("a path", "folder;", "file with"))
-            if says != (info.json_schema_extra == NAMES_FILES) and name != "options":
-                unmarked.append(f"{model.__name__}.{name}")
-    assert unmarked == []
+            named |= {name} & FILE_FIELDS
+            if any(word in (info.description or "") for word in ("a path", "folder;", "file with")):
+                said.add(name)
+    assert said == named == {"path", "table", "weights"}
     assert len(seen) > 20
+    methods = [*ATTACKS.values(), *DEFENSES.values(), *OBJECTIVES.values()]
+    settings = {
+        field.name for method in methods if is_dataclass(method.Parameters) for field in fields(method.Parameters)
+    }
+    files = {name for name in settings if any(word in name for word in ("path", "file", "weights", "folder"))}
+    assert files == {"text_weights"} <= FILE_FIELDS
 
 
 def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
@@ -86,31 +107,38 @@ def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
     (mine / ".aws" / "credentials").write_text("secret")
     (mine / ".env").write_text("secret")
     (mine / "model.py").write_text("def encode(images): return images")
+    (mine / "same.py").symlink_to("model.py")
     with submit.staged(config, [str(mine)]) as stage:
         found = {path.relative_to(stage) for path in stage.rglob("*") if path.is_file()}
         assert {path.parts[0] for path in found} == {"mi_core", "pipelines", "mine", "run.yaml"}
-        assert {path for path in found if path.parts[0] == "mine"} == {Path("mine/model.py")}
-        assert {path.suffix for path in found} <= {".py", ".yaml", ".typed", ".j2", ".json", ".md"}
+        assert {path for path in found if path.parts[0] == "mine"} == {Path("mine/model.py"), Path("mine/same.py")}
+        assert {path.suffix for path in found} <= {".py", ".yaml", ".typed", ".j2", ".json"}
+        assert not any(path.is_symlink() for path in stage.rglob("*"))
         assert load(str(stage / "run.yaml")) == config
         for package in ("mi_core", "pipelines"):
-            assert {path for path in found if path.parts[0] == package and path.suffix == ".py"} == {
+            assert {path for path in found if path.parts[0] == package and path.suffix != ".md"} >= {
                 path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")
             }
+        assert (stage / "pipelines" / "quickstart.yaml").read_bytes() == (ROOT / "configs/quickstart.yaml").read_bytes()
     assert not stage.exists()
 
 
 def test_what_cannot_be_included(tmp_path: Path) -> None:
     config = parse(small_config(), "small.yaml")
-    (tmp_path / "pipelines").mkdir()
+    for name in ("pipelines", "data", "mine", "broken"):
+        (tmp_path / name).mkdir()
     (tmp_path / "data.bin").write_bytes(bytes(submit.MOST_BYTES))
-    with pytest.raises(UserError, match=r"--include .*nothing: is not there"), submit.staged(config, ["nothing"]):
-        pass
-    given = [str(tmp_path / "pipelines")]
-    with pytest.raises(UserError, match="its name is taken"), submit.staged(config, given):
-        pass
-    given = [str(tmp_path / "data.bin")]
-    with pytest.raises(UserError, match=r"2\d MiB would travel"), submit.staged(config, given):
-        pass
+    (tmp_path / "mine" / "linked").symlink_to(tmp_path / "data")
+    (tmp_path / "broken" / "gone.py").symlink_to(tmp_path / "broken" / "nothing")
+    for name, message in {
+        "nothing": "is not there",
+        "pipelines": "its name is taken",
+        "data.bin": r"2\d MiB would travel",
+        "mine": "mine/linked is a link that leads out of it",
+        "broken": "gone.py is a link that leads out of it",
+    }.items():
+        with pytest.raises(UserError, match=message), submit.staged(config, [str(tmp_path / name)]):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -119,7 +147,9 @@ def test_what_cannot_be_included(tmp_path: Path) -> None:
         (None, "--address is missing"),
         ("10.0.0.1:6379", r"write http://HOST:8265"),
         ("ray://10.0.0.1:10001", r"write http://HOST:8265"),
+        ("http://me:secret@head:8265", r"write http://HOST:8265"),
         ("http://127.0.0.1:1", "no Ray cluster answers"),
+        ("http://[::1]:1", r"no Ray cluster answers at ::1:1 \(\[Errno"),
     ],
 )
 def test_addresses_that_are_none(address: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +159,143 @@ def test_addresses_that_are_none(address: str | None, message: str, monkeypatch:
         submit.dashboard(address)
 
 
-def test_a_server_that_is_no_dashboard_is_one_line(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"no JSON"])
+def test_a_server_that_is_no_dashboard_is_one_line(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
-    with pytest.raises(UserError, match="no Ray dashboard answers at"):
-        submit.connect(submit.dashboard(s3_server))
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match="no Ray dashboard answers at") as caught:
+            submit.connect(submit.dashboard(f"http://127.0.0.1:{server.server_port}"))
+        assert "\n" not in str(caught.value)
+        server.shutdown()
+
+
+class Status(str):
+    """A job's state as Ray tells it."""
+
+    def is_terminal(self) -> bool:
+        return self in ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def job_entry(name: str, status: str, **more: Any) -> SimpleNamespace:
+    return SimpleNamespace(submission_id=name, status=Status(status), metadata=more.pop("metadata", None), **more)
+
+
+class Cluster:
+    """A jobs API whose answers are given: what stands for a connection that breaks is raised."""
+
+    def __init__(self, jobs: Sequence[Any] = (), logs: Sequence[Any] = (), states: Sequence[Any] = ()) -> None:
+        self.jobs, self.logs, self.states, self.sent = list(jobs), list(logs), list(states), []  # type: ignore[var-annotated]
+        self.refusals: list[Exception] = []
+
+    def list_jobs(self) -> list[Any]:
+        return self.jobs
+
+    def submit_job(self, **arguments: Any) -> str:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.sent.append(arguments)
+        return str(arguments["submission_id"])
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        for text in self.logs.pop(0):
+            if isinstance(text, Exception):
+                raise text
+            yield text
+
+    def get_job_info(self, job: str) -> Any:
+        found = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Cluster]:
+    def use(cluster: Cluster) -> Cluster:
+        monkeypatch.setattr(submit, "connect", lambda address: cluster)
+        monkeypatch.setattr(submit.time, "sleep", lambda seconds: None)
+        return cluster
+
+    return use
+
+
+def test_jobs_of_a_folder_are_numbered_and_joined(connected: Callable[[Cluster], Cluster]) -> None:
+    config = submit.travelling(parse(small_config(), "small.yaml"))
+    stem = submit._stem("s3://b/runs/Mine")
+    strangers = [job_entry("", "RUNNING"), job_entry(f"{stem}-rerun", "FAILED"), job_entry(f"{stem}-4", "STOPPED")]
+    cluster = connected(Cluster(strangers))
+    made = submit.submit(config, "s3://b/runs/Mine", "http://h:1", options=["--yes"])
+    assert made == submit.Submission(f"{stem}-5", "http://h:1", started=True)
+    (sent,) = cluster.sent
+    assert sent["entrypoint"] == "python -m pipelines.audit run.yaml --out s3://b/runs/Mine --yes"
+    cluster.jobs.append(job_entry(f"{stem}-5", "PENDING", metadata=sent["metadata"]))
+    again = submit.submit(config, "s3://b/runs/Mine", "http://h:1", options=["-v"])
+    assert again == submit.Submission(f"{stem}-5", "http://h:1", started=False)
+    renamed = submit.travelling(parse(small_config(name="other"), "small.yaml"))
+    for arguments in ((renamed, None), (config, "attack")):
+        with pytest.raises(UserError, match=f"being written by job {stem}-5, which was given another config"):
+            submit.submit(arguments[0], "s3://b/runs/Mine", "http://h:1", force=arguments[1])
+    assert len(cluster.sent) == 1
+
+
+def test_a_cluster_that_refuses_is_asked_again_where_that_helps(connected: Callable[[Cluster], Cluster]) -> None:
+    config = submit.travelling(parse(small_config(), "small.yaml"))
+    cluster = connected(Cluster())
+    cluster.refusals = [
+        RuntimeError("Request failed with status code 500: No available agent to submit job, please try again later.."),
+        RuntimeError("Traceback (most recent call last):\n ValueError: Job with submission_id x-1 already exists.\n."),
+    ]
+    assert submit.submit(config, "s3://b/x", "http://h:1").started
+    for refusal in (RuntimeError("Traceback\n  ...\nValueError: no room.\n."), requests.ConnectionError("no room.")):
+        cluster.refusals = [refusal]
+        with pytest.raises(UserError, match=r"^the cluster refuses the job: (ValueError: )?no room$"):
+            submit.submit(config, "s3://b/x", "http://h:1")
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        (job_entry("x", "SUCCEEDED"), 0),
+        (job_entry("x", "FAILED", driver_exit_code=2, message=""), 2),
+        (job_entry("x", "FAILED", driver_exit_code=1, message=""), 1),
+        (job_entry("x", "FAILED", driver_exit_code=None, message="node died"), 1),
+        (job_entry("x", "STOPPED", driver_exit_code=None, message="stopped"), 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_run(connected: Callable[[Cluster], Cluster], state: Any, code: int) -> None:
+    shown: list[str] = []
+    connected(Cluster(logs=[["a\n"]], states=[state]))
+    assert submit.follow(submit.Submission("x", "http://h:1", True), shown.append) == code
+    assert ("".join(shown) == "a\n") == (getattr(state, "driver_exit_code", 0) is not None)
+
+
+def test_a_log_that_breaks_off_goes_on_where_it_was(connected: Callable[[Cluster], Cluster]) -> None:
+    broken: list[Exception] = [aiohttp.ClientError("tunnel closed"), RuntimeError("websocket"), OSError("reset")]
+    parts = ["one\n", "two\n", "three\n", "four\n"]
+    logs = [[*parts[: number + 1], fault] for number, fault in enumerate(broken)]
+    waiting = job_entry("x", "PENDING", message="waiting for a node")
+    states = [waiting, waiting, requests.ConnectionError("gone"), job_entry("x", "SUCCEEDED")]
+    shown: list[str] = []
+    connected(Cluster(logs=[[], [], *logs, parts, parts], states=states))
+    assert submit.follow(submit.Submission("x", "http://h:1", True), shown.append) == 0
+    assert "".join(shown) == "x: waiting for a node\none\ntwo\nthree\nfour\n"
+
+
+def test_a_job_that_is_lost_from_sight_is_told(connected: Callable[[Cluster], Cluster]) -> None:
+    shown: list[str] = []
+    connected(Cluster(logs=[[OSError("no route")]] * 100, states=[OSError("no route")]))
+    assert submit.follow(submit.Submission("x", "http://h:1", True), shown.append) == 1
+    assert "".join(shown) == "x is out of sight (no route), and may go on: ray job status --address http://h:1 x\n"
 
 
 class Head(NamedTuple):
