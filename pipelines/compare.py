@@ -38,18 +38,18 @@ _MEASURED = {
 _REMARKS = {
     "none": (
         "Differences are second minus first. Their intervals take the two runs for independent: the root of the summed "
-        "squared standard errors, read off the widths of both intervals. That holds if no image was audited in both, "
+        "squared standard errors, read off the bounds of both intervals. That holds if no image was audited in both, "
         "which the reports do not tell: they say that no role is the same."
     ),
     "some": (
         "Differences are second minus first. Their intervals take the two runs for independent (the root of the summed "
-        "squared standard errors, read off the widths of both intervals), but the runs share images, so they are not: "
+        "squared standard errors, read off the bounds of both intervals), but the runs share images, so they are not: "
         "too wide where both AUCs err alike on what is shared, and not valid where they err in opposite ways."
     ),
     "all": (
         "Differences are second minus first. Both runs audited the same images, and a paired test on their scores "
         "would be sharper. These intervals take the runs for independent (the root of the summed squared standard "
-        "errors, read off the widths of both intervals): they are conservative, too wide, where both AUCs err alike on "
+        "errors, read off the bounds of both intervals): they are conservative, too wide, where both AUCs err alike on "
         "the images, as two runs of one attack mostly do, and not valid where they err in opposite ways."
     ),
 }

@@ -139,7 +139,10 @@ def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers
     if there < needed:
-        raise ValueError(f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}")
+        raise ValueError(
+            f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}; "
+            "give more of them, or raise its fpr"
+        )
 
 
 def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
@@ -148,7 +151,7 @@ def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
         try:
             _check_nonmembers(config, f"attacks.{position}", attack, counts)
         except ValueError as error:
-            raise UserError(f"{error}; give more of them, or raise its fpr") from error
+            raise UserError(str(error)) from error
 
 
 def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -61,6 +61,10 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
     parts = ("name", "command", "created", "versions", "timings", "validity")
     found = {part: report[part] for part in parts if part in report}
     found["utility"] = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
+    classifiers = {name: made["classifier"] for name, made in report["encoders"].items() if "classifier" in made}
+    found |= {"classifiers": classifiers} if classifiers else {}
+    if "queries" in report:
+        found["queries"] = report["queries"]["total"]
     found["rows"] = rows
     if "attribute_inference" in report:
         found["attribute_inference"] = _inferences(report)
