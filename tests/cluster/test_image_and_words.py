@@ -331,7 +331,7 @@ def test_commands_that_are_told_exist() -> None:
 
     ours = get_command(app).commands  # type: ignore[attr-defined]
     told = typed(TEXTS["README.md"], "encoder-audit")
-    assert {words[1] for words in told} >= {"submit", "estimate", "check"}
+    assert {words[1] for words in told} >= {"submit", "estimate"}
     for _, name, *words in told:
         known = {option for one in ours[name].params for option in (*one.opts, *one.secondary_opts)}
         assert {word for word in words if word.startswith("--")} <= known | {"--help"}, name
