@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SHARED = ("base", "roles", "needs")  # of a recorded layer: what tells another run that it may be copied
 SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
-VERSION = 1  # of the features: a change of their meaning makes a new base
+VERSION = 2  # of the features: a change of their meaning makes a new base
 
 
 class QueriesConfig(BaseModel):

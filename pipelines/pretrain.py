@@ -27,7 +27,7 @@ from pipelines.training import TrainingJob, members_of, train_worker
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
 
-VERSION = 2
+VERSION = 3
 REFRESH_SECONDS = 0.5
 
 

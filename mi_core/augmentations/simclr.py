@@ -14,6 +14,7 @@ from itertools import permutations
 import torch
 
 from mi_core.augmentations import operations
+from mi_core.augmentations.crop_boxes import TRIES, crop_boxes
 from mi_core.checks import ConfigError, check_range
 from mi_core.streams import uniforms
 
@@ -22,6 +23,7 @@ _COLUMNS = (
     "area", "ratio", "top", "left", "flip", "rotation", "jitter", "brightness", "contrast", "saturation", "hue",
     "order", "grayscale", "blur", "sigma", "solarize",
 )  # fmt: skip
+_NUMBERS = len(_COLUMNS) + 2 * (TRIES - 1)  # behind the columns: area and ratio of every further try
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class SimCLRAugmentation:
 
     Args:
         crop_scale: range of the crop's share of the area, in (0, 1].
-        crop_ratio: range of the crop's width / height; a share is drawn first, then a ratio that fits the image.
+        crop_ratio: range of the crop's width / height; see `crop_boxes.crop_boxes`.
         flip: probability of a left-right flip.
         rotation: largest angle in degrees; outside is black.
         jitter_probability: probability of colour jitter.
@@ -91,11 +93,11 @@ class SimCLRAugmentation:
         Returns:
             (B, C, S, S) float32 in [0, 1].
         """
-        drawn = uniforms(stream_keys, epoch=epoch, view=view, count=len(_COLUMNS))
-        number = dict(zip(_COLUMNS, drawn.unbind(1), strict=True))
+        drawn = uniforms(stream_keys, epoch=epoch, view=view, count=_NUMBERS)
+        number = dict(zip(_COLUMNS, drawn.unbind(1), strict=False))
         height, width = images.shape[2:]
         wanted = (height, width) if size is None else (size, size)
-        top, left, tall, wide = self.boxes(number, height, width)
+        boxes = self.boxes(drawn, height, width)
         mirrored, gray = number["flip"] < self.flip, number["grayscale"] < self.grayscale
         factors, order = self._factors(number, images.shape[1])
         if images.device.type == "cpu" and not self.rotation:
@@ -103,7 +105,7 @@ class SimCLRAugmentation:
 
             result = jittered_crops(
                 images,
-                torch.stack([top, left, tall, wide], dim=1),
+                boxes,
                 wanted,
                 mirrored=mirrored,
                 factors=factors,
@@ -112,7 +114,7 @@ class SimCLRAugmentation:
             )
         else:
             pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
-            result = operations.resized_crop(pixels, top, left, tall, wide, wanted, mirrored)
+            result = operations.resized_crop(pixels, *boxes.unbind(1), wanted, mirrored)
             if self.rotation:
                 result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
             if self.jitter_probability:
@@ -131,16 +133,15 @@ class SimCLRAugmentation:
         """Probabilities of blur and of solarisation, per recipe or per image (B,), in views ``view``."""
         return self.blur, self.solarize
 
-    def boxes(self, number: dict[str, torch.Tensor], height: int, width: int) -> tuple[torch.Tensor, ...]:
-        """Top, left, height and width (B,) of the crops in pixels; the share of the area is uniform in `crop_scale`."""
-        low, high = self.crop_scale
-        area = (low + (high - low) * number["area"]) * height * width
-        least = (area / height**2).clamp_min(self.crop_ratio[0]).clamp_max(self.crop_ratio[1])
-        most = torch.maximum(least, (width**2 / area).clamp_max(self.crop_ratio[1]))
-        ratio = torch.exp(least.log() + (most.log() - least.log()) * number["ratio"])
-        box_width = (area * ratio).sqrt().clamp(1, width)
-        box_height = (area / ratio).sqrt().clamp(1, height)
-        return number["top"] * (height - box_height), number["left"] * (width - box_width), box_height, box_width
+    def boxes(self, drawn: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        """Top, left, height and width (B, 4) of the crops in pixels, from all random numbers of the views."""
+        areas, ratios = (
+            torch.cat([drawn[:, [column]], drawn[:, len(_COLUMNS) + column :: 2]], dim=1) for column in (0, 1)
+        )
+        top, left = (drawn[:, _COLUMNS.index(name)] for name in ("top", "left"))
+        return crop_boxes(
+            areas, ratios, top, left, height=height, width=width, scale=self.crop_scale, ratio=self.crop_ratio
+        )
 
     def _factors(self, number: dict[str, torch.Tensor], channels: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Factors (B, 4) of the colour jitter in the order of `operations.JITTERS`, and the order of each image."""
