@@ -1,6 +1,7 @@
 """The views of CLIP (Radford et al., ICML 2021, section 2.3): a random square crop, and nothing else.
 
-The range of the crop is that of the open reproduction (open_clip), which the paper does not give.
+The range of the crop and its bicubic interpolation are those of the open reproduction (open_clip); the paper does not
+give them.
 """
 
 from __future__ import annotations
@@ -18,3 +19,4 @@ class CLIPAugmentation(SimCLRAugmentation):
     flip: float = 0.0
     jitter_probability: float = 0.0
     grayscale: float = 0.0
+    interpolation: str = "bicubic"

@@ -19,6 +19,7 @@ from mi_core.compilation import compiled
 
 _R, _G, _B = (np.float32(share) for share in GRAY)
 _0, _1, _2, _3, _4, _6 = (np.float32(value) for value in (0, 1, 2, 3, 4, 6))
+_1_5, _2_5 = np.float32(1.5), np.float32(2.5)
 _HALF, _TINY = np.float32(0.5), np.float32(1e-12)
 SPLIT = 64  # views from which on threads share them
 
@@ -32,6 +33,8 @@ def jittered_crops(
     factors: torch.Tensor,
     order: torch.Tensor,
     gray: torch.Tensor,
+    gray_first: bool = False,
+    interpolation: str = "bilinear",
 ) -> torch.Tensor:
     """`operations.resized_crop`, then `operations.color_jitter`, then `operations.grayscale`.
 
@@ -43,6 +46,8 @@ def jittered_crops(
         factors: (B, 4) float32 in the order of `operations.JITTERS`; 1, 1, 1 and 0 change nothing.
         order: (B, 4) int64: a permutation of these positions per image.
         gray: (B,) bool, results to take the colour out of.
+        gray_first: take it out before the jitter, not after it.
+        interpolation: ``bilinear`` or ``bicubic``.
 
     Returns:
         (B, C, *size) float32 in [0, 1], the channels last in memory.
@@ -57,21 +62,31 @@ def jittered_crops(
         for start, end in itertools.pairwise(bounds)
     ]
     scale = np.float32(1 / 255) if images.dtype == torch.uint8 else _1
+    settings = scale, size[0], gray_first, interpolation == "bicubic"
     if threads == 1:
-        _views(*work[0], scale, size[0])
+        _views(*work[0], *settings)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(_views, *part, scale, size[0]) for part in work]:
+            for done in [pool.submit(_views, *part, *settings) for part in work]:
                 done.result()
     return result.permute(0, 3, 1, 2)
 
 
 @compiled
-def _taps(start: Any, length: Any, pixels: int, scale: Any, places: Any, weights: Any) -> int:
+def _cubic(distance: Any) -> Any:
+    """Keys' kernel with a = -0.5; see `operations.resized_crop`."""
+    if distance < _1:
+        return (_1_5 * distance - _2_5) * distance * distance + _1
+    return ((_2_5 - _HALF * distance) * distance - _4) * distance + _2
+
+
+@compiled
+def _taps(start: Any, length: Any, pixels: int, scale: Any, cubic: bool, places: Any, weights: Any) -> int:
     """Input pixels (T, size) of every output pixel along one axis and their weights; returns how many of T count."""
     size = weights.shape[1]
     step = length / np.float32(size)
-    reach = max(step, _1)
+    unit = max(step, _1)
+    reach = unit * (_2 if cubic else _1)
     low = max(0, math.ceil(start - _HALF))  # the first pixel whose centre lies in the box
     high = max(low + 1, min(pixels, math.ceil(start + length - _HALF)))
     most = 1
@@ -80,9 +95,10 @@ def _taps(start: Any, length: Any, pixels: int, scale: Any, places: Any, weights
         first = max(low, int(centre - reach + _HALF))
         count, total = 0, _0
         for pixel in range(first, min(high, first + len(weights))):
-            weight = _1 - abs(np.float32(pixel) + _HALF - centre) / reach
-            if weight <= _0:
+            away = abs(np.float32(pixel) + _HALF - centre)
+            if away >= reach:
                 continue
+            weight = _cubic(away / unit) if cubic else _1 - away / unit
             places[count, number], weights[count, number] = pixel, weight
             total += weight
             count += 1
@@ -177,24 +193,37 @@ def _take_colour(view: Any) -> None:
 
 @compiled
 def _views(
-    images: Any, boxes: Any, mirrored: Any, factors: Any, order: Any, gray: Any, result: Any, scale: Any, tall: int
+    images: Any,
+    boxes: Any,
+    mirrored: Any,
+    factors: Any,
+    order: Any,
+    gray: Any,
+    result: Any,
+    scale: Any,
+    tall: int,
+    gray_first: bool,
+    cubic: bool,
 ) -> None:
     batch, channels, height, width = images.shape
     wide = result.shape[1] // channels // tall
-    reach_down, reach_across = 2 * max(1, -(-height // tall)) + 2, 2 * max(1, -(-width // wide)) + 2
+    side = 4 if cubic else 2  # pixels within reach of an output pixel, where nothing shrinks
+    reach_down, reach_across = side * max(1, -(-height // tall)) + 2, side * max(1, -(-width // wide)) + 2
     rows, row_weights = np.empty((reach_down, tall), np.uint32), np.empty((reach_down, tall), np.float32)
     columns, column_weights = np.empty((reach_across, wide), np.uint32), np.empty((reach_across, wide), np.float32)
     line = np.empty(width, np.float32)
     view = np.empty((channels, tall * wide), np.float32)
     for number in range(batch):
-        down = _taps(boxes[number, 0], boxes[number, 2], height, scale, rows, row_weights)
-        across = _taps(boxes[number, 1], boxes[number, 3], width, _1, columns, column_weights)
+        down = _taps(boxes[number, 0], boxes[number, 2], height, scale, cubic, rows, row_weights)
+        across = _taps(boxes[number, 1], boxes[number, 3], width, _1, cubic, columns, column_weights)
         if mirrored[number]:
             columns[:across], column_weights[:across] = (
                 columns[:across, ::-1].copy(),
                 column_weights[:across, ::-1].copy(),
             )
         _crop(images[number], rows[:down], row_weights[:down], columns[:across], column_weights[:across], line, view)
+        if gray_first and gray[number] and channels == 3:
+            _take_colour(view)
         for step in range(4):
             kind = order[number, step]
             factor = factors[number, kind]
@@ -210,7 +239,7 @@ def _views(
                         _saturate(view, factor)
                 elif factor != _0:
                     _turn_hue(view, _6 * factor)
-        if gray[number] and channels == 3:
+        if gray[number] and channels == 3 and not gray_first:
             _take_colour(view)
         pixels = result[number]
         for place in range(tall * wide):

@@ -1,25 +1,30 @@
 """The views of MoCo: v1 (He et al., CVPR 2020, section 3.3), v2 (Chen et al., 2020) and v3 (ICCV 2021, appendix A).
 
-v3 treats its two views differently; the views of an attack take the two recipes in turn.
+The operations and their order are those of the authors' code: v1 takes the colour out before the jitter, v2 and v3 blur
+with Pillow's filter. v3 treats its two views differently; the views of an attack take the two recipes in turn.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
+from mi_core.augmentations import operations
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import check_range
 
 
 @dataclass(frozen=True)
 class MoCoV1Augmentation(SimCLRAugmentation):
-    """Random crop of at least 20 % of the area, colour jitter always, grayscale 0.2, flip; as for ImageNet."""
+    """Random crop of at least 20 % of the area, grayscale 0.2, colour jitter always, flip; as for ImageNet."""
 
     crop_scale: tuple[float, float] = (0.2, 1.0)
     jitter_probability: float = 1.0
     hue: float = 0.4
+
+    gray_first: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,15 @@ class MoCoV2Augmentation(SimCLRAugmentation):
     crop_scale: tuple[float, float] = (0.2, 1.0)
     blur: float = 0.5
 
+    def blurred(self, images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) blurred by ``sigma`` (B,) pixels, as Pillow does it."""
+        return operations.pillow_blur(images, sigma)
+
 
 @dataclass(frozen=True)
-class MoCoV3Augmentation(SimCLRAugmentation):
+class MoCoV3Augmentation(MoCoV2Augmentation):
     """Even views are always blurred; odd ones with ``blur_odd``, solarised with ``solarize_odd``; as for ResNet-50."""
 
-    crop_scale: tuple[float, float] = (0.2, 1.0)
     saturation: float = 0.2
     blur: float = 1.0
     blur_odd: float = 0.1

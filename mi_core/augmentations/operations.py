@@ -27,24 +27,26 @@ def resized_crop(
     width: torch.Tensor,
     size: tuple[int, int],
     mirrored: torch.Tensor | None = None,
+    interpolation: str = "bilinear",
 ) -> torch.Tensor:
-    """Cut a box out of each image and resize it: bilinear, antialiased where it shrinks.
+    """Cut a box out of each image and resize it, antialiased where it shrinks.
 
     Boxes may lie between pixels; a pixel belongs to the box if its centre does. With whole numbers this is
-    ``torchvision.transforms.functional.resized_crop(..., antialias=True)``.
+    ``torchvision.transforms.functional.resized_crop(..., antialias=True)``, clamped to [0, 1].
 
     Args:
         images: (B, C, H, W).
         top, left, height, width: (B,) in pixels, inside the image; height and width at least 1.
         size: height and width of the result.
         mirrored: (B,) bool, results to turn left to right (which costs nothing here); None: no one.
+        interpolation: ``bilinear`` or ``bicubic`` (Keys' kernel with a = -0.5, as Pillow has it).
 
     Returns:
         (B, C, *size)
     """
     batch, channels, pixels, across = images.shape
-    rows = _resampling(top, height, pixels, size[0])
-    columns = _resampling(left, width, across, size[1])
+    rows = _resampling(top, height, pixels, size[0], interpolation)
+    columns = _resampling(left, width, across, size[1], interpolation)
     if mirrored is not None:
         columns = torch.where(mirrored[:, None, None], columns.flip(1), columns)
     # the channels stand beside the columns, so that each axis is one large product per image
@@ -54,15 +56,23 @@ def resized_crop(
     return cut.clamp_(0, 1)  # weights that sum to 1 within rounding
 
 
-def _resampling(start: torch.Tensor, length: torch.Tensor, pixels: int, size: int) -> torch.Tensor:
+def _resampling(start: torch.Tensor, length: torch.Tensor, pixels: int, size: int, interpolation: str) -> torch.Tensor:
     """(B, size, pixels) weights of every input pixel in every output pixel along one axis; rows sum to 1."""
     start, length = start[:, None, None], length[:, None, None]
     scale = length / size
     centres = torch.arange(pixels, device=start.device, dtype=torch.float32) + 0.5
     sampled = start + (torch.arange(size, device=start.device, dtype=torch.float32)[:, None] + 0.5) * scale
-    weights = (centres - sampled).abs_().div_(scale.clamp_min(1)).neg_().add_(1).clamp_min_(0)
+    distances = (centres - sampled).abs_().div_(scale.clamp_min(1))
+    weights = _cubic(distances) if interpolation == "bicubic" else distances.neg_().add_(1).clamp_min_(0)
     weights.mul_((centres >= start) & (centres < start + length))
     return weights.div_(weights.sum(dim=2, keepdim=True))
+
+
+def _cubic(distances: torch.Tensor) -> torch.Tensor:
+    """Weights of Keys' cubic kernel with a = -0.5 at distances >= 0 in pixels; 0 from 2 pixels on."""
+    near = (1.5 * distances - 2.5) * distances**2 + 1
+    far = ((2.5 - 0.5 * distances) * distances - 4) * distances + 2
+    return torch.where(distances < 1, near, torch.where(distances < 2, far, 0.0))
 
 
 def rotate(images: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
@@ -165,13 +175,39 @@ def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel: int) -> tor
         raise ConfigError(f"blur kernel = {kernel}, allowed: odd, below {2 * min(images.shape[2:])}")
     offsets = torch.arange(-reach, reach + 1, device=images.device, dtype=torch.float32)
     taps = torch.exp(-0.5 * (offsets / sigma[:, None]) ** 2)
-    taps = taps / taps.sum(dim=1, keepdim=True)
+    return _filtered(images, taps / taps.sum(dim=1, keepdim=True), "reflect")
+
+
+def pillow_blur(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    """Blur as Pillow's ``ImageFilter.GaussianBlur(sigma)`` does: three box blurs, the border repeated.
+
+    The boxes have fractional ends, so that their variance is exactly ``sigma`` squared (Gwosdek et al., "Theoretical
+    foundations of Gaussian convolution by extended box filtering", SSVM 2011).
+
+    Args:
+        images: (B, C, H, W).
+        sigma: (B,) >= 0 pixels.
+    """
+    variance = sigma[:, None] ** 2 / 3  # of each of the three boxes
+    inner = (((12 * variance + 1).sqrt() - 1) / 2).floor()
+    end = (2 * inner + 1) * (inner * (inner + 1) - 3 * variance) / (6 * (variance - (inner + 1) ** 2))
+    reach = int(inner.max()) + 1
+    offsets = torch.arange(-reach, reach + 1, device=images.device).abs()
+    box = torch.where(offsets <= inner, 1.0, torch.where(offsets == inner + 1, end, 0.0)) / (2 * inner + 1 + 2 * end)
+    for _ in range(3):
+        images = _filtered(images, box, "replicate")
+    return images
+
+
+def _filtered(images: torch.Tensor, taps: torch.Tensor, border: str) -> torch.Tensor:
+    """Filter the rows and columns of each image with its own symmetric taps (B, an odd number), which sum to 1."""
+    reach = taps.shape[1] // 2
     for axis in (2, 3):
         length = images.shape[axis]
         padding = (0, 0, reach, reach) if axis == 2 else (reach, reach, 0, 0)
-        padded = F.pad(images, padding, mode="reflect")
+        padded = F.pad(images, padding, mode=border)
         blurred = torch.zeros_like(images)
-        for tap in range(kernel):
+        for tap in range(taps.shape[1]):
             blurred += _per_image(taps[:, tap]) * padded.narrow(axis, tap, length)
         images = blurred.clamp_(0, 1)  # taps that sum to 1 within rounding
     return images

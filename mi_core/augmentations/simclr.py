@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import permutations
+from typing import ClassVar
 
 import torch
 
 from mi_core.augmentations import operations
 from mi_core.augmentations.crop_boxes import TRIES, crop_boxes
-from mi_core.checks import ConfigError, check_range
+from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.streams import uniforms
 
 _ORDERS = torch.tensor(list(permutations(range(len(operations.JITTERS)))))  # (24, 4)
@@ -39,9 +40,10 @@ class SimCLRAugmentation:
         brightness, contrast, saturation: factors are uniform in [max(0, 1 - x), 1 + x].
         hue: shifts are uniform in [-x, x], x at most 0.5.
         grayscale: probability of losing the colour.
-        blur: probability of a Gaussian blur, with a kernel of a tenth of the image.
+        blur: probability of a Gaussian blur, with a kernel of a tenth of the image (see `blurred`).
         blur_sigma: range of its standard deviation in pixels.
         solarize: probability of inverting the bright half.
+        interpolation: how a crop is resized, ``bilinear`` or ``bicubic``.
 
     Raises:
         ConfigError: a probability or range is impossible.
@@ -60,6 +62,10 @@ class SimCLRAugmentation:
     blur: float = 0.0
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
+    interpolation: str = "bilinear"
+
+    gray_first: ClassVar[bool] = False
+    """Whether the colour is lost before the jitter, not after it."""
 
     def __post_init__(self) -> None:
         for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
@@ -68,6 +74,7 @@ class SimCLRAugmentation:
             check_range(f"augmentation.{name}", getattr(self, name), 0)
         check_range("augmentation.hue", self.hue, 0, 0.5)
         check_range("augmentation.rotation", self.rotation, 0, 180)
+        check_choice("augmentation.interpolation", self.interpolation, ("bilinear", "bicubic"))
         for name, high in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
             low, top = getattr(self, name)
             if not 0 < low <= top <= high:
@@ -111,19 +118,26 @@ class SimCLRAugmentation:
                 factors=factors,
                 order=order,
                 gray=gray,
+                gray_first=self.gray_first,
+                interpolation=self.interpolation,
             )
         else:
             pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
-            result = operations.resized_crop(pixels, *boxes.unbind(1), wanted, mirrored)
+            top, left, tall, wide = boxes.unbind(1)
+            result = operations.resized_crop(
+                pixels, top, left, tall, wide, wanted, mirrored, interpolation=self.interpolation
+            )
             if self.rotation:
                 result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
+            if self.grayscale and self.gray_first:
+                result = operations.grayscale(result, gray)
             if self.jitter_probability:
                 result = operations.color_jitter(result, factors, order)
-            if self.grayscale:
+            if self.grayscale and not self.gray_first:
                 result = operations.grayscale(result, gray)
         blur, solarize = self.late(view)
         if isinstance(blur, torch.Tensor) or blur:
-            blurred = operations.gaussian_blur(result, self._sigma(number), _blur_kernel(result.shape[3]))
+            blurred = self.blurred(result, self._sigma(number))
             result = torch.where((number["blur"] < blur)[:, None, None, None], blurred, result)
         if isinstance(solarize, torch.Tensor) or solarize:
             result = operations.solarize(result, number["solarize"] < solarize)
@@ -132,6 +146,10 @@ class SimCLRAugmentation:
     def late(self, view: int | torch.Tensor) -> tuple[float | torch.Tensor, float | torch.Tensor]:
         """Probabilities of blur and of solarisation, per recipe or per image (B,), in views ``view``."""
         return self.blur, self.solarize
+
+    def blurred(self, images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) blurred by ``sigma`` (B,) pixels, with a kernel of a tenth of the image."""
+        return operations.gaussian_blur(images, sigma, _blur_kernel(images.shape[3]))
 
     def boxes(self, drawn: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """Top, left, height and width (B, 4) of the crops in pixels, from all random numbers of the views."""
