@@ -114,7 +114,7 @@ def quickstart(
     force: Force = None,
     verbose: Verbose = False,
 ) -> None:
-    """The whole chain on embedded real data: CPU, no download, under three minutes."""
+    """The whole chain on embedded real data: CPU, no download, two to three minutes on two cores."""
     config = files("pipelines") / "quickstart.yaml"
     _run(str(config), overrides, out, "report", address, force, verbose)
 
