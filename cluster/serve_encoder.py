@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import io
 import json
 import sys
 import threading
@@ -23,7 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+
+from mi_core.image_files import ImageError, load_image
 
 MOST_BYTES = 512 * 2**20
 Embed = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
@@ -116,9 +116,12 @@ def _decoded(images: Sequence[bytes]) -> list[np.ndarray]:
     found = []
     for number, data in enumerate(images):
         try:
-            pixels = np.asarray(Image.open(io.BytesIO(data)))
-        except (UnidentifiedImageError, OSError) as error:
-            raise BadRequestError(f"image {number} is no image file") from error
+            image = load_image(data)
+        except ImageError as error:
+            raise BadRequestError(f"image {number} is no image file: {error}") from error
+        if image.mode not in ("L", "RGB"):
+            raise BadRequestError(f"image {number} has the mode {image.mode}, allowed: L (grey), RGB")
+        pixels = np.asarray(image)
         found.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
     if len({pixels.shape for pixels in found}) > 1:
         raise BadRequestError("images of one request are of one size")
@@ -128,7 +131,7 @@ def _decoded(images: Sequence[bytes]) -> list[np.ndarray]:
 def _content(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError("the body is no JSON") from error
     if not isinstance(content, dict):
         raise BadRequestError("the body is no JSON object")

@@ -9,7 +9,6 @@ the product does, with batch norm folded into convolutions; the published way qu
 
 from __future__ import annotations
 
-import io
 import itertools
 import multiprocessing
 import statistics
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
@@ -35,6 +33,7 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.extraction import Extractor, QueryPlan
+from mi_core.image_files import load_image
 from mi_core.images import Decoder, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
@@ -265,7 +264,7 @@ def _naive(setting: Setting) -> Iterator[int]:
     results = []
     with torch.no_grad():
         for _, data in _images(setting.shards):
-            image = Image.open(io.BytesIO(data)).convert("RGB")
+            image = load_image(data).convert("RGB")
             embeddings = [model(view(image)[None].to(setting.device))["backbone"][0] for _ in range(VIEWS)]
             similarities = []
             for one in range(VIEWS):

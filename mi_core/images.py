@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import warnings
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
@@ -19,16 +18,12 @@ import simplejpeg
 from PIL import Image, ImageOps
 
 from mi_core.checks import ConfigError, check_range
+from mi_core.image_files import ImageError, load_image, open_image, reason_of
 
 VERSION = 1  # of the decoder: a change of the pixels makes a new digest
 _LIBRARIES = PIL.__version__, version("simplejpeg")
-MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
 
 Pixels = npt.NDArray[np.uint8]
-
-
-class ImageError(ValueError):
-    """An image cannot be decoded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,8 @@ def image_info(data: bytes) -> ImageInfo:
     Raises:
         ImageError: the bytes are no image.
     """
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return ImageInfo(image.format or "", image.mode, image.width, image.height)
-    except Exception as error:
-        raise ImageError(_reason(error)) from error
+    image = open_image(data)
+    return ImageInfo(image.format or "", image.mode, image.width, image.height)
 
 
 def encode_png(pixels: Pixels) -> bytes:
@@ -160,30 +152,13 @@ def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
 
 def _open(data: bytes) -> Image.Image:
     """Decode to a grey or RGB image of 8 bits, turned upright."""
-    if not data:
-        raise ImageError("the file is empty")
+    image = load_image(data)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data))
-            if image.width * image.height > MOST_PIXELS:
-                raise ImageError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
-            warnings.simplefilter("ignore")
-            image.load()
-            return _eight_bits(ImageOps.exif_transpose(image))
+        return _eight_bits(ImageOps.exif_transpose(image))
     except ImageError:
         raise
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"more than {MOST_PIXELS} pixels") from error
-    except Image.DecompressionBombWarning as warning:
-        raise ImageError(f"more than {MOST_PIXELS} pixels") from warning
     except Exception as error:
-        raise ImageError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).split("<_io.BytesIO object")[0].strip()  # an address in memory helps nobody
-    return text or type(error).__name__
+        raise ImageError(reason_of(error)) from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -25,7 +25,8 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remembering import Memory, remembering
 from mi_core.extraction import Extractor, Seconds
-from mi_core.images import Decoder, ImageError, Pixels, decode
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, Pixels, decode
 from mi_core.memory import keep_freed_memory
 from mi_core.streams import stream_keys
 from pipelines import attempts, storage

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from mi_core.images import ImageError, decode
+from mi_core.image_files import ImageError
+from mi_core.images import decode
 from mi_core.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
 from pipelines import storage
 from pipelines.columns import Coded, codes_of, ids_of

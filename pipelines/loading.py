@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.images import ImageError, Pixels, decode
+from mi_core.image_files import ImageError
+from mi_core.images import Pixels, decode
 from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError

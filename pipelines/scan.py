@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from mi_core.images import Decoder, ImageError, decode_and_hash
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, decode_and_hash
 from mi_core.near_duplicates import descriptors, perceptual_hash
 from pipelines.attributes import AttributeConfig, GroupConfig, values_of
 from pipelines.errors import UserError

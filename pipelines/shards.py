@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mi_core.image_files import SUFFIXES, suffix_of
 from mi_core.images import Decoder, image_info
 from pipelines import storage
 from pipelines.console import bars, say
@@ -30,7 +31,6 @@ MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard
 MANIFEST = "manifest.json"
 LISTED = 20
-_SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "GIF": "gif", "TIFF": "tif", "PPM": "ppm"}
 _ANY_SIZE = Decoder(32)  # sizes do not matter here: only whether an image decodes, and the hash of its full pixels
 
 
@@ -163,14 +163,14 @@ def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
     """The sample as WebDataset writes it, and its suffix. A key ends at the first dot, so dots in names become _."""
     folder, _, base = sample.key.rpartition("/")
     stem, dot, ending = base.rpartition(".")
-    name = (stem if dot and ending.lower() in (*_SUFFIXES.values(), "jpeg", "tiff", "pgm") else base).replace(".", "_")
+    name = (stem if dot and ending.lower() in SUFFIXES else base).replace(".", "_")
     key = unique = f"{folder}/{name}".lstrip("/")
     number = 1
     while unique in used:
         number += 1
         unique = f"{key}-{number}"
     used.add(unique)
-    suffix = _SUFFIXES.get(image_info(sample.image).format, "img")
+    suffix = suffix_of(image_info(sample.image).format)
     entry: dict[str, Any] = {"__key__": unique, suffix: sample.image, **sample.others}
     if sample.label is not None:
         entry["cls"] = str(sample.label).encode()

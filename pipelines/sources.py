@@ -20,6 +20,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mi_core.checks import check_choice, check_range
+from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES, never_start_ghostscript
 from mi_core.images import encode_png
 from pipelines import storage
 from pipelines.errors import UserError
@@ -27,7 +28,6 @@ from pipelines.methods import build
 from pipelines.paths import expand
 from pipelines.tarstream import TarError, read_members
 
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 SLICE = 1024  # samples per item of a source that has no shards
 TORCHVISION = "torchvision:"
 NOISE = "noise"
@@ -223,10 +223,10 @@ def _folder_items(source: SourceConfig) -> list[Item]:
     relative = [
         path.removeprefix(f"{root}/")
         for path in storage.list_files(folder)
-        if path.rpartition(".")[2].lower() in IMAGE_SUFFIXES
+        if path.rpartition(".")[2].lower() in SUFFIXES
     ]
     if not relative:
-        raise UserError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+        raise UserError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
     classes = sorted({name.split("/")[0] for name in relative if "/" in name})
     numbers = {name: number for number, name in enumerate(classes)}
     labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in relative]
@@ -304,9 +304,10 @@ def _fields(stream: Any) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _grouped(key: str, parts: dict[str, bytes]) -> Sample | Problem:
-    images = [suffix for suffix in parts if suffix.rpartition(".")[2] in IMAGE_SUFFIXES]
+    images = [suffix for suffix in parts if suffix.rpartition(".")[2] in SUFFIXES]
     if not images:
         return Problem(key, f"no image; it holds {', '.join(parts)}")
+    images.sort(key=lambda suffix: suffix.rpartition(".")[2] in NOT_EVERYWHERE)  # of two, what every machine reads
     try:
         label = int(parts["cls"]) if "cls" in parts else None
     except ValueError:
@@ -339,6 +340,7 @@ def _opened_dataset(kind: str, root: str, options: str, download: bool) -> Any:
         arguments["root"] = root
     if "download" in accepted:
         arguments["download"] = download
+    never_start_ghostscript()  # torchvision's folders open files by themselves
     try:
         return made(**arguments)
     except (RuntimeError, OSError, TypeError, ValueError) as error:

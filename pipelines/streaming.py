@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from mi_core.hashing import digest64
-from mi_core.images import Decoder, ImageError, decode
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, decode
 from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
 from mi_core.streams import stream_keys

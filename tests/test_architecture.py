@@ -22,7 +22,8 @@ MI_CORE = {
     "records": set(),
     "mlp": set(),
     "streams": set(),
-    "images": set(),
+    "image_files": set(),
+    "images": {"image_files"},
     "augmentations": set(),
     "encoders": set(),
     "objectives": {"encoders", "gradient_reversal"},
@@ -33,7 +34,7 @@ MI_CORE = {
     "metrics": set(),
     "adversarial": {"features"},
     "attribute_inference": {"metrics"},
-    "validity": {"metrics"},
+    "validity": {"image_files", "metrics"},
     "near_duplicates": set(),
     "coverage": {"metrics", "validity"},
     "report": {"metrics", "validity"},
@@ -46,7 +47,7 @@ MI_CORE = {
     "costs": set(),
     "attack_benchmark": {"attacks", "features"},
     "label_only_benchmark": {"adversarial", "encoders"},
-    "extraction_benchmark": {"augmentations", "encoders", "extraction", "images"},
+    "extraction_benchmark": {"augmentations", "encoders", "extraction", "image_files", "images"},
     "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
 }
 # A stage imports stages to its left only.

@@ -10,14 +10,14 @@ C channels, H x W pixels.
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, JpegImagePlugin
+from PIL import JpegImagePlugin
 
 from mi_core.checks import ConfigError, check_shape
+from mi_core.image_files import ImageError, open_image
 
 FILE_FEATURES = (
     "bytes",
@@ -50,33 +50,33 @@ def file_features(data: bytes) -> npt.NDArray[np.float64]:
         ConfigError: the bytes are no image.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height, kind = image.width, image.height, image.format or ""
-            tables = getattr(image, "quantization", None) or {}
-            levels = [math.log(np.mean(tables[number])) if number in tables else 0.0 for number in (0, 1)]
-            sampling = JpegImagePlugin.get_sampling(image) if isinstance(image, JpegImagePlugin.JpegImageFile) else 0
-            return np.array(
-                [
-                    math.log(len(data)),
-                    math.log(width),
-                    math.log(height),
-                    math.log(width / height),
-                    math.log(len(data) / (width * height)),
-                    kind in ("JPEG", "MPO"),
-                    kind == "PNG",
-                    kind == "WEBP",
-                    image.mode not in ("1", "L", "LA", "I", "F", "I;16"),
-                    image.mode in ("P", "PA", "LA", "RGBA"),
-                    *levels,
-                    sampling,
-                    bool(image.info.get("progressive") or image.info.get("progression")),
-                    "exif" in image.info,
-                    "icc_profile" in image.info,
-                ],
-                dtype=np.float64,
-            )
-    except (OSError, ValueError, SyntaxError) as error:
+        image = open_image(data)
+    except ImageError as error:
         raise ConfigError(f"these {len(data)} bytes are no image: {error}") from error
+    width, height, kind = image.width, image.height, image.format or ""
+    tables = getattr(image, "quantization", None) or {}
+    levels = [math.log(np.mean(tables[number])) if number in tables else 0.0 for number in (0, 1)]
+    sampling = JpegImagePlugin.get_sampling(image) if isinstance(image, JpegImagePlugin.JpegImageFile) else 0
+    return np.array(
+        [
+            math.log(len(data)),
+            math.log(width),
+            math.log(height),
+            math.log(width / height),
+            math.log(len(data) / (width * height)),
+            kind in ("JPEG", "MPO"),
+            kind == "PNG",
+            kind == "WEBP",
+            image.mode not in ("1", "L", "LA", "I", "F", "I;16"),
+            image.mode in ("P", "PA", "LA", "RGBA"),
+            *levels,
+            sampling,
+            bool(image.info.get("progressive") or image.info.get("progression")),
+            "exif" in image.info,
+            "icc_profile" in image.info,
+        ],
+        dtype=np.float64,
+    )
 
 
 def pixel_names(channels: int) -> tuple[str, ...]:

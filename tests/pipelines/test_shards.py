@@ -66,6 +66,16 @@ def test_shards_are_rewritten_whole_and_cut_to_size(tmp_path: Path, monkeypatch:
     assert [found[f"s{seed:04d}"].image for seed in range(20)] == [image_bytes(seed) for seed in range(20)]
 
 
+def test_every_format_that_is_read_is_read_back_from_shards(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    kinds = ("MPO", "AVIF", "JPEG2000", "TIFF", "PPM")
+    for seed, kind in enumerate(kinds):
+        (tmp_path / "images" / f"{kind}.jpe").write_bytes(image_bytes(seed, kind))
+    manifest = shards.import_shards(shards.source_of(str(tmp_path / "images")), str(tmp_path / "out"))
+    assert manifest["formats"] == {"avif": 1, "jp2": 1, "jpg": 1, "ppm": 1, "tif": 1}
+    assert sorted(read_back(tmp_path / "out")) == sorted(kinds)
+
+
 def test_import_is_reproducible(folder: Path, tmp_path: Path) -> None:
     made = [shards.import_shards(shards.source_of(str(folder)), str(tmp_path / name)) for name in ("a", "b")]
     assert made[0]["shards"] == made[1]["shards"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from pydantic import ValidationError
 
 from mi_core.images import Decoder, decode
@@ -89,6 +89,21 @@ def test_torchvision_mistakes(tmp_path: Path) -> None:
         SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"colour": 1}).items()
 
 
+def test_torchvision_s_folders_start_no_ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They open files by themselves, by name; PostScript called .jpg is a listed rejection."""
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "good.png").write_bytes(image_bytes(1))
+    (tmp_path / "images" / "a" / "script.jpg").write_bytes(image_bytes(2, "EPS"))
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    samples, problems = scanned(SourceConfig(kind="torchvision:ImageFolder", path=str(tmp_path / "images")))
+    assert [sample.label for sample in samples] == [0]
+    assert [(one.key, "Ghostscript" in one.reason) for one in problems] == [("0000001", True)]
+    assert not (tmp_path / "started").exists()
+
+
 def test_generated_torchvision_images() -> None:
     source = SourceConfig(kind="torchvision:FakeData", options={"size": 3, "image_size": [3, 8, 8], "num_classes": 2})
     samples, problems = scanned(source)
@@ -109,6 +124,13 @@ def test_shards_are_grouped_by_key(tmp_path: Path) -> None:
     samples, problems = scanned(source)
     assert [(s.key, s.label, dict(s.others)) for s in samples] == [("a/x", 7, {"json": b"{}"}), ("y", None, {})]
     assert not problems
+
+
+def test_of_two_images_of_a_sample_the_one_that_every_machine_reads_is_taken(tmp_path: Path) -> None:
+    members = [("a.heic", b"?"), ("a.avif", b"?"), ("a.jpg", image_bytes(1)), ("a.png", b"?"), ("b.heic", b"b")]
+    (tmp_path / "one.tar").write_bytes(tar_bytes(members))
+    samples, _ = scanned(SourceConfig(kind="shards", path=str(tmp_path / "one.tar")))
+    assert [sample.image for sample in samples] == [image_bytes(1), b"b"]
 
 
 def test_what_is_wrong_in_a_shard_is_told(tmp_path: Path) -> None:

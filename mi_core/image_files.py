@@ -1,0 +1,212 @@
+"""Files of images: which formats are opened, and the one place where Pillow opens anything.
+
+The first bytes of a file say what it is, never its name. Only the formats named here are opened: left to itself Pillow
+tries some forty, and starts Ghostscript for PostScript that is called ``.jpg``. HEIC and JPEG XL need packages of their
+own, which are used where they are installed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+
+from PIL import EpsImagePlugin, Image, features
+
+MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
+HEAD = 32  # first bytes of a file that `format_of` looks at
+
+
+class ImageError(ValueError):
+    """An image cannot be decoded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of image files.
+
+    Args:
+        suffixes: of its files; the first is the one to write.
+        magic: regular expression that the first bytes match.
+        package: what installs a decoder of it.
+        feature: what Pillow has to be built with, in its own word.
+        plugin: module that brings the decoder.
+    """
+
+    suffixes: tuple[str, ...]
+    magic: bytes
+    package: str = "pillow"
+    feature: str = ""
+    plugin: str = ""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "JPEG": Format(("jpg", "jpeg", "jpe", "jfif", "mpo"), rb"\xff\xd8\xff"),
+        "PNG": Format(("png", "apng"), rb"\x89PNG\r\n\x1a\n"),
+        "WEBP": Format(("webp",), rb"RIFF....WEBP", feature="webp"),
+        "GIF": Format(("gif",), rb"GIF8[79]a"),
+        "BMP": Format(("bmp",), rb"BM.{4}\0{4}"),
+        "TIFF": Format(("tif", "tiff"), rb"II[*+]\0|MM\0[*+]"),
+        "PPM": Format(("ppm", "pgm", "pbm", "pnm"), rb"P[1-6]\s"),
+        "JPEG2000": Format(
+            ("jp2", "j2k", "jpx", "jpc", "j2c"), rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", feature="jpg_2000"
+        ),
+        "AVIF": Format(("avif",), rb".{4}ftyp(avif|avis|mif1.{0,12}avif)", "'pillow>=11.3'", feature="avif"),
+        "HEIF": Format(
+            ("heic", "heif", "hif"), rb".{4}ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", "pillow-heif", plugin="pillow_heif"
+        ),
+        "JXL": Format(("jxl",), rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", "pillow-jxl-plugin", plugin="pillow_jxl"),
+    }
+)
+SUFFIXES = tuple(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
+NOT_EVERYWHERE = frozenset(suffix for kind in FORMATS.values() if kind.package != "pillow" for suffix in kind.suffixes)
+"""Suffixes of formats that some machines cannot read."""
+OTHER_PICTURES = frozenset(
+    (
+        "3fr", "arw", "cr2", "cr3", "crw", "dng", "erf", "kdc", "mrw", "nef", "nrw", "orf", "pef", "raf", "raw", "rw2",
+        "rwl", "sr2", "srf", "srw", "x3f",  # what cameras write
+        "dds", "eps", "exr", "hdr", "icns", "ico", "pcx", "psb", "psd", "qoi", "sgi", "svg", "tga", "wmf", "xcf",
+    )
+)  # fmt: skip
+"""Suffixes of pictures in formats that are not opened."""
+_MANY_FRAMES = ("PNG", "WEBP", "GIF", "TIFF", "AVIF")  # further frames of a JPEG or HEIC are depth and previews
+
+
+def format_of(head: bytes) -> str | None:
+    """The format, a key of `FORMATS`, that a file's first `HEAD` bytes show; None: it is no image of these."""
+    return next((name for name, kind in FORMATS.items() if re.match(kind.magic, head, re.DOTALL)), None)
+
+
+@cache
+def readable() -> tuple[str, ...]:
+    """The formats that can be opened in this process; their packages are imported on the first call."""
+    Image.init()
+    return tuple(name for name, kind in FORMATS.items() if _decoder(name, kind))
+
+
+def _decoder(name: str, kind: Format) -> bool:
+    if kind.plugin:
+        try:
+            module = import_module(kind.plugin)
+        except ImportError:
+            return False
+        getattr(module, "register_heif_opener", bool)()
+    return name in Image.OPEN and (not kind.feature or bool(features.check(kind.feature)))
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Read the header of an encoded image; its pixels are decoded when they are first asked for.
+
+    Raises:
+        ImageError: the bytes are no image of a format that is opened, or claim more than 100 million pixels; for a
+            format whose package is missing the message names the package.
+    """
+    if format_of(data[:HEAD]) == "JXL":
+        _check_size(*_jxl_size(data))  # its package decodes what it opens
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=readable())
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"more than {MOST_PIXELS} pixels") from error
+    except Exception as error:
+        raise ImageError(_unopened(data) or reason_of(error)) from error
+    _check_size(image.width, image.height)
+    return image
+
+
+def load_image(data: bytes) -> Image.Image:
+    """Decode an encoded image, of several frames the first.
+
+    Raises:
+        ImageError: as `open_image`, or the file is empty, damaged or cut short.
+    """
+    if not data:
+        raise ImageError("the file is empty")
+    image = open_image(data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
+    except Exception as error:
+        raise ImageError(reason_of(error)) from error
+    return image
+
+
+def suffix_of(kind: str) -> str:
+    """What a file of a format is called, by Pillow's name of the format."""
+    return FORMATS["JPEG" if kind == "MPO" else kind].suffixes[0]
+
+
+def has_more_frames(data: bytes) -> bool:
+    """Whether an image that decodes is an animation or has several pages, of which only the first is used."""
+    if format_of(data[:HEAD]) not in _MANY_FRAMES:
+        return False
+    try:
+        return bool(getattr(open_image(data), "is_animated", False))
+    except (OSError, SyntaxError, TypeError, ValueError, IndexError, struct.error):  # a broken second frame
+        return True
+
+
+def never_start_ghostscript() -> None:
+    """Let Pillow in this process refuse PostScript, for packages that open files by themselves."""
+    EpsImagePlugin.gs_binary = False
+
+
+def _unopened(data: bytes) -> str:
+    """Why an image has no decoder here; empty: it has one."""
+    name = format_of(data[:HEAD])
+    if name is None:
+        return f"no image of a format that is read ({', '.join(FORMATS)})"
+    return "" if name in readable() else f"{name} is read by another package: pip install {FORMATS[name].package}"
+
+
+def reason_of(error: Exception) -> str:
+    """What a decoder says of a file, in words for people."""
+    text = str(error).split("<_io.BytesIO object")[0].strip()  # an address in memory helps nobody
+    return text or type(error).__name__
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise ImageError(f"{width} x {height} pixels, more than {MOST_PIXELS}")
+
+
+def _jxl_size(data: bytes) -> tuple[int, int]:
+    """Width and height that a JPEG XL file claims (ISO/IEC 18181-1, SizeHeader); 0 where it is cut short."""
+    code = data if data[:2] == b"\xff\x0a" else _jxl_codestream(data)
+    bits, place = int.from_bytes(code[2:14], "little"), 0
+
+    def take(count: int) -> int:
+        nonlocal place
+        place += count
+        return bits >> (place - count) & ((1 << count) - 1)
+
+    def side(small: int) -> int:
+        return 8 * (1 + take(5)) if small else 1 + take((9, 13, 18, 30)[take(2)])
+
+    if len(code) < 14:
+        return 0, 0
+    small = take(1)
+    height = side(small)
+    ratio = take(3)
+    over, under = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio]
+    return (height * over // under if ratio else side(small)), height
+
+
+def _jxl_codestream(data: bytes) -> bytes:
+    """The first piece of the image itself in a container of boxes."""
+    place = 0
+    while place + 8 <= len(data):
+        size, kind = int.from_bytes(data[place : place + 4]), data[place + 4 : place + 8]
+        if kind in (b"jxlc", b"jxlp"):
+            return data[place + (8 if kind == b"jxlc" else 12) :]
+        place += max(8, int.from_bytes(data[place + 8 : place + 16]) if size == 1 else size)
+    return b""
