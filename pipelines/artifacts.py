@@ -10,12 +10,13 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -57,6 +58,8 @@ STAGE_FOLDERS = {
     "tune": (),
     "report": (),
 }
+_OF_RUN = ("manifest.json", "seed-*", "sweep", "tune", "spend", "answers", "figures", "report.*", "results.*")
+_GONE = "was deleted while the run was going on; leave it where it is and run the same command again, from the start"
 TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
 PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
 
@@ -130,6 +133,35 @@ class RunFolder:
             seconds = dict(self.manifest.get("seconds", {}))
             seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - started, 3)
             self.update_manifest(seconds=seconds)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder for this process, and remove what killed writes have left there.
+
+        Raises:
+            UserError: another process holds it, or it was deleted meanwhile; what was written there since is removed.
+        """
+        with storage.lock(self.path) as deleted:
+            storage.remove_unfinished(self.path)
+            try:
+                yield
+            except Exception as error:
+                if not self._gone(deleted):
+                    raise
+                raise UserError(f"{self.path} {_GONE}") from error
+            if self._gone(deleted):
+                raise UserError(f"{self.path} {_GONE}")
+
+    def _gone(self, deleted: Callable[[], bool]) -> bool:
+        """Whether somebody deleted the folder; then nothing that the run wrote since is left."""
+        if not deleted() or storage.exists(f"{self.path}/config.yaml"):
+            return False
+        for made in _OF_RUN:
+            for piece in Path(self.path).glob(made):
+                storage.remove(str(piece))
+        with suppress(OSError):  # it is not there, or holds what is not ours
+            Path(self.path).rmdir()
+        return True
 
     def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> None:
         """Begin or continue a run with this resolved config.

@@ -181,12 +181,24 @@ def _whole_text(sample: Sample, origin: str) -> str:
         if sample.label is None:
             raise ValueError("it has no class")
         return str(sample.label)
-    found: Any = json.loads(sample.others.get("json", b"null"))
+    found = json_beside(sample.others)
     for name in origin.removeprefix(JSON).split("."):
         if not isinstance(found, dict) or name not in found:
             raise ValueError(f"its JSON has no field {origin.removeprefix(JSON)}")
         found = found[name]
     return found if isinstance(found, str) else json.dumps(found)
+
+
+def json_beside(others: Mapping[str, bytes]) -> Any:
+    """The content of the JSON among what a shard holds of a sample, by suffix; None where there is none.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply to be read.
+    """
+    try:
+        return json.loads(others.get("json", b"null"))
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
 
 
 def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict[str, int]:

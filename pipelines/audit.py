@@ -61,7 +61,7 @@ def run(
             "another --out, or take the budget out"
         )
     runs = runs_of(config, folder)
-    with storage.lock(folder.path), ExitStack() as stack:
+    with folder.held(), ExitStack() as stack:
         for of_run, place in runs:
             place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
         with folder.timed("ray_start"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from mi_core.captions import templated_caption
+from pipelines.attributes import json_beside
 from pipelines.data_config import DataConfig
 
 SUFFIXES = ("txt", "caption")
@@ -32,10 +32,8 @@ def own_caption(others: Mapping[str, bytes]) -> str:
     for suffix in SUFFIXES:
         if suffix in others:
             return others[suffix].decode(errors="replace").strip()
-    if "json" not in others:
-        return ""
     try:
-        content = json.loads(others["json"])
+        content = json_beside(others)
     except ValueError:
         return ""
     found = content.get("caption", "") if isinstance(content, dict) else ""

@@ -8,8 +8,8 @@ from typing import Any
 
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
-# what a user can mend: no space, over a quota, a folder that cannot be written
-_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+# what a user can mend: no space, over a quota or a limit, a folder that cannot be written
+_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class UserError(ValueError):

@@ -57,7 +57,7 @@ def probe_nodes(path: str) -> list[Probe]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    place = f"{path}/.preflight-{uuid.uuid4().hex[:8]}"
+    place = f"{path}/{storage.UNFINISHED}preflight-{uuid.uuid4().hex[:8]}"
     nodes = [node for node in ray.nodes() if node["Alive"] and {"CPU", "GPU"} & set(node["Resources"])]
     remote = ray.remote(num_cpus=0)(_write_and_read)
     try:

@@ -94,6 +94,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     held = [name.rpartition("/")[2] for name in storage.list_files(out)]
     if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in held):
         raise UserError(f"{out} is not empty; give another folder")
+    storage.remove_unfinished(out)
     for name in held:  # an import that was interrupted
         storage.remove(f"{out}/{name}")
     shards: list[dict[str, Any]] = []

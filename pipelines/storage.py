@@ -14,8 +14,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from pipelines.errors import UserError
 
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
 STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
+UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
 
 def is_uri(path: str) -> bool:
@@ -80,6 +82,31 @@ def is_folder(path: str) -> bool:
 
 def list_files(folder: str, *, recursive: bool = True) -> list[str]:
     """Paths of the files in a folder, sorted; empty when the folder is not there. Hidden files are left out."""
+    return list(listing(folder, recursive=recursive).files)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder holds.
+
+    Args:
+        files: paths, sorted; hidden ones are left out, and what stands in hidden folders.
+        others: what is neither file nor folder, in words by path, sorted. A link to a folder that it stands in is not
+            followed.
+    """
+
+    files: tuple[str, ...]
+    others: Mapping[str, str]
+
+
+def listing(folder: str, *, recursive: bool = True) -> Listing:
+    """What a folder holds; nothing when it is not there.
+
+    Raises:
+        OSError: it is no folder, or one in it cannot be read.
+    """
+    if not is_uri(folder):
+        return _local_listing(absolute(folder), recursive)
     filesystem, place = _resolve(folder)
     selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
     root = absolute(folder)
@@ -88,7 +115,49 @@ def list_files(folder: str, *, recursive: bool = True) -> list[str]:
         relative = info.path.removeprefix(place).lstrip("/")
         if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
             found.append(f"{root}/{relative}")
-    return sorted(found)
+    return Listing(tuple(sorted(found)), {})
+
+
+def _local_listing(root: str, recursive: bool) -> Listing:
+    files: list[str] = []
+    others: dict[str, str] = {}
+    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while pending:
+        place, above = pending.pop()
+        try:
+            here = above | {_identity(place)}
+            entries = list(os.scandir(place))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            kind = _kind(entry)
+            if kind == "file":
+                files.append(entry.path)
+            elif kind != "folder":
+                others[entry.path] = kind
+            elif recursive and entry.is_symlink() and _identity(entry.path) in here:
+                others[entry.path] = "a link to a folder that it stands in"
+            elif recursive:
+                pending.append((entry.path, here))
+    return Listing(tuple(sorted(files)), dict(sorted(others.items())))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    except OSError as error:  # such as a link to itself
+        return f"unreadable: {error.strerror}"
+    return "a link to what is not there" if entry.is_symlink() else "no file but a pipe, socket or device"
 
 
 @contextmanager
@@ -118,9 +187,9 @@ def write_atomic(path: str, data: bytes) -> None:
         return
     target = Path(place)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}")
+    temporary = target.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
     try:
-        with temporary.open("wb") as handle:
+        with naming(path), temporary.open("wb") as handle:
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
@@ -128,6 +197,26 @@ def write_atomic(path: str, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let errors of the system in the block name the file that was to be written: those of writing name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def remove_unfinished(folder: str) -> None:
+    """Remove what killed writes have left in a folder on a disk, for the one process that may write there."""
+    if is_uri(folder):
+        return
+    for place, folders, files in os.walk(absolute(folder)):
+        for name in (name for name in (*folders, *files) if name.startswith(UNFINISHED)):
+            remove(f"{place}/{name}")
 
 
 def copy(source: str, target: str) -> None:
@@ -173,18 +262,21 @@ def remove(path: str) -> None:
 
 
 @contextmanager
-def lock(folder: str) -> Iterator[None]:
+def lock(folder: str) -> Iterator[Callable[[], bool]]:
     """Hold a folder for this process; the lock ends with the block, or with the process however it dies.
+
+    Yields:
+        What says whether the folder was deleted meanwhile; of an object store it never does.
 
     Raises:
         UserError: another process holds it.
     """
-    with _remote_lock(folder) if is_uri(folder) else _local_lock(folder):
-        yield
+    with _remote_lock(folder) if is_uri(folder) else _local_lock(folder) as deleted:
+        yield deleted
 
 
 @contextmanager
-def _local_lock(folder: str) -> Iterator[None]:
+def _local_lock(folder: str) -> Iterator[Callable[[], bool]]:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         handle = (Path(folder) / ".lock").open("a+")
@@ -199,12 +291,12 @@ def _local_lock(folder: str) -> Iterator[None]:
         handle.truncate(0)
         handle.write(_who())
         handle.flush()
-        yield
+        yield lambda: os.fstat(handle.fileno()).st_nlink == 0
         handle.truncate(0)
 
 
 @contextmanager
-def _remote_lock(folder: str) -> Iterator[None]:
+def _remote_lock(folder: str) -> Iterator[Callable[[], bool]]:
     path = f"{folder}/.lock"
     me = f"{_who()} {uuid.uuid4().hex}"
     if exists(path):
@@ -219,7 +311,7 @@ def _remote_lock(folder: str) -> Iterator[None]:
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield
+        yield lambda: False
     finally:
         ended.set()
         thread.join()

@@ -202,17 +202,20 @@ class _Log:
 
     def write(self, epoch: int, values: dict[str, float]) -> None:
         """One point per curve."""
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, epoch)
+        with storage.naming(self.scratch):
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, epoch)
 
     def upload(self) -> None:
         """Copy the curves so far."""
-        self.writer.flush()
+        with storage.naming(self.scratch):
+            self.writer.flush()
         for path in Path(self.scratch).iterdir():
             storage.write_atomic(f"{self.folder}/{path.name}", path.read_bytes())
 
     def close(self) -> None:
         """Copy all and tidy up."""
-        self.writer.close()
+        with storage.naming(self.scratch):
+            self.writer.close()
         self.upload()
         shutil.rmtree(self.scratch)

@@ -214,7 +214,7 @@ class Client:
     def _json(self, answer: httpx.Response) -> Any:
         try:
             return answer.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ShapeError(f"{self.parameters.url}: the answer is no JSON: {_beginning(answer.text)}") from error
 
 

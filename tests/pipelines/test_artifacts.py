@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,36 @@ def test_digests_and_changed_keys() -> None:
     assert digest("ab", "c") != digest("a", "bc")
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     assert changed_keys({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}, "x") == ["x.a.c", "x.a.d"]
+
+
+def test_a_run_folder_that_was_deleted_meanwhile_is_told_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    with pytest.raises(UserError, match=f"{folder.path} was deleted while the run was going on"), folder.held():
+        folder.open(CONFIG, command="test")
+        with folder.timed("pretrain"):
+            shutil.rmtree(folder.path)
+            work(tmp_path, "encoders")  # what a worker writes
+            (tmp_path / "run" / "seed-0" / "splits" / "summary.json").read_bytes()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_took_the_place_of_a_run_is_kept(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    with pytest.raises(UserError, match="was deleted"), folder.held():
+        folder.open(CONFIG, command="test")
+        shutil.rmtree(folder.path)
+        work(tmp_path, "encoders")
+        (tmp_path / "run" / "thesis.tex").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+    with pytest.raises(OSError, match="disk"), folder.held():  # another error in a folder that is there stays itself
+        (tmp_path / "run" / "config.yaml").touch()
+        (tmp_path / "run" / ".lock").unlink()
+        raise OSError("disk")
+
+
+def test_a_start_removes_what_killed_writes_left(tmp_path: Path) -> None:
+    left = tmp_path / "run" / "figures" / ".tmp-0123"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    with RunFolder(str(tmp_path / "run")).held():
+        assert not left.exists()

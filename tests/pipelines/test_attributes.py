@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipelines.attributes import AttributeConfig, read_table
+from pipelines.captions import own_caption
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.sources import Sample
@@ -169,3 +170,21 @@ def test_mistakes_in_a_table(tmp_path: Path) -> None:
         read_table(str(tmp_path / "none.txt"), 1)
     with pytest.raises(ValidationError, match="label = 'age', allowed: none without attributes"):
         config_of(tmp_path, {}, label="age")
+
+
+def test_json_that_is_nested_too_deeply_is_listed_as_other_broken_json_is(tmp_path: Path) -> None:
+    beside = {"a": b'{"smiling": true}', "b": b"[" * 100_000, "c": b'{"smiling"', "d": b'{"smiling": false}'}
+    members = [
+        member
+        for seed, (key, text) in enumerate(beside.items())
+        for member in ((f"{key}.png", image_bytes(seed)), (f"{key}.json", text))
+    ]
+    (tmp_path / "one.tar").write_bytes(tar_bytes(members))
+    smiling = {"smiling": {"from": "json:smiling", "values": ["false", "true"]}}
+    config = config_of(tmp_path / "one.tar", smiling, kind="shards", max_rejected=0.5)
+    scanned = config.scan()
+    assert found(config, "smiling") == {"a": 1, "d": 0}
+    assert [(bad.key, bad.shard) for bad in scanned.rejected] == [("b", "one"), ("c", "one")]
+    assert "attribute smiling: its JSON is nested too deeply" in scanned.rejected[0].reason
+    assert own_caption({"json": b"[" * 100_000}) == own_caption({"json": b"{"}) == own_caption({}) == ""
+    assert own_caption({"json": b'{"caption": "a cat "}'}) == "a cat"

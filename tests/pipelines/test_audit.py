@@ -18,7 +18,7 @@ import yaml
 
 from mi_core.metrics.delong import auc
 from mi_core.report import schema
-from pipelines import audit, storage
+from pipelines import audit, pretrain, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
 from pipelines.errors import UserError
@@ -145,6 +145,19 @@ def test_a_changed_config_is_refused_and_nothing_lost(finished_run: Path, tmp_pa
         run(folder, queries={"views": 3, "chunk": 32})
     assert written(folder) == before
     assert report_of(folder)
+
+
+def test_a_run_folder_that_is_deleted_is_told_in_one_line(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleted(runs: Any) -> None:
+        shutil.rmtree(tmp_path / "run")
+        pretrain.run(runs)
+
+    monkeypatch.setitem(audit.STAGE_RUNS, "pretrain", deleted)
+    with pytest.raises(UserError, match="run was deleted while the run was going on"):
+        run(tmp_path / "run", last="pretrain")
+    assert list(tmp_path.iterdir()) == []
 
 
 def oversized() -> dict[str, Any]:

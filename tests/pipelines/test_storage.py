@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines import storage
-from pipelines.errors import UserError
+from pipelines.errors import UserError, storage_fault
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -161,3 +162,69 @@ def test_absolute_keeps_uris_and_completes_paths(tmp_path: Path, monkeypatch: py
     assert storage.absolute("file:///x/y") == "/x/y"
     assert storage.absolute("s3://bucket/x/") == "s3://bucket/x"
     assert storage.absolute("~/x") == str(Path.home() / "x")
+
+
+def test_what_is_no_file_is_told_and_a_link_upwards_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "in").mkdir(parents=True)
+    (tmp_path / "beside").mkdir()
+    for name in ("photos/a.jpg", "photos/in/b.jpg", "beside/c.jpg", "photos/.hidden"):
+        (tmp_path / name).touch()
+    (folder / "in" / "up").symlink_to(folder)
+    (folder / "beside").symlink_to(tmp_path / "beside")
+    (folder / "linked.jpg").symlink_to("a.jpg")
+    (folder / "gone.jpg").symlink_to("nothing")
+    (folder / "itself").symlink_to("itself")
+    os.mkfifo(folder / "pipe.jpg")
+    found = storage.listing(str(folder))
+    assert [path.removeprefix(f"{folder}/") for path in found.files] == [
+        "a.jpg",
+        "beside/c.jpg",
+        "in/b.jpg",
+        "linked.jpg",
+    ]
+    assert {path.removeprefix(f"{folder}/"): what for path, what in found.others.items()} == {
+        "gone.jpg": "a link to what is not there",
+        "in/up": "a link to a folder that it stands in",
+        "itself": "unreadable: Too many levels of symbolic links",
+        "pipe.jpg": "no file but a pipe, socket or device",
+    }
+    with pytest.raises(NotADirectoryError):
+        storage.listing(str(folder / "a.jpg"))
+
+
+def test_what_a_killed_write_left_is_removed(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from pipelines import storage
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+storage.write_atomic(sys.argv[1], b"half")
+"""
+    place = tmp_path / "figures"
+    subprocess.run([sys.executable, "-c", code, f"{place}/roc.png"], check=False)
+    (left,) = place.iterdir()
+    assert left.name.startswith(storage.UNFINISHED)
+    (place / "done.png").touch()
+    storage.remove_unfinished(str(tmp_path))
+    assert [path.name for path in place.iterdir()] == ["done.png"]
+
+
+def test_an_error_of_writing_names_the_file(tmp_path: Path) -> None:
+    """The system names no file when a write fails, only when one is opened."""
+    code = """
+import resource, sys
+from pipelines import storage
+from pipelines.errors import fault_of_user
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    storage.write_atomic(sys.argv[1], bytes(2000))
+except OSError as error:
+    print(fault_of_user(error))
+"""
+    place = tmp_path / "features.parquet"
+    done = subprocess.run([sys.executable, "-c", code, str(place)], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith(f"{place}: File too large; what was committed is kept")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="No space left") as caught, storage.naming("/data/run/x"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert storage_fault(caught.value).startswith("/data/run/x: No space left on device")
