@@ -102,6 +102,8 @@ class Pretrainer:
             self.trained = DistributedDataParallel(self.trained, find_unused_parameters=waiting)
         self.optimizer = parameters.optimizer.build(self.module)
         self.epoch = 0
+        self.step = 0  # of the epoch under way
+        self.total = torch.zeros((), device=self.device)  # of the losses of these steps
         self.losses: list[float] = []
         self.rate = 0.0
 
@@ -113,26 +115,32 @@ class Pretrainer:
     def train_epoch(self, progress: Callable[[int], None] | None = None) -> float:
         """One pass over the data; returns the mean loss over steps and workers and appends it to ``losses``.
 
+        Args:
+            progress: called after every step with its index. What it raises ends the epoch there; the state then
+                continues with the next step.
+
         Raises:
             NumericError: the loss became NaN or infinite.
         """
         self.module.start_epoch(self.epoch)
         self.trained.train()
-        total = torch.zeros((), device=self.device)
-        index = -1
         for index, batch in enumerate(self.data.epoch(self.epoch)):
+            if index < self.step:
+                continue
             self._set_rate(self.epoch * self.data.steps + index)
-            total += self.train_batch(batch, self.epoch * self.data.steps + index)
+            self.total += self.train_batch(batch, self.epoch * self.data.steps + index)
+            self.step = index + 1
             if progress is not None:
                 progress(index)
-        if index + 1 != self.data.steps:
-            raise RuntimeError(f"epoch {self.epoch + 1} had {index + 1} batches instead of {self.data.steps}")
+        if self.step != self.data.steps:
+            raise RuntimeError(f"epoch {self.epoch + 1} had {self.step} batches instead of {self.data.steps}")
         if self.workers > 1:
-            dist.all_reduce(total)
-        loss = float(total) / (self.data.steps * self.workers)
+            dist.all_reduce(self.total)
+        loss = float(self.total) / (self.data.steps * self.workers)
         if not math.isfinite(loss):
             raise NumericError(f"the loss of epoch {self.epoch + 1} is {loss}; lower optimizer.learning_rate")
         self.epoch += 1
+        self.step, self.total = 0, torch.zeros_like(self.total)
         self.losses.append(loss)
         return loss
 
@@ -189,23 +197,29 @@ class Pretrainer:
         return _audited(self.module, self.mean, self.std)
 
     def state_bytes(self) -> bytes:
-        """Everything that continuing needs: weights, optimiser, epoch, loss curve (tensors and plain values)."""
+        """Everything that continuing needs: weights, optimiser, epoch and step, losses (tensors and plain values).
+
+        Within an epoch the losses so far are this worker's, so that only a run of one worker continues there.
+        """
         buffer = io.BytesIO()
         state = {
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": self.epoch,
+            "step": self.step,
+            "total": self.total,
             "losses": self.losses,
         }
         torch.save(state, buffer)
         return buffer.getvalue()
 
     def load_state_bytes(self, data: bytes) -> None:
-        """Continue from `state_bytes`: the next epoch is the one after the saved state."""
+        """Continue from `state_bytes`: the next step is the one after the saved state."""
         state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
+        self.step, self.total = state.get("step", 0), state.get("total", torch.zeros_like(self.total))
         self.losses = state["losses"]
 
 

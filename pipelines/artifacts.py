@@ -58,7 +58,19 @@ STAGE_FOLDERS = {
     "tune": (),
     "report": (),
 }
-_OF_RUN = ("manifest.json", "seed-*", "sweep", "tune", "spend", "answers", "figures", "report.*", "results.*")
+_OF_RUN = (
+    "manifest.json",
+    "progress.json",
+    ".ray.json",
+    "seed-*",
+    "sweep",
+    "tune",
+    "spend",
+    "answers",
+    "figures",
+    "report.*",
+    "results.*",
+)
 _GONE = "was deleted while the run was going on; leave it where it is and run the same command again, from the start"
 TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
 PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
@@ -163,8 +175,8 @@ class RunFolder:
             Path(self.path).rmdir()
         return True
 
-    def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> None:
-        """Begin or continue a run with this resolved config.
+    def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> str:
+        """Begin or continue a run with this resolved config; returns a line on what differs from the last start.
 
         Args:
             config: the whole config as plain values.
@@ -175,10 +187,11 @@ class RunFolder:
             UserError: the folder holds a run of another config whose changed keys matter to finished work and
                 ``force`` does not cover them, or it holds files that are not a run.
         """
-        before_path = f"{self.path}/config.yaml"
+        before_path, difference = f"{self.path}/config.yaml", ""
         if storage.exists(before_path):
             before = yaml.safe_load(storage.read_bytes(before_path))
             self._check_changes(before, config, force)
+            difference = self._difference(before, config)
         elif storage.list_files(self.path):
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
         if force is not None:
@@ -191,6 +204,20 @@ class RunFolder:
             name=config["name"],
         )
         self.append_manifest("runs", {"started": now(), "command": command, "forced": force or ""})
+        return difference
+
+    def _difference(self, before: dict[str, Any], config: dict[str, Any]) -> str:
+        """What changed since the last start, and from which stage on that counts; empty: nothing that counts."""
+        found = {
+            key: stage
+            for section, stage in SECTION_STAGE.items()
+            for key in changed_keys(before.get(section), config.get(section), section)
+            if not any(fnmatchcase(key, free) for free in FREE)
+        }
+        if not found:
+            return ""
+        names = ", ".join(list(found)[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+        return f"changed since the last start: {names}; {min(found.values(), key=STAGES.index)} and what follows use it"
 
     def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
         covered = STAGES[STAGES.index(force) :] if force is not None else ()

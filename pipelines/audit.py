@@ -10,8 +10,10 @@ from pipelines import attack, extract, pretrain, report, spending, splits, stora
 from pipelines.artifacts import STAGES, RunFolder, digest, now
 from pipelines.config import Run, RunConfig
 from pipelines.config_checks import check_drawn
-from pipelines.console import say
+from pipelines.console import say, step
 from pipelines.errors import UserError
+from pipelines.heartbeat import heartbeat
+from pipelines.leftovers import watched
 from pipelines.ray_runtime import finished, ray_cluster
 from pipelines.scan import Scan
 from pipelines.splits import Splits
@@ -62,19 +64,25 @@ def run(
         )
     runs = runs_of(config, folder)
     with folder.held(), ExitStack() as stack:
-        for of_run, place in runs:
-            place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
+        for number, (of_run, place) in enumerate(runs):
+            changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
+            if changed and not number:
+                say("config", changed)
+        stack.enter_context(watched(folder.path))
+        pulse = stack.enter_context(heartbeat(folder, stages))
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         config.resources.check_connected()
         spending.confirm(runs, stages, yes=yes)
         for stage in stages:
+            pulse.enter(stage)
             with folder.timed(stage):
                 if stage == "data":
                     draw_roles(runs)
                 elif stage == "report":
                     _report_points(runs[1:])
-                    report.run(config, folder, points(config, folder))
+                    with step("tables and figures"):
+                        report.run(config, folder, points(config, folder))
                 else:
                     if stage == "extract":
                         for of_run, place in runs:
@@ -117,7 +125,9 @@ def draw_roles(runs: Sequence[Run]) -> None:
             lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
             say("data", f"{len(found.samples)} usable samples{lost}")
         for seed in todo:
-            drawn = splits.draw(config.data, scans[read], seed)
+            near = " and looking for near-copies" if config.data.near_duplicates is not None else ""
+            with step(f"drawing the roles of seed {seed}{near}"):
+                drawn = splits.draw(config.data, scans[read], seed)
             check_drawn(config, drawn.counts())
             drawn.save(folder.seed(seed).path)
             if first:

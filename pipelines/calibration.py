@@ -192,7 +192,7 @@ def calibrators(resources: ResourcesConfig) -> Iterator[list[Any]]:
     import ray
 
     remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(Calibrator)
-    actors = [remote.remote() for _ in range(min(resources.encoder_actors, SHARDS))]
+    actors = [remote.remote() for _ in range(min(resources.actors(), SHARDS))]
     try:
         yield actors
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -13,7 +12,8 @@ import typer
 from rich.console import Console
 
 from pipelines.bench.commands import bench_app
-from pipelines.errors import UserError, fault_of_user
+from pipelines.errors import Unavailable, UserError, fault_of_user
+from pipelines.interrupts import Interrupted, heed_sigterm, interruptible
 from pipelines.listing import list_app
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
 
 output = Console()
-
-
-class Interrupted(BaseException):
-    """Ctrl-C during a run; the command line library would end with its own code and word."""
-
-    def __str__(self) -> str:
-        return super().__str__() or "interrupted; run the same command again to continue"
 
 
 Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
@@ -67,7 +60,7 @@ def _run(
     loaded, place = _load(config_or_run, overrides, out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
-    try:
+    with interruptible():
         folder = audit.run(
             loaded,
             place,
@@ -78,8 +71,6 @@ def _run(
             verbose=verbose,
             yes=yes,
         )
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted from interrupt
     if last == "tune":
         output.print(report.tuned(folder))
     if last == "report":
@@ -134,10 +125,8 @@ def selftest(
     place = out or "runs/selftest"
     loaded = configs.load(config or str(files("pipelines") / "quickstart.yaml"), overrides or ())
     command = shlex.join(["encoder-audit", *sys.argv[1:]])
-    try:
+    with interruptible():
         passed = planted.run(loaded, place, address=address, command=command, verbose=verbose)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted from interrupt
     output.print(planted.table(place))
     if not passed:
         raise typer.Exit(1)
@@ -188,6 +177,16 @@ def compare(
 
 
 @app.command()
+def status(
+    run: Annotated[str, typer.Argument(help="A run folder, of any machine.", metavar="RUN")],
+) -> None:
+    """How far a run is: stage, share done, rate, time left; while it runs, and after it ended."""
+    from pipelines.status import status as found
+
+    output.print(found(run), soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate config, data, weights and resources; runs nothing."""
     from pipelines import adopt, audit, splits, sweep
@@ -195,9 +194,10 @@ def check(config: Config, overrides: Overrides = None) -> None:
     from pipelines.artifacts import RunFolder
     from pipelines.config_checks import check_drawn
     from pipelines.console import count_of
+    from pipelines.machine import cpus
 
     loaded = configs.load(config, overrides or ())
-    loaded.resources.check({"CPU": float(os.cpu_count() or 1), "GPU": _gpus()})
+    loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
     loaded.data.check_sizes()
     for name, description in adopt.try_out(loaded):
         output.print(f"encoder {name}: {description}")
@@ -248,10 +248,8 @@ def submit(
     output.print("\n".join(later), soft_wrap=True, highlight=False)
     if not wait:
         return
-    try:
+    with interruptible(f"job {job.id} goes on: {job.command('logs')} --follow"):
         code = jobs.follow(job, lambda text: print(text, end="", flush=True))  # noqa: T201
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(f"no longer following; job {job.id} goes on: {job.command('logs')} --follow") from interrupt
     if code:
         raise typer.Exit(code)
 
@@ -352,11 +350,20 @@ def main(stage: str | None = None) -> None:
 
 
 def guarded(command: Callable[[], Any]) -> None:
-    """Run a command; wrong input is one line on stderr and exit code 2, anything else a traceback and exit code 1."""
+    """Run a command; wrong input is one line on stderr and exit code 2, anything else a traceback and exit code 1.
+
+    An interrupt, SIGTERM, and what does not start or answer are one line and exit code 1.
+    """
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    heed_sigterm()
     try:
         command()
+    except Unavailable as unavailable:
+        if debug:
+            raise
+        print(f"encoder-audit: {unavailable}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
     except Exception as error:
         fault = fault_of_user(error)
         if fault is None or debug:

@@ -4,25 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 console = Console(stderr=True, highlight=False)
-LINE_SECONDS = 30.0  # between lines of progress where there is no terminal
+_open: list[Bars] = []  # steps under way, the innermost last
+_said = [monotonic()]  # when the last line was printed
 
 
 def say(stage: str, message: str) -> None:
     """Print one line of a stage's progress to stderr."""
+    _said[0] = monotonic()
     console.print(f"[bold]{stage:>9}[/bold]  {message}", soft_wrap=True)
+
+
+def quiet_for() -> float:
+    """Seconds since the last line."""
+    return monotonic() - _said[0]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work under way: ``done`` of ``total`` units, ``rate`` per second so far; total 0: nothing to count."""
+
+    title: str
+    done: float
+    total: float
+    unit: str
+    rate: float
+
+    def line(self) -> str:
+        """How far it is, with rate and time left where they are known."""
+        counted = progress_line(self.done, self.total, self.rate, self.unit) if self.total else "under way"
+        return f"{self.title}: {counted}"
+
+
+class Bars(Progress):
+    """Bars whose rates are means since each began; `pieces` tells of them where they are not drawn."""
+
+    def __init__(self, unit: str, *columns: Any, **settings: Any) -> None:
+        super().__init__(*columns, **settings)
+        self.unit = unit
+        self.begun: dict[TaskID, tuple[float, float]] = {}
+
+    def begin(self, task: TaskID, done: float = 0) -> None:
+        """Count the rate of a bar from now, and from what was done before."""
+        self.begun[task] = (done, monotonic())
+        self.update(task, completed=done)
+
+    def pieces(self) -> list[Piece]:
+        """Every bar that has begun and is not full."""
+        now, found = monotonic(), []
+        for task in self.tasks:
+            if task.id in self.begun and not task.finished:
+                before, started = self.begun[task.id]
+                rate = (task.completed - before) / max(1e-9, now - started)
+                found.append(Piece(task.description, task.completed, task.total or 0, self.unit, rate))
+        return found
+
+
+def under_way() -> list[Piece]:
+    """What the innermost step that can be told of is at."""
+    for shown in reversed(_open):
+        if found := shown.pieces():
+            return found
+    return []
+
+
+def drawn() -> bool:
+    """Whether a bar on a terminal shows what is under way."""
+    return any(not shown.disable for shown in _open)
 
 
 @contextmanager
@@ -36,9 +99,10 @@ def silence() -> Iterator[None]:
 
 
 @contextmanager
-def bars(unit: str) -> Iterator[Progress]:
+def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
     """Progress bars that vanish when done; nothing is drawn when stderr is no terminal."""
-    progress = Progress(
+    progress = Bars(
+        unit,
         TextColumn("          {task.description}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
@@ -47,48 +111,65 @@ def bars(unit: str) -> Iterator[Progress]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (draw and console.is_terminal),
     )
-    with progress:
-        yield progress
+    _open.append(progress)
+    try:
+        with progress:
+            yield progress
+    finally:
+        _open.remove(progress)
 
 
 @contextmanager
-def meter(stage: str, title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Progress of one long step: a bar with rate and time left; without a terminal a line now and then.
+def step(title: str) -> Iterator[None]:
+    """Name a long step that has nothing to count."""
+    with bars("", draw=False) as progress:
+        progress.begin(progress.add_task(title, total=None, note=""))
+        yield
+
+
+@contextmanager
+def meter(title: str, total: int, unit: str, before: int = 0) -> Iterator[Callable[[int], None]]:
+    """Progress of one long step, of which some units were done before: a bar with rate and time left.
 
     Yields:
         What to call with the number of units done so far.
     """
-    started = said = monotonic()
+    started = monotonic()
     with bars(unit) as progress:
         task = progress.add_task(title, total=total, note="")
+        progress.begin(task, before)
 
         def done(units: int) -> None:
-            nonlocal said
-            now = monotonic()
-            rate = units / max(1e-9, now - started)
+            rate = (units - before) / max(1e-9, monotonic() - started)
             progress.update(task, completed=units, note=f"  {_per_second(rate)} {unit}/s")
-            if not console.is_terminal and now - said >= LINE_SECONDS and units < total:
-                said = now
-                say(stage, f"{title}: {progress_line(units, total, rate, unit)}")
 
         yield done
 
 
-def progress_line(units: int, total: int, rate: float, unit: str) -> str:
+def progress_line(units: float, total: float, rate: float, unit: str) -> str:
     """How far a step is, and how long it still takes at a rate per second.
 
     Example:
         >>> progress_line(1000, 361_000, 100.0, "images")
         '1,000 of 361,000 images (0.3%), 100 images/s, about 1 h 00 min left'
     """
-    line = f"{units:,} of {total:,} {unit} ({units / total:.1%}), {_per_second(rate)} {unit}/s"
-    if not rate:
+    line = f"{int(units):,} of {int(total):,} {unit} ({units / total:.1%})"
+    if rate <= 0:
         return line
-    minutes, seconds = divmod(round((total - units) / rate), 60)
-    left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {seconds:02d} s"
-    return f"{line}, about {left} left"
+    return f"{line}, {_per_second(rate)} {unit}/s, about {duration((total - units) / rate)} left"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> duration(75), duration(7300)
+        ('1 min 15 s', '2 h 01 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
 
 
 def _per_second(rate: float) -> str:

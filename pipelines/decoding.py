@@ -24,7 +24,7 @@ class Decoding:
 
     def __init__(self, resources: ResourcesConfig, cpus: float) -> None:
         self.resources = resources
-        self.fitting = resources.decoders(resources.encoder_actors, {"CPU": cpus})
+        self.fitting = resources.decoders(resources.actors({"CPU": cpus}), {"CPU": cpus})
         self.tasks: int | None = {"fused": 0, "apart": max(1, self.fitting)}.get(resources.decode)
         if self.tasks is None and not self.fitting:
             self._choose(0, "no CPU is left for tasks of its own")

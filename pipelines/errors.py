@@ -16,6 +16,10 @@ class UserError(ValueError):
     """What the user gave is wrong; the message is one line that names the place and the remedy."""
 
 
+class Unavailable(RuntimeError):
+    """Something that a run needs does not start or answer, by no fault of the input: one line, exit code 1."""
+
+
 def fault_of_user(error: BaseException) -> str | None:
     """The one line that tells users what they gave wrong, or None if the error is not of that kind.
 

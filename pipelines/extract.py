@@ -168,7 +168,7 @@ def _query(
         if todo:
             decoding = session.prepare(runs)
             todo = rules.fitted(todo, runs)
-            first_of_all = decoding.trial(todo, config.resources.encoder_actors)
+            first_of_all = decoding.trial(todo, config.resources.actors())
             for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
                 throughput = _stream(some, config, session.access, decoding.tasks or 0)
                 folder.append_manifest("extraction", asdict(throughput))
@@ -177,7 +177,7 @@ def _query(
                 of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
                 say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
                 if decoding.tasks is None:
-                    decoding.decide(throughput, config.resources.encoder_actors)
+                    decoding.decide(throughput, config.resources.actors())
         for job in jobs:
             share_features(first[job.identity], job)
 
@@ -283,7 +283,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
     context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
-    actors = min(resources.encoder_actors, max(1, chunks))
+    actors = min(resources.actors(), max(1, chunks))
     rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         read_chunks,
@@ -313,7 +313,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
     started = time.time()
     images = sum(job.images for job in jobs)
     came: dict[str, list[tuple[float, int]]] = {}
-    with meter("extract", "querying encoders", images, "images") as done:
+    with meter("querying encoders", images, "images") as done:
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
             for receipt in batch.to_pylist():
                 if receipt["error"]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest
-from pipelines.console import bars, say
+from pipelines.console import bars, say, step
 from pipelines.defending import defend, over_cluster
 from pipelines.encoder_config import DefendedConfig, TrainedConfig
 from pipelines.encoders import describe, is_done, share
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 VERSION = 3
 REFRESH_SECONDS = 0.5
+SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -94,14 +95,38 @@ class _Bases:
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     resources = config.resources
     at_once = resources.trainings_at_once()
-    board = Board.remote()  # type: ignore[attr-defined]
-    with bars("epochs") as progress:
+    import ray
+
+    board = ray.remote(num_cpus=0)(Board).remote()
+    with step("starting the workers that train"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
-        for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):
-            for label, (done, note) in notes.items():
-                progress.update(tasks[label], completed=done, note=note)
-            for job, seconds in finished:
-                say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")
+        try:
+            for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):
+                for label, (done, note) in notes.items():
+                    if tasks[label] not in progress.begun:
+                        progress.begin(tasks[label], done)
+                    progress.update(tasks[label], completed=done, note=note)
+                for job, seconds in finished:
+                    progress.update(tasks[job.label], completed=job.config.epochs)
+                    say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")
+        except KeyboardInterrupt:
+            _save_all(board)
+            raise
+
+
+def _save_all(board: Any) -> None:
+    """Let every training under way save its state and stop; a second interrupt ends the wait."""
+    import ray
+
+    left = ray.get(board.stop.remote())
+    if left:
+        say("pretrain", f"saving {', '.join(left)}")
+    end = time.monotonic() + SAVE_SECONDS
+    while left and time.monotonic() < end:
+        time.sleep(REFRESH_SECONDS / 5)
+        left = ray.get(board.stop.remote())
+    if left:
+        say("pretrain", f"{', '.join(left)}: not saved within {SAVE_SECONDS:.0f} s; what was saved before is kept")
 
 
 def _in_words(job: TrainingJob) -> str:
@@ -141,7 +166,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
 
 def _run_all(
     jobs: Sequence[TrainingJob], at_once: int, train: Callable[[TrainingJob], float], board: Any, bases: _Bases
-) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[int, str]]]]:
+) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[float, str]]]]:
     """Run jobs in threads; yields what finished since the last look, and how far the others are.
 
     A job waits for the one it starts from. The threads are daemons: an error or Ctrl-C ends the stage at once instead

@@ -1,22 +1,26 @@
 """Starting or joining Ray, quietly, and leaving nothing behind.
 
-A local Ray starts and stops with the command; an existing cluster is joined when an address is given or
-RAY_ADDRESS is set. The address is probed first, because a client of a dead address hangs.
+A local Ray starts and stops with the command, listens on the loopback interface only and asks for a token; an existing
+cluster is joined when an address is given or RAY_ADDRESS is set. The address is probed first, because a client of a
+dead address hangs.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pipelines.console import bars
-from pipelines.errors import UserError
+from pipelines.console import bars, count_of, say
+from pipelines.errors import Unavailable, UserError
+from pipelines.interrupts import own_sigterm
+from pipelines.machine import cpus, descendants
 
 PROBE_SECONDS = 5.0
 QUIET = {
@@ -31,7 +35,9 @@ QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's older output can be silenced
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # lines of Ray's own about workers that died; a run tells what it makes of that
 }
+STARTS = 2  # how often a local Ray is started before a run gives up
 
 
 @contextmanager
@@ -45,30 +51,32 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
 
     Raises:
         UserError: nothing answers at the address.
+        Unavailable: a local Ray does not start.
     """
     started = time.perf_counter()
     if not verbose:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
     address = address or os.environ.get("RAY_ADDRESS")
-    arguments: dict[str, Any]
-    if address and address != "local":
-        probe(address)
-        arguments = {"address": address}
-    else:
-        arguments = {
-            "address": "local",
-            "num_cpus": os.cpu_count(),
-            "object_store_memory": object_store_mb * 2**20,
-            "include_dashboard": False,
-        }
+    local = not address or address == "local"
+    joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()  # a caller's own (a test, a notebook) stays
+    if not local:
+        probe(str(address))
+    elif not joined:
+        _guard()
     import ray
 
-    joined = ray.is_initialized()  # a caller's own Ray (a test, a notebook) is used and left running
     if not joined:
-        level = "INFO" if verbose else "ERROR"
-        with nullcontext() if verbose else _without_native_stderr():
-            ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
+        arguments = _local_arguments(object_store_mb) if local else {"address": address}
+        here = f"starting Ray on {count_of(cpus(), 'CPU', 'CPUs')}"
+        say("ray", here if local else f"joining the Ray cluster at {address}")
+
+        def start() -> None:
+            level = "INFO" if verbose else "ERROR"
+            with own_sigterm(), nullcontext() if verbose else _without_native_stderr():
+                ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
+
+        start_or_give_up(start, ray.shutdown) if local else start()
     from ray.data import DataContext
 
     DataContext.get_current().enable_progress_bars = False
@@ -77,6 +85,57 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     finally:
         if not joined:
             ray.shutdown()
+
+
+def _guard() -> None:
+    """Let a local Ray listen on the loopback interface only, with a token that no file holds; before Ray is imported.
+
+    Ray would write its own token below the home folder, which need not be there or writable.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux: use 127.0.0.1 as Ray does on macOS
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _local_arguments(object_store_mb: int) -> dict[str, Any]:
+    return {
+        "address": "local",
+        "num_cpus": cpus(),
+        "object_store_memory": object_store_mb * 2**20,
+        "include_dashboard": False,
+    }
+
+
+def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
+    """Start a local Ray; one that does not come is ended, with all its processes, and started once more.
+
+    Raises:
+        Unavailable: it did not come either.
+    """
+    before = set(descendants(os.getpid()))
+
+    def clear() -> None:
+        tidy()
+        for process in set(descendants(os.getpid())) - before:
+            process.end()
+
+    for attempt in range(STARTS):
+        try:
+            start()
+        except KeyboardInterrupt:
+            clear()
+            raise
+        except Exception as error:
+            clear()
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if attempt == STARTS - 1:
+                raise Unavailable(
+                    f"Ray did not start in {STARTS} attempts ({reason[:200]}); the machine may be too busy or short of "
+                    "memory: run the same command again"
+                ) from error
+            say("ray", f"Ray did not start ({reason[:100]}); trying once more")
+        else:
+            return
 
 
 def largest_node() -> tuple[float, float]:
@@ -119,6 +178,7 @@ def finished(references: Sequence[Any], unit: str, title: str) -> Iterator[Any]:
     pending = list(references)
     with bars(unit) as progress:
         bar = progress.add_task(title, total=len(pending), note="")
+        progress.begin(bar)
         while pending:
             ready, pending = ray.wait(pending, num_returns=1)
             yield from ray.get(ready)

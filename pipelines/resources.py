@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipelines.errors import UserError
+
+DEFAULT_ACTORS = 2
 
 
 class ResourcesConfig(BaseModel):
@@ -19,7 +22,9 @@ class ResourcesConfig(BaseModel):
     train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
     train_gpus: float = Field(default=0, ge=0, description="GPUs per training worker")
     train_retries: int = Field(default=2, ge=0, description="restarts of a training run after a worker died")
-    encoder_actors: int = Field(default=2, ge=1, description="processes that query encoders")
+    encoder_actors: int | None = Field(
+        default=None, ge=1, description="processes that query encoders; by default 2, or 1 where 2 do not fit"
+    )
     actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
     gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
     reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
@@ -40,7 +45,8 @@ class ResourcesConfig(BaseModel):
             UserError: naming the resource, what is asked and what is there.
         """
         cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
-        asked = self.encoder_actors * self.actor_cpus + self.reader_cpus
+        actors = self.actors(available)
+        asked = actors * self.actor_cpus + self.reader_cpus
         if asked > cpus + 1e-9:
             raise UserError(
                 f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
@@ -49,11 +55,25 @@ class ResourcesConfig(BaseModel):
         training = self.train_workers * self.train_cpus
         if training > cpus + 1e-9:
             raise UserError(f"resources: train_workers x train_cpus = {training:g} CPUs, but Ray has {cpus:g}")
-        wanted = max(self.encoder_actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
+        wanted = max(actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
         if wanted > gpus + 1e-9:
             raise UserError(
                 f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
             )
+
+    def actors(self, available: Mapping[str, float] | None = None) -> int:
+        """Encoder actors: as many as the config says, or what fits ``available``; None: the connected cluster."""
+        if self.encoder_actors is not None:
+            return self.encoder_actors
+        if available is None:
+            import ray
+
+            available = ray.cluster_resources()
+        held = {"CPU": self.actor_cpus, "GPU": self.gpus_per_actor}
+        left = {kind: available.get(kind, math.inf) for kind in held}
+        left["CPU"] -= self.reader_cpus
+        fitting = min((left[kind] + 1e-9) // amount for kind, amount in held.items() if amount)
+        return DEFAULT_ACTORS if fitting < 1 else int(min(DEFAULT_ACTORS, fitting))
 
     @property
     def decoding_threads(self) -> int:

@@ -21,6 +21,7 @@ from pipelines.config import RunConfig
 from pipelines.console import say
 from pipelines.encoder_config import TrainedConfig
 from pipelines.errors import UserError
+from pipelines.leftovers import note, watched
 from pipelines.loading import read_samples
 from pipelines.ray_runtime import ray_cluster
 from pipelines.splits import draw
@@ -82,7 +83,9 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     place = storage.absolute(out)
     _check(config)
     found: list[Found] = []
-    with ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose):
+    store = config.resources.object_store_mb
+    with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
+        note(place)
 
         def verdict(name: str, folder: str) -> None:
             report = storage.read_json(f"{folder}/report.json")

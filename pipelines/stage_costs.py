@@ -113,8 +113,9 @@ def pretrain_stage(measured: Measured, resources: ResourcesConfig) -> tuple[Stag
 def extract_stage(measured: Measured, resources: ResourcesConfig) -> StageCost:
     """What querying takes: actors and readers work side by side, so the slower of the two sets the time."""
     planned, encoding, reading = measured.planned, measured.encoding(), measured.reading()
-    readers = READERS_PER_ACTOR * resources.encoder_actors
-    busy = max(encoding * (1 / resources.encoder_actors), reading * (1 / readers), key=_value)
+    actors = resources.actors()
+    readers = READERS_PER_ACTOR * actors
+    busy = max(encoding * (1 / actors), reading * (1 / readers), key=_value)
     startup = max((cost.startup for cost in measured.queries.values()), default=0.0)
     return StageCost(
         total(asked.images for asked in planned.passes),

@@ -29,7 +29,7 @@ import pipelines
 from pipelines.artifacts import digest
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
-from pipelines.errors import UserError
+from pipelines.errors import Unavailable, UserError
 from pipelines.paths import spelled_out
 from pipelines.ray_runtime import probe
 
@@ -40,6 +40,8 @@ CONFIG_NAME = "run.yaml"
 MOST_BYTES = 20 * 2**20  # of what travels; a data set that slipped in is larger
 START_SECONDS = 90.0  # how long a cluster that has just started may take until it accepts jobs
 SOURCES = (".py", ".yaml", ".json", ".j2", ".typed")
+STOP_SECONDS = 60  # that Ray gives a job which is stopped to save its state; Ray's default is 3
+_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 _DASHBOARD = "RAY_API_SERVER_ADDRESS"  # Ray lets it win over the address that a client is given
 _HEADERS = "RAY_JOB_HEADERS"  # as Ray's own commands take them
 _SILENT_RECONNECTS = 12  # in a row without a word; waits between them double up to half a minute
@@ -166,11 +168,12 @@ def submit(
 
     Raises:
         UserError: the cluster refuses, or runs something else in that folder.
+        Unavailable: the cluster takes no jobs yet.
     """
     client = connect(address)
     asked = digest({"config": config.model_dump(mode="json", by_alias=True), "force": force})
     forced = [] if force is None else ["--force", force]
-    entry = ["python", "-m", "pipelines.audit", CONFIG_NAME, "--out", out, *forced, *options]
+    entry = ["python", "-m", "pipelines.job", CONFIG_NAME, "--out", out, *forced, *options]
     with staged(config, include) as folder:
 
         def send() -> Submission:
@@ -180,7 +183,7 @@ def submit(
             made = client.submit_job(
                 entrypoint=shlex.join(entry),
                 submission_id=f"{_stem(out)}-{number + 1}",
-                runtime_env={"working_dir": str(folder)},
+                runtime_env={"working_dir": str(folder), "env_vars": {_STOP_WAIT: str(STOP_SECONDS)}},
                 metadata={"run": asked, "out": out},
             )
             return Submission(made, address, started=True)
@@ -224,9 +227,12 @@ def _when_ready(ask: Callable[[], Submission]) -> Submission:
         try:
             return ask()
         except (RuntimeError, requests.RequestException) as error:
-            again = any(text in str(error) for text in ("No available agent", "already exists"))
-            if not again or time.monotonic() > end:
+            if not any(text in str(error) for text in ("No available agent", "already exists")):
                 raise UserError(f"the cluster refuses the job: {_short(error)}") from error
+            if time.monotonic() > end:
+                raise Unavailable(
+                    f"the cluster took no job in {START_SECONDS:.0f} s: {_short(error)}; run the same command again"
+                ) from error
         time.sleep(2)
 
 

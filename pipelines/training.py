@@ -85,20 +85,39 @@ def _train_here(settings: dict[str, Any]) -> None:
     chief = ray.train.get_context().get_world_rank() == 0
     progress = Reporter(settings["board"], job.label)
     log = _Log(f"{keeper.folder}/tensorboard") if chief else None
-    while trainer.epoch < job.config.epochs:
-        started = time.perf_counter()
-        loss = trainer.train_epoch()
-        if log is not None:
-            seconds = time.perf_counter() - started
-            rate = data.steps * job.config.batch_size / seconds
-            log.write(trainer.epoch, {"loss": loss, "learning_rate": trainer.rate, "images_per_second": rate})
-            if keeper.keep():
-                log.upload()
-            progress(trainer.epoch, f"  loss {loss:.3f}, {rate:.0f} images/s")
+
+    def after_step(index: int) -> None:
+        if chief:
+            progress(trainer.epoch + (index + 1) / data.steps)
+        if progress.stop and trainer.workers == 1:  # several would have to stop at the same step
+            raise _Stopped
+
+    try:
+        while trainer.epoch < job.config.epochs:
+            started = time.perf_counter()
+            loss = trainer.train_epoch(after_step)
+            if log is not None:
+                seconds = time.perf_counter() - started
+                rate = data.steps * job.config.batch_size / seconds
+                log.write(trainer.epoch, {"loss": loss, "learning_rate": trainer.rate, "images_per_second": rate})
+                if keeper.keep():
+                    log.upload()
+                progress(trainer.epoch, f"  loss {loss:.3f}, {rate:.0f} images/s")
+            if progress.stop and trainer.epoch < job.config.epochs:
+                raise _Stopped
+    except _Stopped:
+        keeper.save()
+        progress.leave()
+        return
     if log is not None:
         log.close()
         keeper.finish(templated)
+        progress.leave()
     ray.train.report({"epoch": trainer.epoch})
+
+
+class _Stopped(Exception):
+    """The run is to end; what is trained so far is saved."""
 
 
 def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int | None]:
@@ -162,9 +181,13 @@ class _Keeper:
             storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
         elif not due:
             return False
+        self.save()
+        return True
+
+    def save(self) -> None:
+        """Save the state to resume from, wherever in an epoch that is."""
         storage.write_atomic(self.state, self.trainer.state_bytes())
         self.saved = time.monotonic()
-        return True
 
     def finish(self, templated: int | None) -> None:
         """Describe the encoder: from now on it is done."""

@@ -129,7 +129,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     )
     first = Trial(run, target, {name: one.ends[0] for name, one in asked.search.items()}, "search")
     cpus = _TRAINING_CPUS if trains(first.config(), config) else asked.cpus
-    with meter("tune", "trials", len(done) + left, "trials") as progress:
+    with meter("trials", len(done) + left, "trials", len(done)) as progress:
 
         class Told(ray_tune.Callback):  # type: ignore[misc]
             """Counts the trials that are done."""

@@ -6,7 +6,6 @@ one that lets wait.
 
 from __future__ import annotations
 
-import os
 import statistics
 import tarfile
 import tempfile
@@ -23,6 +22,7 @@ from pipelines.artifacts import now, versions
 from pipelines.bench import chosen_of, scale
 from pipelines.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 from pipelines.console import count_of, say
+from pipelines.machine import cpus
 from pipelines.paths import expand
 
 OTHERS = ("memory", "scaling")
@@ -48,7 +48,7 @@ def run(
     """
     usual = [name for name, case in EXTRACTION_CASES.items() if case.image_size <= 32]
     chosen = chosen_of(cases, [*EXTRACTION_CASES, *OTHERS], "--case") if cases else [*usual, *OTHERS]
-    cores = threads or os.cpu_count() or 1
+    cores = threads or cpus()
     result: dict[str, Any] = {"cases": {}}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

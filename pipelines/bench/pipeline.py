@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.console import silence
 from pipelines.errors import UserError
+from pipelines.machine import cpus
 from pipelines.ray_runtime import ray_cluster
 
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
@@ -94,7 +94,7 @@ def query_config(
         "attacks": [{"attack": "encodermi-t", "target": "target", "reference": "known"}],
         "resources": {
             "encoder_actors": workers,
-            "actor_cpus": min(0.75, 0.75 * (os.cpu_count() or 1) / workers),
+            "actor_cpus": min(0.75, 0.75 * cpus() / workers),
             "reader_cpus": 0.25,
         },
     }

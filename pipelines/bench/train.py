@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from pipelines.artifacts import now, versions
 from pipelines.bench import chosen_of
 from pipelines.console import say
 from pipelines.errors import UserError
+from pipelines.machine import cpus
 
 CASES = {  # name in the result: case of mi_core.benchmark, precision
     "small": ("small", "float32"),
@@ -42,7 +42,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
     chosen = chosen_of(cases, CASES, "--case")
     images = torch.from_numpy(_random_images() if data is None else _images(data))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    cores = threads or os.cpu_count() or 1
+    cores = threads or cpus()
     results = {}
     for name in chosen:
         case, precision = CASES[name]

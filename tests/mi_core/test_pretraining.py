@@ -65,6 +65,34 @@ def test_resumed_equals_continuous(objective: str) -> None:
     assert fingerprint(second.encoder()) == fingerprint(straight.encoder())
 
 
+@pytest.mark.parametrize("objective", ["simclr", "moco-v1", "talos"])
+@pytest.mark.parametrize("stops", [(0,), (1, 2, 3), (5,)])
+def test_a_run_stopped_within_an_epoch_goes_on_with_the_next_step(objective: str, stops: tuple[int, ...]) -> None:
+    def trainer() -> Pretrainer:
+        return make_trainer(objective=objective, objective_parameters=OBJECTIVES[objective])
+
+    straight = trainer()
+    while straight.epoch < 3:
+        straight.train_epoch()
+    run, done = trainer(), 0
+
+    def after_step(index: int) -> None:
+        nonlocal done
+        done += 1
+        if done - 1 in stops:
+            raise InterruptedError
+
+    while run.epoch < 3:
+        try:
+            run.train_epoch(after_step)
+        except InterruptedError:
+            state, run = run.state_bytes(), trainer()
+            run.load_state_bytes(state)
+    assert done == 3 * run.data.steps  # none was done twice
+    assert run.losses == straight.losses
+    assert fingerprint(run.encoder()) == fingerprint(straight.encoder())
+
+
 def test_loss_falls_and_seeds_differ() -> None:
     run = make_trainer(epochs=30)
     for _ in range(30):

@@ -69,6 +69,18 @@ def test_what_no_result_rests_on_may_be_corrected(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_what_differs_from_the_last_start_is_told_where_it_is_not_refused(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    assert folder.open(CONFIG, command="test") == ""
+    work(tmp_path, "splits")
+    assert folder.open(with_change(resources={}), command="test") == ""
+    changed = with_change(encoders={"target": {"epochs": 4}}, queries={"views": 3})
+    assert folder.open(changed, command="test") == (
+        "changed since the last start: encoders.target.epochs, queries.views; pretrain and what follows use it"
+    )
+    assert folder.open(changed, command="test") == ""
+
+
 def test_name_resources_and_more_seeds_and_attacks_may_change(tmp_path: Path) -> None:
     opened(tmp_path)
     work(tmp_path, "splits", "attacks")

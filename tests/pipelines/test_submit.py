@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import threading
+import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,9 +17,9 @@ import aiohttp
 import pytest
 import requests
 
-from pipelines import submit
+from pipelines import job, submit
 from pipelines.config_file import load, parse
-from pipelines.errors import UserError
+from pipelines.errors import Unavailable, UserError
 from tests.conftest import small_config
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +232,8 @@ def test_jobs_of_a_folder_are_numbered_and_joined(connected: Callable[[Cluster],
     made = submit.submit(config, "s3://b/runs/Mine", "http://h:1", options=["--yes"])
     assert made == submit.Submission(f"{stem}-5", "http://h:1", started=True)
     (sent,) = cluster.sent
-    assert sent["entrypoint"] == "python -m pipelines.audit run.yaml --out s3://b/runs/Mine --yes"
+    assert sent["entrypoint"] == "python -m pipelines.job run.yaml --out s3://b/runs/Mine --yes"
+    assert int(sent["runtime_env"]["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) >= 30
     cluster.jobs.append(job_entry(f"{stem}-5", "PENDING", metadata=sent["metadata"]))
     again = submit.submit(config, "s3://b/runs/Mine", "http://h:1", options=["-v"])
     assert again == submit.Submission(f"{stem}-5", "http://h:1", started=False)
@@ -251,6 +256,38 @@ def test_a_cluster_that_refuses_is_asked_again_where_that_helps(connected: Calla
         cluster.refusals = [refusal]
         with pytest.raises(UserError, match=r"^the cluster refuses the job: (ValueError: )?no room$"):
             submit.submit(config, "s3://b/x", "http://h:1")
+
+
+def test_a_cluster_that_takes_no_jobs_yet_is_no_fault_of_the_input(
+    connected: Callable[[Cluster], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "START_SECONDS", 0.05)
+    cluster = connected(Cluster())
+    cluster.refusals = [RuntimeError("No available agent to submit job, please try again later.")] * 100_000
+    with pytest.raises(Unavailable, match="took no job in 0 s: No available agent .*; run the same command again"):
+        submit.submit(submit.travelling(parse(small_config(), "small.yaml")), "s3://b/x", "http://h:1")
+    assert len(cluster.refusals) < 100_000 - 1
+
+
+def test_a_python_without_the_packages_is_one_line(tmp_path: Path) -> None:
+    """The job starts under whatever Python its head finds, here one that has no packages."""
+    with submit.staged(submit.travelling(parse(small_config(), "small.yaml"))) as stage:
+        command = [sys.executable, "-S", "-m", "pipelines.job", "run.yaml", "--out", str(tmp_path / "run")]
+        done = subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"encoder-audit: the cluster's head runs this job with {sys.executable}, which lacks torch,")
+    assert "activate it, then ray start --head" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_packages_that_a_job_looks_for_are_those_of_the_project() -> None:
+    import_names = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [re.split(r"[\[><=]", entry)[0] for entry in project["dependencies"]]
+    assert set(job.PACKAGES) == {import_names.get(name, name) for name in needed}
+    assert job.lacking(job.PACKAGES) == ""
+    assert tuple(map(int, project["requires-python"].removeprefix(">=").split("."))) == job.OLDEST
 
 
 @pytest.mark.parametrize(

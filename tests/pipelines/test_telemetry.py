@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from pipelines.console import console, meter
+from pipelines.console import meter, under_way
 from pipelines.telemetry import STEPS, Telemetry
 
 WAIT_SECONDS = 90  # until the node's agent has taken the numbers over
@@ -61,14 +61,17 @@ def test_metrics_reach_the_port_of_the_node(local_ray: None) -> None:
     assert 0 <= busy <= 1
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 31.0, 40.0, 62.0, 100.0])
-    monkeypatch.setattr("pipelines.console.monotonic", lambda: next(clock))
-    with console.capture() as shown, meter("extract", "querying encoders", 1000, "images") as done:
-        for images in (100, 310, 400, 620, 1000):
+def test_progress_is_told_with_the_rate_since_the_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("pipelines.console.monotonic", lambda: clock[0])
+    with meter("querying encoders", 1000, "images", before=90) as done:
+        lines = []
+        for clock[0], images in ((0.0, 90), (31.0, 400), (62.0, 710)):
             done(images)
-    lines = shown.get().splitlines()
-    assert [line.split("encoders: ")[1] for line in lines] == [
-        "310 of 1,000 images (31.0%), 10 images/s, about 1 min 09 s left",
-        "620 of 1,000 images (62.0%), 10 images/s, about 0 min 38 s left",
+            lines += [piece.line() for piece in under_way()]
+    assert lines == [
+        "querying encoders: 90 of 1,000 images (9.0%)",
+        "querying encoders: 400 of 1,000 images (40.0%), 10 images/s, about 1 min 00 s left",
+        "querying encoders: 710 of 1,000 images (71.0%), 10 images/s, about 0 min 29 s left",
     ]
+    assert under_way() == []

@@ -1,0 +1,123 @@
+"""What this machine gives a process: CPUs within its limits, and processes known by pid and start time (Linux)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def cpus() -> int:
+    """CPUs that this process may use: those of the machine, its affinity and its control groups; one at least."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    allowed = os.cpu_count() or 1 if affinity is None else len(affinity(0))
+    own = _PROC / "self" / "cgroup"
+    groups = own.read_text() if own.exists() else ""
+    return max(1, min([allowed, *(int(quota) for quota in quotas(groups, _CGROUPS))]))
+
+
+def quotas(groups: str, root: Path) -> Iterator[float]:
+    """CPUs that control groups allow, of version 1 and 2, each with the groups around it.
+
+    Args:
+        groups: ``/proc/self/cgroup``.
+        root: where control groups are mounted.
+    """
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = [root / name for name in ("cpu", "cpu,cpuacct") if "cpu" in controllers.split(",")] or [root]
+        inner = Path(path.lstrip("/"))
+        for mount in mounts if not controllers or "cpu" in controllers.split(",") else ():
+            for place in (mount / inner, *(mount / parent for parent in inner.parents)):
+                yield from _quota(place)
+
+
+def _quota(place: Path) -> Iterator[float]:
+    with suppress(OSError, ValueError):  # "max" is no limit
+        quota, period = (place / "cpu.max").read_text().split()
+        yield int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        limit = int((place / "cpu.cfs_quota_us").read_text())
+        if limit > 0:
+            yield limit / int((place / "cpu.cfs_period_us").read_text())
+
+
+def identity() -> str:
+    """This boot of this machine, and the space its pids are counted in: the same means the same pids."""
+    with suppress(OSError):
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
+    return socket.gethostname()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process; ``started``: clock ticks since the boot. No two processes of one boot share both numbers."""
+
+    pid: int
+    started: int
+
+    def command(self) -> str:
+        """Its command line, or the title that it gave itself; empty once it has ended."""
+        with suppress(OSError):
+            return (_PROC / str(self.pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return ""
+
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        found = _status(self.pid)
+        return found is not None and found[1] == self.started and found[2] != "Z"
+
+    def end(self) -> bool:
+        """Kill it if it is alive and this user's; whether it was."""
+        try:
+            handle = os.pidfd_open(self.pid)  # from now on the number cannot come to mean another process
+        except (AttributeError, OSError):
+            return False
+        try:
+            if not self.alive() or (_PROC / str(self.pid)).stat().st_uid != os.getuid():
+                return False
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+
+def this_process() -> Process:
+    """The process that asks."""
+    found = _status(os.getpid())
+    return Process(os.getpid(), 0 if found is None else found[1])
+
+
+def descendants(pid: int) -> list[Process]:
+    """The processes that a process has started, and those that these have; none where there is no /proc."""
+    children: dict[int, list[Process]] = {}
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        found = _status(int(entry.name)) if entry.name.isdigit() else None
+        if found is not None:
+            parent, started, _ = found
+            children.setdefault(parent, []).append(Process(int(entry.name), started))
+    reached, waiting = [], [pid]
+    while waiting:
+        mine = children.get(waiting.pop(), [])
+        reached += mine
+        waiting += [child.pid for child in mine]
+    return reached
+
+
+def _status(pid: int) -> tuple[int, int, str] | None:
+    """(parent, start in ticks since the boot, state) of a process; None: there is none."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), int(fields[19]), fields[0]
