@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 import yaml
 
 from pipelines import cli
+from pipelines.leftovers import RECORD, end_leftovers
+from pipelines.machine import Process
+from pipelines.status import status
 from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 
@@ -186,23 +190,62 @@ def ray_processes(group: int) -> list[int]:
     return found
 
 
+def epochs_done(folder: Path) -> float:
+    """Epochs of the training under way, as the run wrote them down last."""
+    path = folder / "progress.json"
+    return max((piece["done"] for piece in json.loads(path.read_text())["pieces"]), default=0) if path.exists() else 0
+
+
+def saved_epoch(folder: Path) -> int:
+    (state,) = folder.rglob("state/*.pt")
+    return int(torch.load(state, weights_only=True)["epoch"])
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_resumable_run_and_no_ray(config: Path, tmp_path: Path) -> None:
+def test_ctrl_c_and_sigterm_save_the_training_and_leave_no_ray(config: Path, tmp_path: Path) -> None:
+    """Within the first minute, before any state is due; Ctrl-C reaches the whole process group, as from a terminal."""
+    folder = tmp_path / "run"
+    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
+    before = 0
+    for number, what in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")):
+        with background(*arguments, "encoders.target.checkpoints=[]", "encoders.target.save_every=100000") as process:
+            wait_until(lambda least=before: epochs_done(folder) > least + 2, process)
+            reached = epochs_done(folder)
+            os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert err.decode().splitlines()[-1] == f"encoder-audit: {what}; run the same command again to continue"
+            assert "Traceback" not in err.decode()
+            assert "SIGTERM received" not in err.decode()
+            end = time.monotonic() + 60
+            while ray_processes(process.pid) and time.monotonic() < end:
+                time.sleep(0.2)
+            assert ray_processes(process.pid) == []
+        assert saved_epoch(folder) >= int(reached)
+        before = saved_epoch(folder)
+        assert "state  stopped" in status(str(folder))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
+def test_agents_that_outlive_a_killed_run_are_ended_by_the_next(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
     with background(*arguments) as process:
         wait_until(lambda: list(folder.rglob("epoch-0001.safetensors")), process)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 1
-        assert "run the same command again to continue" in err.decode()
-        assert "Traceback" not in err.decode()
-        end = time.monotonic() + 60
-        while ray_processes(process.pid) and time.monotonic() < end:
-            time.sleep(0.2)
-        assert ray_processes(process.pid) == []
-    assert list(folder.rglob("state/*.pt"))
+        wait_until((folder / RECORD).exists, process)
+        pairs = json.loads((folder / RECORD).read_text())["processes"]
+        agents = [one for one in (Process(*pair) for pair in pairs) if "Agent" in one.command()]
+        assert len(agents) >= 2
+        for agent in agents:
+            os.kill(agent.pid, signal.SIGSTOP)  # a busy machine may hold them up as long
+        process.kill()
+        process.wait()
+        assert "state  killed" in status(str(folder))
+        assert all(agent.alive() for agent in agents)
+        assert end_leftovers(str(folder)) >= 2
+        assert not any(agent.alive() for agent in agents)
 
 
 @pytest.mark.slow
