@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from pipelines import storage
 from pipelines.errors import UserError
-from pipelines.sources import Sample
+from pipelines.samples import Sample
 
 CLASS, KEY, JSON = "class", "key", "json:"
 

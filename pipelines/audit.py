@@ -122,7 +122,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
         read = config.data.scan_digest
         if read not in scans:
             found = scans[read] = config.data.scan(_scan_map)
-            lost = f", {len(found.rejected)} unusable (listed in splits/rejected.parquet)" if found.rejected else ""
+            lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.rejected else ""
             say("data", f"{len(found.samples)} usable samples{lost}")
         for seed in todo:
             near = " and looking for near-copies" if config.data.near_duplicates is not None else ""

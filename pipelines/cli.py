@@ -202,6 +202,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     for name, description in adopt.try_out(loaded):
         output.print(f"encoder {name}: {description}")
     found = loaded.data.scan()
+    output.print(f"data: {found.tally}")
     for seed in loaded.seeds:
         drawn = splits.draw(loaded.data, found, seed)
         check_drawn(loaded, drawn.counts())
@@ -301,7 +302,10 @@ Source = Annotated[
     ),
 ]
 Root = Annotated[str | None, typer.Option("--root", help="Folder of a torchvision data set.")]
-Options = Annotated[list[str] | None, typer.Option("--option", help="name=value for a torchvision data set; repeat.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="name=value: of a torchvision data set, or of tars."),
+]
 
 
 @shards_app.command("import")

@@ -13,7 +13,7 @@ from mi_core.images import Pixels, decode
 from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.sources import Sample
+from pipelines.samples import Sample
 from pipelines.splits import Splits
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipelines import storage
@@ -22,7 +23,13 @@ def spelled_out(value: Any, name: str = "") -> Any:
     return storage.absolute(value) if isinstance(value, str) and value and name in FILE_FIELDS else value
 
 
+TARS = (".tar", *(f".tar.{packed}" for packed in ("gz", "bz2", "zst", "lz4", "xz")), ".tgz", ".tbz2", ".tzst", ".txz")
 _MANY = 16  # named shards from which on their folder is listed instead
+
+
+def tars_of(folder: str) -> list[str]:
+    """Paths of the tars in a folder itself, compressed ones too."""
+    return [path for path in storage.list_files(folder, recursive=False) if path.endswith(TARS)]
 
 
 def expand(pattern: str) -> list[str]:
@@ -43,7 +50,7 @@ def expand(pattern: str) -> list[str]:
                 raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
             found += matches
         elif storage.is_folder(path):
-            matches = [name for name in storage.list_files(path, recursive=False) if name.endswith(".tar")]
+            matches = tars_of(path)
             if not matches:
                 raise UserError(f"{path} holds no .tar file")
             found += matches
@@ -52,6 +59,17 @@ def expand(pattern: str) -> list[str]:
         else:
             raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
     return list(dict.fromkeys(found))
+
+
+def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """Those of some paths, there or not, that a folder or a glob among the patterns stands for."""
+    every = {storage.absolute(one) for pattern in patterns for one in expand_braces(pattern)}
+    globs = [one for one in every if re.search(r"[*?\[]", one)]
+    return [path for path in paths if path.rpartition("/")[0] in every or any(_matches(one, path) for one in globs)]
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return path.count("/") == pattern.count("/") and fnmatch.fnmatchcase(path, pattern)
 
 
 def _listed(paths: Sequence[str]) -> set[str]:
@@ -83,11 +101,6 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-    import fnmatch
-
     pattern = storage.absolute(pattern)
     folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    depth = pattern.count("/")
-    return [
-        path for path in storage.list_files(folder) if path.count("/") == depth and fnmatch.fnmatchcase(path, pattern)
-    ]
+    return [path for path in storage.list_files(folder) if _matches(pattern, path)]

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from pipelines import storage
 from pipelines.captions import own_caption
-from pipelines.sources import Item, Sample, SourceConfig
+from pipelines.samples import Item, Sample
+from pipelines.sources import SourceConfig
 
 
 @dataclass(frozen=True)

@@ -15,38 +15,32 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode_and_hash
 from mi_core.near_duplicates import descriptors, perceptual_hash
 from pipelines.attributes import AttributeConfig, GroupConfig, values_of
-from pipelines.errors import UserError
-from pipelines.sources import Item, Problem, Sample, SourceConfig
+from pipelines.losses import Reading, Rejection, Tally, rejections
+from pipelines.samples import Item, Problem, Sample
+from pipelines.sources import SourceConfig
 
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
 GROUP = "group"  # the column of what samples belong to, where a config groups them
 PHASH, DESCRIPTOR = "phash", "descriptor"  # columns of what finds near-copies, where a config looks for them
-SHOWN = 3  # unusable samples named in an error
 
 ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
 
 
 @dataclass(frozen=True)
-class Rejection:
-    """A sample, or with an empty key a whole shard, that is left out of the run."""
-
-    source: str
-    shard: str
-    key: str
-    reason: str
-    lost: int = 1
-
-
-@dataclass(frozen=True)
 class Scan:
-    """What the sources hold: usable samples and what is unusable.
+    """What the sources hold: usable samples, and the tally of what is unusable.
 
     The samples' columns: source, item, key, label, sha256, attribute.*; group where they are grouped; phash and
     descriptor where near-copies are looked for.
     """
 
     samples: pa.Table
-    rejected: tuple[Rejection, ...]
+    tally: Tally
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """All that is unusable, in the order of the sources."""
+        return self.tally.rejected
 
 
 def scan(
@@ -82,29 +76,21 @@ def scan(
     found = mapped(scan_item, [(source, item, decoder, read[name], group_by, near) for name, source, item in work])
     schema = _schema(attributes or {}, group_by, near)
     tables: list[pa.Table] = []
-    rejected: list[Rejection] = []
+    readings: dict[str, list[Reading]] = {name: [] for name in sources}
     seen: dict[tuple[str, str], str] = {}
     for (name, _, item), (table, problems) in zip(work, found, strict=True):
-        rejected += [Rejection(name, item.name, bad.key, bad.reason, bad.lost) for bad in problems]
-        keep = []
-        for key in table["key"].to_pylist():
-            first = seen.setdefault((name, key), item.name)
-            keep.append(first == item.name)
-            if first != item.name:
-                rejected.append(Rejection(name, item.name, key, f"the key stands already in shard {first}"))
-        kept = table.filter(pa.array(keep, pa.bool_()))
+        firsts = {key: seen.setdefault((name, key), item.name) for key in table["key"].to_pylist()}
+        again = [Problem(key, f"the key stands already in shard {at}") for key, at in firsts.items() if at != item.name]
+        kept = table.filter(pa.array([at == item.name for at in firsts.values()], pa.bool_())) if again else table
         columns: dict[str, Any] = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
         columns |= {column: pa.nulls(len(kept), pa.int64()) for column in schema.names if column.startswith(ATTRIBUTE)}
         tables.append(pa.table(columns | {column: kept[column] for column in kept.column_names}, schema=schema))
-    result = Scan(pa.concat_tables(tables), tuple(rejected))
-    lost = sum(bad.lost for bad in rejected)
-    total = len(result.samples) + lost
-    if lost > max_rejected * total:
-        named = "; ".join(_named(bad) for bad in rejected[:SHOWN])
-        raise UserError(
-            f"{lost} of {total} samples are unusable, more than data.max_rejected = {max_rejected:.2%}: {named}"
-        )
-    return result
+        readings[name].append(Reading(item, len(kept), (*problems, *again)))
+    samples = pa.concat_tables(tables)
+    rejected = [bad for name, source in sources.items() for bad in rejections(name, source, readings[name])]
+    tally = Tally.of(len(samples), rejected, {name: [one.item for one in read] for name, read in readings.items()})
+    tally.check(max_rejected, f"data.max_rejected = {max_rejected:.2%}")
+    return Scan(samples, tally)
 
 
 _SCANNED = pa.schema(
@@ -123,11 +109,6 @@ def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool)
     own += [(GROUP, pa.string())] if group_by else []
     own += [(PHASH, pa.uint64()), (DESCRIPTOR, pa.binary(64))] if near else []
     return pa.schema([*_SCANNED, *own])
-
-
-def _named(bad: Rejection) -> str:
-    place = "/".join(part for part in (bad.source, bad.shard, bad.key) if part)
-    return f"{place}: {bad.reason}"
 
 
 def usable(

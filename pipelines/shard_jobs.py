@@ -28,7 +28,8 @@ from pipelines.captions import made_caption
 from pipelines.errors import UserError
 from pipelines.layers import SEQUENTIAL, Demand, Layer, Recipe, Stopping, layers_of
 from pipelines.readers import Compaction, Share
-from pipelines.sources import Item, SourceConfig
+from pipelines.samples import Item
+from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:

@@ -23,13 +23,14 @@ from mi_core.images import Decoder, image_info
 from pipelines import storage
 from pipelines.console import bars, say
 from pipelines.errors import UserError
-from pipelines.paths import expand
-from pipelines.scan import Rejection, usable
-from pipelines.sources import KINDS, TORCHVISION, Problem, Sample, SourceConfig
+from pipelines.losses import MANIFEST, Reading, Rejection, Tally, rejections
+from pipelines.paths import expand, tars_of
+from pipelines.samples import Problem, Sample
+from pipelines.scan import usable
+from pipelines.sources import KINDS, TORCHVISION, SourceConfig
 
 MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard
-MANIFEST = "manifest.json"
 LISTED = 20
 _ANY_SIZE = Decoder(32)  # sizes do not matter here: only whether an image decodes, and the hash of its full pixels
 
@@ -40,7 +41,7 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     Args:
         text: ``digits``, ``torchvision:<Name>``, a folder of images, or tars (folder, path, range, glob, URI).
         root: folder of a torchvision data set.
-        options: its arguments, for example ``{"train": False}``.
+        options: its arguments, for example ``{"train": False}``; of tars, settings such as ``{"key": "last-dot"}``.
 
     Raises:
         UserError: there is nothing of that kind.
@@ -52,12 +53,15 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
             return SourceConfig(kind=text)
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
-    if storage.is_folder(text) and not any(name.endswith(".tar") for name in storage.list_files(text, recursive=False)):
+    if storage.is_folder(text) and not tars_of(text):
         return SourceConfig(kind="imagefolder", path=text)
     if not storage.is_folder(text) and not any(mark in text for mark in "{*?[") and not storage.exists(text):
         raise UserError(f"{text} does not exist; give a folder of images, tars, digits or torchvision:<Name>")
     expand(text)
-    return SourceConfig(kind="shards", path=text)
+    try:
+        return SourceConfig(**{**(options or {}), "kind": "shards", "path": text})
+    except ValueError as error:
+        raise UserError(f"--option: {' '.join(str(error).split())}") from error
 
 
 @dataclass
@@ -98,7 +102,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     for name in held:  # an import that was interrupted
         storage.remove(f"{out}/{name}")
     shards: list[dict[str, Any]] = []
-    rejected: list[Rejection] = []
+    readings: list[Reading] = []
     formats: Counter[str] = Counter()
     used: set[str] = set()
     shard = _Shard()
@@ -118,7 +122,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
         )
         shard = _Shard()
 
-    for _, sample, _ in _samples(source, rejected):
+    for _, sample, _ in _samples(source, readings):
         entry, suffix = _entry(sample, used)
         formats[suffix] += 1
         shard.samples.append(entry)
@@ -127,37 +131,45 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
             finish()
     if shard.samples:
         finish()
-    written, lost = len(used), sum(bad.lost for bad in rejected)
-    if not written or lost > max_rejected * (written + lost):
+    written, tally = len(used), _tally(source, readings)
+    try:
+        tally.check(max_rejected if written else -1, f"--max-rejected {max_rejected:g}")
+    except UserError:
         for made in shards:
             storage.remove(f"{out}/{made['name']}")
-        named = "; ".join(f"{bad.shard}/{bad.key}: {bad.reason}" for bad in rejected[:3])
-        raise UserError(
-            f"{lost} of {written + lost} samples are unusable, more than --max-rejected {max_rejected:g}: {named}"
-        )
+        raise
     manifest = {
         "source": source.describe(),
         "samples": written,
         "bytes": sum(entry["bytes"] for entry in shards),
         "formats": dict(formats),
         "shards": shards,
-        "rejected": [asdict(bad) for bad in rejected],
+        "rejected": [asdict(bad) | {"source": source.kind} for bad in tally.rejected],
     }
     storage.write_json(f"{out}/{MANIFEST}", manifest)
-    say("import", f"{written} samples in {len(shards)} shards, {len(rejected)} left out; {out}/{MANIFEST}")
+    say("import", f"{written} samples in {len(shards)} shards; {tally}; {out}/{MANIFEST}")
     return manifest
 
 
-def _samples(source: SourceConfig, rejected: list[Rejection]) -> Iterator[tuple[str, Sample, str]]:
-    """(shard/key, sample, pixel hash) of the samples that decode, in order; the others go on the list."""
+def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
+    """(shard/key, sample, pixel hash) of the samples that decode, in order; what was read of every item is listed."""
     with bars("shards") as progress:
         for item in progress.track(source.items(), description="reading"):
+            problems: list[Problem] = []
+            used = 0
             for found in usable(source, item, _ANY_SIZE):
                 if isinstance(found, Problem):
-                    rejected.append(Rejection(source.kind, item.name, found.key, found.reason, found.lost))
+                    problems.append(found)
                 else:
+                    used += 1
                     sample, sha, _ = found
                     yield f"{item.name}/{sample.key}", sample, sha
+            readings.append(Reading(item, used, tuple(problems)))
+
+
+def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
+    used = sum(reading.used for reading in readings)
+    return Tally.of(used, rejections("", source, readings), {"": [reading.item for reading in readings]})
 
 
 def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
@@ -184,14 +196,23 @@ def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
 class Inspection:
     """What a source holds: counts, formats, sizes, classes, problems, images that stand twice."""
 
-    items: int = 0
     samples: int = 0
     bytes: int = 0
     formats: Counter[str] = field(default_factory=Counter)
     sides: tuple[int, int] = (2**31, 0)
     labels: Counter[int] = field(default_factory=Counter)
-    problems: list[Rejection] = field(default_factory=list)
+    tally: Tally = field(default_factory=lambda: Tally(0, (), {}))
     duplicates: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def items(self) -> int:
+        """Shards or parts, those that are missing included."""
+        return sum(self.tally.shards.values())
+
+    @property
+    def problems(self) -> tuple[Rejection, ...]:
+        """All that a run could not use."""
+        return self.tally.rejected
 
     def table(self) -> RenderableType:
         """The findings for a rich console."""
@@ -204,7 +225,7 @@ class Inspection:
             "formats": ", ".join(f"{name} {count:,}" for name, count in self.formats.most_common()),
             "shorter to longer side": f"{smallest} to {largest} pixels" if self.samples else "",
             "classes": f"{len(self.labels)}" if self.labels else "none",
-            "bad samples or shards": f"{len(self.problems):,}",
+            "left out": str(self.tally) if self.problems else "none",
             "duplicate images": f"{len(self.duplicates):,}",
         }
         for name, value in rows.items():
@@ -224,7 +245,8 @@ def inspect(source: SourceConfig) -> Inspection:
     """Read a whole source and say what is in it."""
     found = Inspection()
     first: dict[str, str] = {}
-    for place, sample, sha in _samples(source, found.problems):
+    readings: list[Reading] = []
+    for place, sample, sha in _samples(source, readings):
         info = image_info(sample.image)
         found.samples += 1
         found.bytes += len(sample.image)
@@ -235,7 +257,7 @@ def inspect(source: SourceConfig) -> Inspection:
             found.labels[sample.label] += 1
         if first.setdefault(sha, place) != place:
             found.duplicates.append((first[sha], place))
-    found.items = len(source.items())
+    found.tally = _tally(source, readings)
     return found
 
 

@@ -20,8 +20,9 @@ from pipelines.attributes import AttributeConfig, values_of
 from pipelines.data_config import DataConfig, Role
 from pipelines.errors import UserError
 from pipelines.ray_runtime import finished
+from pipelines.samples import Item, Problem, Sample
 from pipelines.scan import ATTRIBUTE, usable
-from pipelines.sources import Item, Problem, Sample, SourceConfig
+from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
 from pipelines.splits import exists as drawn_before
 from pipelines.training import TrainingJob

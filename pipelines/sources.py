@@ -7,66 +7,38 @@ reading an item twice gives the same samples in the same order.
 from __future__ import annotations
 
 import io
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from mi_core.checks import check_choice, check_range
-from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES, never_start_ghostscript
+from mi_core.image_files import SUFFIXES, never_start_ghostscript
 from mi_core.images import encode_png
 from pipelines import storage
 from pipelines.errors import UserError
 from pipelines.methods import build
-from pipelines.paths import expand
-from pipelines.tarstream import TarError, read_members
+from pipelines.samples import Item, Problem, Sample
+from pipelines.tarshards import ShardRules, items_of, scan_shard
 
 SLICE = 1024  # samples per item of a source that has no shards
+OF_SHARDS = ("key", "image", "end_marker")  # settings of a source of kind shards
 TORCHVISION = "torchvision:"
 NOISE = "noise"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One encoded image, its class where the source has classes, and what else a shard holds of it, by suffix."""
-
-    key: str
-    image: bytes
-    label: int | None = None
-    others: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A sample, or with an empty key a whole item, that cannot be used; ``lost`` counts the samples gone with it."""
-
-    key: str
-    reason: str
-    lost: int = 1
-
-
-@dataclass(frozen=True)
-class Item:
-    """A shard, or a slice of a source without shards. ``name`` is unique in the source and fit for a file name."""
-
-    name: str
-    path: str = ""
-    files: tuple[str, ...] = ()
-    labels: tuple[int | None, ...] = ()
-    start: int = 0
-    stop: int = 0
-
-    @property
-    def count(self) -> int | None:
-        """Number of samples, where it is known without reading."""
-        return len(self.files) or (self.stop - self.start) or None
 
 
 class SourceConfig(BaseModel):
@@ -80,6 +52,15 @@ class SourceConfig(BaseModel):
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a torchvision data set, or of noise: see NoiseOptions"
+    )
+    key: Literal["first-dot", "last-dot"] = Field(
+        default="first-dot", description="where the key ends in a name of a tar; first-dot is WebDataset's rule"
+    )
+    image: str | None = Field(
+        default=None, min_length=1, description="suffix of the image where samples of a tar hold several, such as jpg"
+    )
+    end_marker: Literal["required", "optional"] = Field(
+        default="required", description="optional: tars without end marker are whole (their writer leaves it out)"
     )
 
     @field_validator("kind")
@@ -99,7 +80,24 @@ class SourceConfig(BaseModel):
             _noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
+        strange = [name for name in OF_SHARDS if getattr(self, name) != type(self).model_fields[name].default]
+        if strange and self.kind != "shards":
+            raise ValueError(f"{strange[0]} is for shards, not for {self.kind}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings of shards are left out at their defaults: what hashes a source is the same as before they came."""
+        fields = type(self).model_fields
+        written: dict[str, Any] = handler(self)
+        return {
+            name: value for name, value in written.items() if name not in OF_SHARDS or value != fields[name].default
+        }
+
+    @property
+    def patterns(self) -> list[str]:
+        """The paths as given."""
+        return [self.path] if isinstance(self.path, str) else list(self.path or ())
 
     def items(self) -> list[Item]:
         """The items of the source, in a fixed order.
@@ -252,68 +250,11 @@ def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
 
 
 def _shard_items(source: SourceConfig) -> list[Item]:
-    patterns = [source.path] if isinstance(source.path, str) else list(source.path or ())
-    paths = [path for pattern in patterns for path in expand(pattern)]
-    names = [PurePosixPath(path).name.removesuffix(".tar") for path in paths]
-    unique = len(set(names)) == len(names)
-    return [
-        Item(name if unique else f"{index:06d}-{name}", path=path)
-        for index, (name, path) in enumerate(zip(names, paths, strict=True))
-    ]
+    return items_of(source.patterns)
 
 
-def _shard_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    seen: set[str] = set()
-    samples, read = 0, 0
-    try:
-        with storage.open_input(item.path) as stream:
-            for key, fields in itertools.groupby(_fields(stream), key=lambda field: field[0]):
-                parts = {suffix: content for _, suffix, content in fields}
-                samples += 1
-                read += sum(len(content) for content in parts.values()) + 1024 * len(parts)
-                if key in seen:
-                    yield Problem(key, "the key stands twice in the shard")
-                    continue
-                seen.add(key)
-                yield _misnamed(key) or _grouped(key, parts)
-    except TarError as error:
-        lost = 0 if samples and not error.lost else max(1, round(error.lost * samples / max(1, read)))
-        yield Problem("", f"{error}; about {lost} samples lost" if lost else str(error), lost)
-    except OSError as error:
-        yield Problem("", f"unreadable: {error}")
-
-
-def _misnamed(key: str) -> Problem | None:
-    """What is wrong with a name; no name is ever used as a path."""
-    if ".." in key.split("/"):
-        return Problem(key.encode("utf-8", "backslashreplace").decode(), "its name leads out of its folder")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return Problem(key.encode("utf-8", "backslashreplace").decode(), "its name is not UTF-8")
-    return None
-
-
-def _fields(stream: Any) -> Iterator[tuple[str, str, bytes]]:
-    """(key, suffix, content) of a WebDataset tar: the key ends at the first dot of the base name."""
-    for name, content in read_members(stream):
-        folder, _, base = name.rpartition("/")
-        stem, _, suffix = base.partition(".")
-        if stem:  # hidden files are no samples
-            yield f"{folder}/{stem}".removeprefix("./").lstrip("/"), suffix.lower(), content
-
-
-def _grouped(key: str, parts: dict[str, bytes]) -> Sample | Problem:
-    images = [suffix for suffix in parts if suffix.rpartition(".")[2] in SUFFIXES]
-    if not images:
-        return Problem(key, f"no image; it holds {', '.join(parts)}")
-    images.sort(key=lambda suffix: suffix.rpartition(".")[2] in NOT_EVERYWHERE)  # of two, what every machine reads
-    try:
-        label = int(parts["cls"]) if "cls" in parts else None
-    except ValueError:
-        return Problem(key, f"its class {parts['cls'][:20]!r} is no number")
-    others = {suffix: content for suffix, content in parts.items() if suffix not in (images[0], "cls")}
-    return Sample(key, parts[images[0]], label, others)
+def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    return scan_shard(item.path, ShardRules(source.key == "last-dot", source.image, source.end_marker == "required"))
 
 
 def _torchvision_class(name: str) -> Any:

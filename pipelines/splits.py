@@ -25,7 +25,8 @@ from pipelines.columns import Coded, codes_of, ids_of
 from pipelines.data_config import DataConfig, Role
 from pipelines.duplicates import distinct, keeping, without_near_copies
 from pipelines.errors import UserError
-from pipelines.scan import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH, Rejection, Scan
+from pipelines.losses import Rejection
+from pipelines.scan import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH, Scan
 
 SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
 NEAR = "near-copies.parquet"
@@ -193,6 +194,7 @@ class Splits:
             "key": pa.array([bad.key for bad in self.rejected], pa.string()),
             "reason": pa.array([bad.reason for bad in self.rejected], pa.string()),
             "lost": pa.array([bad.lost for bad in self.rejected], pa.int64()),
+            "basis": pa.array([bad.basis for bad in self.rejected], pa.string()),
         }
         storage.write_table(f"{folder}/splits/{REJECTED}", pa.table(columns))
         if self.near_copies is not None:

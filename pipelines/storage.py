@@ -160,15 +160,23 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "a link to what is not there" if entry.is_symlink() else "no file but a pipe, socket or device"
 
 
+def sizes(folder: str) -> dict[str, int]:
+    """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
+    filesystem, place = _resolve(folder)
+    found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+    root = absolute(folder)
+    return {f"{root}/{info.base_name}": info.size for info in found if info.type == fs.FileType.File}
+
+
 @contextmanager
-def open_input(path: str) -> Iterator[Any]:
-    """A buffered stream of a file's bytes.
+def open_input(path: str, *, unpacked: bool = True) -> Iterator[Any]:
+    """A buffered stream of a file's bytes; ``unpacked`` where its name says that it is compressed.
 
     Raises:
         OSError: the file is not there or cannot be read.
     """
     filesystem, place = _resolve(path)
-    with filesystem.open_input_stream(place, buffer_size=2**20) as stream:
+    with filesystem.open_input_stream(place, "detect" if unpacked else None, buffer_size=2**20) as stream:
         yield stream
 
 

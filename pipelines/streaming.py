@@ -27,7 +27,8 @@ from mi_core.training_data import Batch, check_batch
 from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.sources import Item, Sample, SourceConfig
+from pipelines.samples import Item, Sample
+from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
 
 MIXED_BYTES = 256 * 2**20  # decoded pixels that are shuffled among each other

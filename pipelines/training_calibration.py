@@ -26,8 +26,9 @@ from pipelines.data_config import DataConfig
 from pipelines.encoder_config import TrainedConfig
 from pipelines.ray_runtime import finished
 from pipelines.resources import ResourcesConfig
+from pipelines.samples import Item
 from pipelines.source_samples import ShardSample
-from pipelines.sources import Item, SourceConfig
+from pipelines.sources import SourceConfig
 from pipelines.training import TrainingJob
 
 LEAST, MOST = 3, 24  # timed steps

@@ -13,7 +13,7 @@ from pipelines.attributes import AttributeConfig, read_table
 from pipelines.captions import own_caption
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.sources import Sample
+from pipelines.samples import Sample
 from pipelines.splits import draw
 from tests.pipelines.tars import image_bytes, tar_bytes
 

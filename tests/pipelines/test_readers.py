@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pipelines.readers import Kept
-from pipelines.sources import Sample, SourceConfig
+from pipelines.samples import Sample
+from pipelines.sources import SourceConfig
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from pipelines import shards, storage
 from pipelines.errors import UserError
-from pipelines.sources import Sample, SourceConfig
+from pipelines.samples import Sample
+from pipelines.sources import SourceConfig
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import json
 import struct
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,8 @@ from pydantic import ValidationError
 from mi_core.images import Decoder, decode
 from pipelines.errors import UserError
 from pipelines.paths import expand, expand_braces
-from pipelines.sources import Item, Problem, Sample, SourceConfig
+from pipelines.samples import Damage, Item, Problem, Sample
+from pipelines.sources import SourceConfig
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 CUT = 9 * 2048 + 1100  # of a shard of small images: in the header of the class of the tenth sample
@@ -129,8 +133,9 @@ def test_shards_are_grouped_by_key(tmp_path: Path) -> None:
 def test_of_two_images_of_a_sample_the_one_that_every_machine_reads_is_taken(tmp_path: Path) -> None:
     members = [("a.heic", b"?"), ("a.avif", b"?"), ("a.jpg", image_bytes(1)), ("a.png", b"?"), ("b.heic", b"b")]
     (tmp_path / "one.tar").write_bytes(tar_bytes(members))
-    samples, _ = scanned(SourceConfig(kind="shards", path=str(tmp_path / "one.tar")))
+    samples, problems = scanned(SourceConfig(kind="shards", path=str(tmp_path / "one.tar")))
     assert [sample.image for sample in samples] == [image_bytes(1), b"b"]
+    assert [problem.key for problem in problems] == ["a.avif", "a.heic", "a.png"]
 
 
 def test_what_is_wrong_in_a_shard_is_told(tmp_path: Path) -> None:
@@ -153,6 +158,91 @@ def test_what_is_wrong_in_a_shard_is_told(tmp_path: Path) -> None:
     ]
 
 
+def shard_of(tmp_path: Path, members: list[tuple[str, bytes]], **settings: Any) -> SourceConfig:
+    (tmp_path / "one.tar").write_bytes(tar_bytes(members))
+    return SourceConfig(kind="shards", path=str(tmp_path / "one.tar"), **settings)
+
+
+PHOTOS = [(f"photo.2019.{number:02d}.jpg", image_bytes(number)) for number in range(1, 5)]
+
+
+def test_dots_in_names_of_photos_shadow_none_in_silence(tmp_path: Path) -> None:
+    samples, problems = scanned(shard_of(tmp_path, PHOTOS))
+    assert [(sample.key, sample.image) for sample in samples] == [("photo", PHOTOS[0][1])]
+    assert [problem.key for problem in problems] == [name for name, _ in PHOTOS[1:]]
+    assert all("a second image of photo" in problem.reason for problem in problems)
+    assert all("first dot (WebDataset's rule)" in problem.reason for problem in problems)
+    assert all("set key: last-dot on the source" in problem.reason for problem in problems)
+    samples, problems = scanned(shard_of(tmp_path, PHOTOS, key="last-dot"))
+    assert [(f"{sample.key}.jpg", sample.image) for sample in samples] == PHOTOS
+    assert not problems
+
+
+def test_parts_of_a_sample_that_are_images_are_named_by_the_image(tmp_path: Path) -> None:
+    members = [("x.depth.png", image_bytes(1)), ("x.JPG", image_bytes(2, "JPEG")), ("y.depth.png", image_bytes(3))]
+    samples, problems = scanned(shard_of(tmp_path, members, image="jpg"))
+    assert [(sample.key, sample.image, list(sample.others)) for sample in samples] == [
+        ("x", members[1][1], ["depth.png"])
+    ]
+    assert [(problem.key, problem.reason) for problem in problems] == [("y", "no image jpg; it holds depth.png")]
+    samples, problems = scanned(shard_of(tmp_path, members))
+    assert "set image: depth.png on the source" in problems[0].reason
+    assert [problem.key for problem in problems] == ["x.JPG"]
+
+
+def test_a_key_that_stands_twice_in_a_row_keeps_the_first(tmp_path: Path) -> None:
+    members = [("a.png", image_bytes(1)), ("a.cls", b"1"), ("a.png", image_bytes(2)), ("a.cls", b"2")]
+    samples, problems = scanned(shard_of(tmp_path, [*members, ("a.png", image_bytes(3)), ("b.png", image_bytes(4))]))
+    assert [(sample.key, sample.label) for sample in samples] == [("a", 1), ("b", None)]
+    assert samples[0].image == image_bytes(1)
+    assert [problem.reason for problem in problems] == ["the key stands twice in the shard"] * 2
+
+
+def test_gnu_tars_hard_links_are_listed_with_the_remedy(tmp_path: Path) -> None:
+    """GNU tar writes them by itself, for files with the same inode."""
+    (tmp_path / "a.jpg").write_bytes(image_bytes(1))
+    (tmp_path / "b.jpg").hardlink_to(tmp_path / "a.jpg")
+    (tmp_path / "c.jpg").symlink_to("a.jpg")
+    (tmp_path / ".d.jpg").write_bytes(image_bytes(2))
+    (tmp_path / "._a.jpg").write_bytes(b"of macOS")
+    names = ["a.jpg", "._a.jpg", "b.jpg", "c.jpg", ".d.jpg"]
+    subprocess.run(["tar", "-cf", "one.tar", *names], cwd=tmp_path, check=True)
+    source = SourceConfig(kind="shards", path=str(tmp_path / "one.tar"))
+    samples, problems = scanned(source)
+    assert [sample.key for sample in samples] == ["a"]
+    told = {problem.key: problem.reason for problem in problems}
+    assert set(told) == {"b", "c", ".d.jpg"}
+    assert "b.jpg is a hard link to a.jpg" in told["b"]
+    assert "write the tar with --hard-dereference" in told["b"]
+    assert "c.jpg is a symbolic link to a.jpg" in told["c"]
+    assert "a hidden file" in told[".d.jpg"]
+    subprocess.run(["tar", "-chf", "one.tar", "--hard-dereference", *names[:4]], cwd=tmp_path, check=True)
+    samples, problems = scanned(source)
+    assert ([sample.key for sample in samples], problems) == (["a", "b", "c"], [])
+
+
+@pytest.mark.parametrize("last", [b"", b"x" * 700], ids=["at a member", "in the next sample"])
+def test_the_last_whole_sample_before_a_damage_is_used(last: bytes, tmp_path: Path) -> None:
+    (tmp_path / "cut.tar").write_bytes(shard_bytes(range(20))[: 9 * 2048] + last)
+    samples, problems = scanned(SourceConfig(kind="shards", path=str(tmp_path / "cut.tar")))
+    assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
+    assert [(problem.key, isinstance(problem, Damage) and problem.found) for problem in problems] == [("", 9)]
+
+
+def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
+    """What hashes a source is the same as before it had them, so runs of before go on."""
+    plain = {"kind": "shards", "path": "x.tar", "options": {}}
+    assert SourceConfig(**plain).model_dump(mode="json") == plain
+    assert list(SourceConfig(**plain).model_dump(mode="json")) == ["kind", "path", "options"]
+    chosen = {**plain, "key": "last-dot", "image": "jpg", "end_marker": "optional"}
+    assert SourceConfig(**chosen).model_dump(mode="json") == chosen
+    assert SourceConfig(**json.loads(SourceConfig(**chosen).model_dump_json())) == SourceConfig(**chosen)
+    with pytest.raises(ValidationError, match="key is for shards, not for digits"):
+        SourceConfig(kind="digits", key="last-dot")
+    with pytest.raises(ValidationError, match="'first-dot' or 'last-dot'"):
+        SourceConfig(**{**plain, "key": "second-dot"})
+
+
 def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> None:
     whole = shard_bytes(range(20))
     (tmp_path / "cut.tar").write_bytes(whole[:CUT])
@@ -160,10 +250,13 @@ def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> N
     source = SourceConfig(kind="shards", path=(str(tmp_path / "cut.tar"), str(tmp_path / "empty.tar")))
     samples, problems = scanned(source)
     assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
-    assert [problem.key for problem in problems] == ["", ""]
-    assert problems[0].lost >= 1
-    assert "the file is empty" in problems[1].reason
-    assert problems[1].lost == 1
+    assert [problem.key for problem in problems] == ["s0009", "", ""]
+    assert "the shard is damaged behind it" in problems[0].reason
+    assert "the file is empty" in problems[2].reason
+    cut, empty = problems[1:]
+    assert isinstance(cut, Damage)
+    assert isinstance(empty, Damage)
+    assert (cut.found, cut.cut, empty.found, empty.cut) == (10, True, 0, True)
 
 
 def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ def collected(data: bytes) -> tuple[list[tuple[str, bytes]], TarError | None]:
     found: list[tuple[str, bytes]] = []
     try:
         for member in read_members(io.BytesIO(data)):
-            found.append(member)
+            assert not member.problem
+            found.append((member.name, member.content))
     except TarError as error:
         return found, error
     return found, None
@@ -55,7 +56,8 @@ def test_a_zeroed_header_never_ends_the_tar_silently(member: int) -> None:
     found, error = collected(bytes(data))
     assert found == MEMBERS[:member]
     assert error is not None
-    assert error.lost > 0
+    assert 0 < error.left <= len(WHOLE) - start
+    assert (error.read, error.cut) == (start if member else 0, member == 0)
 
 
 @pytest.mark.parametrize("member", [1, 5, 9])
@@ -86,8 +88,40 @@ def test_a_missing_end_marker_loses_nothing() -> None:
     found, error = collected(WHOLE[:end])
     assert found == MEMBERS
     assert error is not None
-    assert error.lost == 0
+    assert (error.read, error.left, error.cut) == (end, 0, True)
     assert "end marker is missing" in str(error)
+
+
+def test_a_tar_without_end_marker_may_be_whole() -> None:
+    end = offsets(WHOLE)[-1] + 512 + -(-len(MEMBERS[-1][1]) // 512) * 512
+    found = [(member.name, member.content) for member in read_members(io.BytesIO(WHOLE[:end]), end_marker=False)]
+    assert found == MEMBERS
+    with pytest.raises(TarError, match="is cut short|unexpected end"):
+        list(read_members(io.BytesIO(WHOLE[: end - 700]), end_marker=False))
+    with pytest.raises(TarError, match="the file is empty"):
+        list(read_members(io.BytesIO(b""), end_marker=False))
+
+
+def test_links_and_special_files_come_with_the_reason() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind in (("h.jpg", tarfile.LNKTYPE), ("s.jpg", tarfile.SYMTYPE), ("p.jpg", tarfile.FIFOTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "a.jpg"
+            archive.addfile(info)
+    hard, soft, pipe = read_members(io.BytesIO(buffer.getvalue()))
+    assert (hard.name, hard.content) == ("h.jpg", b"")
+    assert "hard link to a.jpg" in hard.problem
+    assert "--hard-dereference" in hard.problem
+    assert "symbolic link to a.jpg" in soft.problem
+    assert "special entry" in pipe.problem
+
+
+def test_a_member_too_large_for_memory_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.tarstream.LARGEST_MEMBER", 2000)
+    found = list(read_members(io.BytesIO(WHOLE)))
+    assert [member.name for member in found] == [name for name, _ in MEMBERS]
+    assert [bool(member.problem) for member in found] == [len(content) > 2000 for _, content in MEMBERS]
 
 
 def test_joined_tars_are_told() -> None:
@@ -95,7 +129,7 @@ def test_joined_tars_are_told() -> None:
     assert found == MEMBERS
     assert error is not None
     assert "tars joined together" in str(error)
-    assert error.lost >= 512
+    assert (error.left, error.cut) == (len(WHOLE) + 513 - error.read, False)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +152,7 @@ def test_webdataset_reads_the_same(tmp_path: object) -> None:
     with open(path, "wb") as handle:  # noqa: PTH123
         handle.write(data)
     peer = {sample["__key__"]: sample for sample in webdataset.WebDataset(path, shardshuffle=False)}
-    mine = dict(read_members(io.BytesIO(data)))
+    mine = {member.name: member.content for member in read_members(io.BytesIO(data))}
     assert len(mine) == 2 * len(peer)
     for key, sample in peer.items():
         assert mine[f"{key}.png"] == sample["png"]
