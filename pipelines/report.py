@@ -117,6 +117,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "queries": _queries(config, folder),
         "rejected": rejected[:MOST_REJECTED],
         "rejected_count": len(rejected),
+        "rejected_total": _rejected_total(config, folder, len(rejected)),
         "caveats": _caveats(config, folder),
         "not_tested": _not_tested(config, folder),
     }
@@ -301,6 +302,14 @@ def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
     first = Splits.load(folder.seed(config.seeds[0]).path)
     read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in first.rejected]
     return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
+
+
+def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> dict[str, Any]:
+    """Samples that were left out, those in damaged shards included; absent where nothing was."""
+    first = Splits.load(folder.seed(config.seeds[0]).path).rejected
+    samples = listed + sum(bad.lost - 1 for bad in first)
+    shards = sum(not bad.key for bad in first)
+    return {"samples": samples, "shards": shards, "estimated": any(bad.estimated for bad in first)} if listed else {}
 
 
 def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:

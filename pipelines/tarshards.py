@@ -6,7 +6,6 @@ reads; a further one is not used, and listed. Every file is part of a sample, or
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -80,12 +79,12 @@ class _Group:
     parts: dict[str, bytes] = field(default_factory=dict)
     image: tuple[str, str] | None = None  # suffix and name
     shadowed: list[str] = field(default_factory=list)
-    again: Counter[str] = field(default_factory=Counter)
+    again: dict[str, int] = field(default_factory=dict)  # how often a suffix came once more
     problem: str = ""
 
     def add(self, member: Member, suffix: str, rules: ShardRules) -> None:
         if suffix in self.parts:
-            self.again[suffix] += 1
+            self.again[suffix] = self.again.get(suffix, 0) + 1
         elif rules.image is not None or not is_image(suffix) or self._takes(member, suffix):
             self.parts[suffix] = member.content
             if member.problem and not self.problem:

@@ -224,6 +224,7 @@ def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Pa
         if row["attack"] == "encodermi-t":
             assert row["auc"]["ci95"][0] < 0.5 < row["auc"]["ci95"][1]
     assert report["rejected_count"] == 3
+    assert report["rejected_total"] == {"samples": 2, "shards": 1, "estimated": True}  # b.tar ends early, but holds all
     assert [(bad["shard"], bad["key"]) for bad in report["rejected"]] == [("b", ""), ("c", "broken"), ("c", "s0001")]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "the end marker is missing" in page

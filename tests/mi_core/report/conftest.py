@@ -215,6 +215,7 @@ def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (5
             {"source": "pool", "shard": "train-000007.tar", "key": "001208", "reason": "image of 0 x 0 pixels"},
         ],
         "rejected_count": 2,
+        "rejected_total": {"samples": 2, "shards": 0, "estimated": False},
         "caveats": ["Few members, mild augmentation and many epochs make this encoder leak more than most do."],
         "not_tested": ["attacks with many shadow encoders", "near-duplicates across roles", "defenses"],
     }

@@ -100,6 +100,15 @@ def test_parts_may_be_missing(missing: str, short_report: dict[str, Any]) -> Non
         assert "controls" not in {attributes.get("id") for _, attributes in page.tags}
 
 
+def test_samples_of_lost_shards_are_in_the_number_of_rejected_ones(short_report: dict[str, Any]) -> None:
+    assert "Rejected: 2 samples left out of the run" in Page(render_html(short_report, {})).text
+    total = {"samples": 505, "shards": 5, "estimated": True}
+    text = Page(render_html(short_report | {"rejected_total": total}, {})).text
+    assert "Rejected: about 505 samples left out of the run (5 shards unreadable or short)" in text
+    older = {name: part for name, part in short_report.items() if name != "rejected_total"}
+    assert "Rejected: 2 samples left out of the run" in Page(render_html(older, {})).text
+
+
 def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -> None:
     text = Page(render_html(report, {})).text
     assert "truncated JPEG: 311 bytes missing" in text
