@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from pipelines import storage
+from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.paths import covered
 from pipelines.samples import Damage, Item, Problem
@@ -139,7 +140,7 @@ class _Yardstick:
     def judged(self, name: str, reading: Reading, damage: Damage) -> Rejection:
         lost, basis = self._lost(reading.item, damage)
         about = "" if basis == BY_MANIFEST else "about "
-        reason = f"{damage.reason}; {about}{lost} samples lost, {_WORDS[basis]}"
+        reason = f"{damage.reason}; {about}{count_of(lost, 'sample', 'samples')} lost, {_WORDS[basis]}"
         return Rejection(name, reading.item.name, "", reason, lost, basis)
 
     def _lost(self, item: Item, damage: Damage) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -60,8 +61,9 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     expand(text)
     try:
         return SourceConfig(**{**(options or {}), "kind": "shards", "path": text})
-    except ValueError as error:
-        raise UserError(f"--option: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"--option {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 @dataclass
