@@ -34,7 +34,7 @@ from pipelines.splits import Splits
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
 
-VERSION = 1
+VERSION = 2
 PROBED = 256  # images on which an encoder shows that it works
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
@@ -90,7 +90,8 @@ def run(runs: Sequence[Run]) -> None:
         ray.get([remote.remote(job, access) for job in jobs])
     for job in jobs:
         found = describe(job.folder, job.name).description
-        say("pretrain", f"{job.name} (seed {job.folder.seed}): {found['layout']}, {found['preprocessing_words']}")
+        layout = layout_in_words(found)
+        say("pretrain", f"{job.name} (seed {job.folder.seed}): {layout}, {found['preprocessing_words']}")
         say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
         if "answers" in found:
             say("pretrain", f"{job.name}: {answers_in_words(found['answers'])}")
@@ -141,7 +142,8 @@ def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
         if isinstance(encoder, LoadedConfig):
             found = _read(name, encoder, config.data, 0)[0]
             config.check_outputs(name, found.encoder.outputs)
-            yield name, f"{found.layout}, {found.preprocessing.words()}, outputs {', '.join(found.encoder.outputs)}"
+            layout, outputs = layout_in_words(_taken(found)), ", ".join(found.encoder.outputs)
+            yield name, f"{layout}, {found.preprocessing.words()}, outputs {outputs}"
         elif isinstance(encoder, EndpointConfig):
             endpoints.api_key(name, encoder.parameters())
             yield name, f"{_layout(encoder)}, not asked, outputs {', '.join(encoder.outputs)}"
@@ -160,6 +162,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
         channels=data.channels,
         image_size=data.image_size,
         preprocessing=config.preprocessing(),
+        activations=config.activations(),
         fresh=digest64(seed, "encoder", name) if config.fresh else None,
     )
     return found, content or b""
@@ -189,13 +192,29 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, consistency: dict[str, A
     code = config.load.partition(":")[0] in CODE
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
     return {
-        "layout": found.layout,
+        **_taken(found),
+        "activations": dict(found.activations),
         "outputs": found.encoder.outputs,
         "preprocessing": asdict(found.preprocessing),
         "preprocessing_words": found.preprocessing.words(),
         "consistency": consistency or _weights_consistency(job, config, found.encoder),
         "fingerprints": {0: found.fingerprint},
     }
+
+
+def _taken(found: Adopted) -> dict[str, Any]:
+    """What of a file became the encoder, what did not, and what the file did not tell."""
+    return {"layout": found.layout, "used": found.used, "ignored": found.ignored, "assumed": found.assumed}
+
+
+def layout_in_words(found: Mapping[str, Any]) -> str:
+    """Whose file it is, which of its keys were used, which were ignored and why, and what was assumed."""
+    return "; ".join([found["layout"], *(f"{part}: {words}" for part, words in _accounts(found).items() if words)])
+
+
+def _accounts(found: Mapping[str, Any]) -> dict[str, str]:
+    listed = {part: ", ".join(found.get(part, ())) for part in ("ignored", "assumed")}
+    return {"used": found.get("used", ""), **listed}
 
 
 def _weights_consistency(job: Adoption, config: LoadedConfig, encoder: Encoder) -> dict[str, Any]:
@@ -207,7 +226,7 @@ def _weights_consistency(job: Adoption, config: LoadedConfig, encoder: Encoder) 
             config.load,
             None,
             channels=job.data.channels,
-            image_size=job.data.image_size,
+            image_size=encoder.size or job.data.image_size,
             preprocessing=config.preprocessing(),
             fresh=0,
         )
@@ -278,6 +297,7 @@ def origin(config: LoadedConfig | EndpointConfig, description: Mapping[str, Any]
         source["answers"] = answers_in_words(description["answers"])
     return source | {
         "layout": description["layout"],
+        **{part: words for part, words in _accounts(description).items() if words},
         "preprocessing": description["preprocessing_words"],
         "consistency": consistency_in_words(description["consistency"]),
     }

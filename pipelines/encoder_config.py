@@ -21,9 +21,10 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.base import Defense
 from mi_core.encoders import parse_backbone
-from mi_core.encoders.checkpoint import INTERPOLATIONS
+from mi_core.encoders.checkpoint import INTERPOLATIONS, OUTPUTS
 from mi_core.encoders.endpoint import EndpointParameters
 from mi_core.encoders.foreign import CODE, LOADERS
+from mi_core.encoders.layouts import ACTIVATIONS
 from mi_core.objectives import OBJECTIVES
 from mi_core.optimizers import OptimizerParameters
 from mi_core.pretraining import PretrainingParameters
@@ -224,6 +225,19 @@ class ForeignConfig(ConfigOfEncoder):
         return self.model_dump()
 
 
+class HeadConfig(BaseModel):
+    """What the file of a loaded encoder does not tell of one of its heads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    activation: str = Field(description="between its layers; none: nothing")
+
+    @field_validator("activation")
+    @classmethod
+    def _known_activation(cls, value: str) -> str:
+        return check_choice("activation", value, ACTIVATIONS)
+
+
 class LoadedConfig(ForeignConfig):
     """One encoder from elsewhere, by its weights or its code."""
 
@@ -237,6 +251,9 @@ class LoadedConfig(ForeignConfig):
     interpolation: str | None = Field(default=None, description="bilinear or bicubic; default: its own")
     mean: tuple[float, ...] | None = Field(default=None, description="normalisation; default: its own")
     std: tuple[float, ...] | None = Field(default=None)
+    heads: dict[str, HeadConfig] = Field(
+        default_factory=dict, description="of checkpoint:... files whose code is not known: the activation of a head"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -254,6 +271,10 @@ class LoadedConfig(ForeignConfig):
     def _check(self) -> LoadedConfig:
         kind, _, _ = self.load.partition(":")
         check_choice("load", kind, LOADERS)
+        for output in self.heads:
+            check_choice("heads", output, OUTPUTS[1:])
+        if self.heads and kind != "checkpoint":
+            raise ValueError(f"heads is given, but {self.load!r} defines its own; leave heads out")
         if kind in CODE and not self.trust_code:
             raise ValueError(f"load = {self.load!r} runs code of others; set trust_code: true if you trust it")
         if kind == "python":
@@ -275,6 +296,10 @@ class LoadedConfig(ForeignConfig):
     def saw_nothing(self) -> bool:
         """Whether its weights are fresh, so that it can be a control."""
         return self.fresh
+
+    def activations(self) -> dict[str, str]:
+        """Activations of heads by output name, as far as they are set."""
+        return {output: head.activation for output, head in self.heads.items()}
 
     def preprocessing(self) -> dict[str, Any]:
         """Settings that replace the encoder's own."""

@@ -13,7 +13,18 @@ from mi_core.encoders.input import ImageShape
 from mi_core.encoders.mobilenet import mobilenetv2, mobilenetv2_imagenet
 from mi_core.encoders.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
 from mi_core.encoders.vgg import vgg11_bn
-from mi_core.encoders.vit import vit_b, vit_s, vit_tiny
+from mi_core.encoders.vit import (
+    deit_s,
+    deit_tiny,
+    dinov2_b_registers,
+    dinov2_l_registers,
+    dinov2_s_registers,
+    vit_b,
+    vit_h,
+    vit_l,
+    vit_s,
+    vit_tiny,
+)
 
 ENCODERS: dict[str, Callable[[ImageShape], nn.Module]] = {
     "conv4": conv4,
@@ -27,9 +38,23 @@ ENCODERS: dict[str, Callable[[ImageShape], nn.Module]] = {
     "mobilenetv2-imagenet": mobilenetv2_imagenet,
     "vit-tiny": vit_tiny,
     "vit-s": vit_s,
+    "moco-vit-s": vit_s,
     "vit-b": vit_b,
+    "vit-l": vit_l,
+    "vit-h": vit_h,
+    "deit-tiny": deit_tiny,
+    "deit-s": deit_s,
+    "dinov2-s": deit_s,
+    "dinov2-b": vit_b,
+    "dinov2-l": vit_l,
+    "dinov2-s-reg": dinov2_s_registers,
+    "dinov2-b-reg": dinov2_b_registers,
+    "dinov2-l-reg": dinov2_l_registers,
     "clip-vit-b": clip_vit_b,
 }
+
+
+_TRANSFORMERS = ("vit", "deit", "dino")
 
 
 def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
@@ -58,7 +83,7 @@ def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Callable[
     """The builder of a backbone and what it is given. Raises ConfigError as `build_backbone`; builds nothing."""
     base, slash, patch = name.partition("/")
     check_choice("backbone", base, ENCODERS)
-    transformer = "vit" in base
+    transformer = any(family in base for family in _TRANSFORMERS)
     if transformer != bool(slash):
         hint = f"write {base}/16 for patches of 16 pixels" if transformer else f"write {base}, it has no patches"
         raise ConfigError(f"backbone = {name!r}: {hint}")

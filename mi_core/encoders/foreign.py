@@ -11,7 +11,7 @@ import importlib
 import inspect
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from mi_core.checks import ConfigError, ShapeError, check_choice
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_tensors, seeded
 from mi_core.encoders.clip import split_tower
-from mi_core.encoders.layouts import State, head_module, recognise, unwrap
+from mi_core.encoders.layouts import Layout, State, head_module, look_at, recognise
+from mi_core.encoders.layouts.files import Weights, read_weights
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -60,33 +61,27 @@ class Built:
 
 @dataclass(frozen=True)
 class Adopted:
-    """An encoder from elsewhere, in evaluation mode, with what was recognised in its file."""
+    """An encoder from elsewhere, in evaluation mode, with what was recognised in its file.
+
+    Args:
+        encoder: itself.
+        layout: whose file it is, in words.
+        preprocessing: how images reach it.
+        fingerprint: identity of the encoder: of its weights, and of what else makes it the network that it is.
+        used: keys of the file by part, in words; empty where the kind of loader defines them.
+        ignored: what else the file holds, each with the reason why it is left out.
+        assumed: what stands in no file, such as an activation, and who says so.
+        activations: of its heads by output name, where the file's layers leave places for them.
+    """
 
     encoder: Encoder
     layout: str
     preprocessing: Preprocessing
     fingerprint: str
-
-
-def read_state(data: bytes) -> State:
-    """The tensors of a weights file, safetensors or PyTorch, unpickling nothing but tensors and plain values.
-
-    Raises:
-        ConfigError: it is neither, or would need code to load.
-    """
-    try:
-        return unwrap(safetensors.torch.load(data))
-    except safetensors.SafetensorError:
-        pass
-    try:
-        return unwrap(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            "the weights are neither safetensors nor a PyTorch file of plain tensors "
-            f"({' '.join(str(error).split())[:120]}); save its state_dict() anew, or load TorchScript with torchscript"
-        ) from error
+    used: str = ""
+    ignored: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    activations: Mapping[str, str] = field(default_factory=dict)
 
 
 def adopt(
@@ -96,6 +91,7 @@ def adopt(
     channels: int,
     image_size: int,
     preprocessing: Mapping[str, Any] | None = None,
+    activations: Mapping[str, str] | None = None,
     fresh: int | None = None,
 ) -> Adopted:
     """Build an encoder from elsewhere.
@@ -106,6 +102,7 @@ def adopt(
         channels: of the images that come.
         image_size: side of the images that come, for kinds that take any size.
         preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
+        activations: of heads by output name, names of `layouts.ACTIVATIONS`, where the file does not tell whose it is.
         fresh: a seed of fresh weights for the same architecture, instead of those in the file.
 
     Raises:
@@ -119,29 +116,66 @@ def adopt(
         raise ConfigError(f"load = {load!r} needs weights, or a seed of fresh ones")
     if not name:
         raise ConfigError(f"load = {load!r}: write {kind}:<name of the architecture>")
+    if activations and kind != "checkpoint":
+        raise ConfigError(f"load = {load!r} defines its heads itself; leave heads out")
     seed = 0 if fresh is None else fresh
-    built: Built = seeded(seed, lambda: build(name, channels, image_size))
+    weights = Weights({}) if data is None else read_weights(data)
+    side = _side(load, weights.state, preprocessing or {}, image_size)
+    built: Built = seeded(seed, lambda: build(name, channels, side))
     settings = asdict(built.preprocessing)
-    heads, layout, tensors = dict(built.heads), "", State()
+    heads, tensors = dict(built.heads), State()
+    found = Layout(f"{kind} state dict", {}, {})
     if data is not None and built.convert is not None:
-        tensors, layout = built.convert(read_state(data)), f"{kind} state dict"
+        tensors = built.convert(weights.state)
     elif data is not None:
-        found = recognise(read_state(data), built.backbone)
-        layout = found.name
-        heads = seeded(seed, lambda: {output: head_module(weights) for output, weights in found.heads.items()})
+        found = recognise(weights.state, built.backbone, name=name, activations=activations)
+        heads = seeded(seed, lambda: _heads(found.heads, found.activations))
         settings |= {part: tuple(values.flatten().tolist()) for part, values in found.extras.items()}
         tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
         tensors |= {f"{head}.{key}": value for head, own in found.heads.items() for key, value in own.items()}
     final = Preprocessing(**(settings | dict(preprocessing or {})))
     text = built.text if (fresh is not None and data is None) or _part(tensors, "text") else None
     encoder = _encoder(built.backbone, heads, final, channels, text).eval()
-    if fresh is None:
-        _fill(encoder, tensors, layout)
-    return Adopted(encoder, "fresh weights" if fresh is not None else layout, final, fingerprint(encoder))
+    mark = _mark(load, encoder, found.activations)
+    if fresh is not None:
+        return Adopted(encoder, "fresh weights", final, mark, assumed=found.assumed, activations=found.activations)
+    _fill(encoder, tensors, load, weights.state)
+    mark = _mark(load, encoder, found.activations)
+    ignored = (*found.ignored, *weights.ignored)
+    return Adopted(encoder, found.name, final, mark, found.used, ignored, found.assumed, found.activations)
+
+
+def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
+    """Side of the images that a backbone is built for: of a transformer the one that the file's positions are for."""
+    if not load.startswith("checkpoint:") or "/" not in load:
+        return image_size
+    wanted, own = preprocessing.get("size"), look_at(state).side
+    if wanted is not None and own not in (None, wanted):
+        raise ConfigError(f"size = {wanted}, but the positions in the file are for images of {own} px; leave size out")
+    return own or wanted or image_size
+
+
+def _heads(weights: Mapping[str, State], activations: Mapping[str, str]) -> dict[str, nn.Module]:
+    return {output: head_module(own, activations.get(output, "none")) for output, own in weights.items() if own}
+
+
+def _mark(load: str, encoder: Encoder, activations: Mapping[str, str]) -> str:
+    """The fingerprint of an encoder; networks of equal weights that compute something else have another."""
+    own = fingerprint(encoder)
+    if not load.startswith("checkpoint:"):
+        return own
+    return hashlib.sha256(f"{own}:{load}:{sorted(activations.items())}".encode()).hexdigest()
 
 
 def rebuild(
-    load: str, data: bytes, preprocessing: Preprocessing, *, channels: int, image_size: int, mark: str
+    load: str,
+    data: bytes,
+    preprocessing: Preprocessing,
+    *,
+    channels: int,
+    image_size: int,
+    mark: str,
+    activations: Mapping[str, str] | None = None,
 ) -> Encoder:
     """The encoder of `adopt` from its description and what `checkpoint.weights_bytes` saved of it (or its code).
 
@@ -154,13 +188,14 @@ def rebuild(
         if adopted.fingerprint != mark:
             raise ConfigError(f"load = {load!r}: the code is no longer what was adopted; redo with --force pretrain")
         return adopted.encoder
-    built = LOADERS[kind](name, channels, image_size)
     state = safetensors.torch.load(data)
-    heads = {head: _part(state, head) for head in OUTPUTS[1:]}
-    modules = {head: built.heads.get(head) or head_module(own) for head, own in heads.items() if own}
+    built = LOADERS[kind](name, channels, _side(load, state, asdict(preprocessing), image_size))
+    found = {head: own for head in OUTPUTS[1:] if (own := _part(state, head))}
+    own_heads = _heads({head: own for head, own in found.items() if head not in built.heads}, activations or {})
+    modules = {head: built.heads.get(head) or own_heads[head] for head in found}
     encoder = _encoder(built.backbone, modules, preprocessing, channels, built.text if _part(state, "text") else None)
     load_tensors(encoder, state)
-    if fingerprint(encoder) != mark:
+    if _mark(load, encoder, activations or {}) != mark:
         raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
     return encoder.eval()
 
@@ -181,14 +216,14 @@ def _encoder(
     return Encoder(backbone, heads, mean, std, text=text, **how)  # type: ignore[arg-type]
 
 
-def _fill(encoder: Encoder, tensors: State, layout: str) -> None:
+def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
     own = encoder.state_dict()
     counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
     complete = {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
     try:
         load_tensors(encoder, complete)
     except ConfigError as error:
-        raise ConfigError(f"{error}; recognised: {layout}") from error
+        raise ConfigError(f"{error}; asked for {load}; {look_at(state).sentence()}") from error
 
 
 def _checkpoint(name: str, channels: int, image_size: int) -> Built:

@@ -57,7 +57,7 @@ def _resnet(network: Any, images: torch.Tensor) -> torch.Tensor:
 def _vision_transformer(network: Any, images: torch.Tensor) -> torch.Tensor:
     tokens = network._process_input(images)
     states: torch.Tensor = network.encoder(torch.cat([network.class_token.expand(len(tokens), -1, -1), tokens], dim=1))
-    return states[:, 1:]
+    return states[:, network.class_token.shape[1] :]
 
 
 def _clip_tower(backbone: Any, images: torch.Tensor) -> torch.Tensor:

@@ -1,16 +1,19 @@
 """Vision transformers (Dosovitskiy et al., ICLR 2021; the small one of Touvron et al., ICML 2021): torchvision's.
 
-The embedding is the class token after the last norm. Patch and image size are free.
+The embedding is the class token after the last norm. Patch and image size are free. Two networks are called ViT-S: that
+of MoCo v3 (Chen et al., ICCV 2021) has 12 attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet
+et al., ICLR 2024) are further class tokens, whose positions stay 0.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from mi_core.encoders.input import ImageShape
 
 
-def vision_transformer(images: ImageShape, *, width: int, layers: int, heads: int) -> nn.Module:
+def vision_transformer(images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
     from torchvision.models import VisionTransformer
 
@@ -25,8 +28,19 @@ def vision_transformer(images: ImageShape, *, width: int, layers: int, heads: in
     network.heads = nn.Identity()
     if images.channels != 3:
         network.conv_proj = nn.Conv2d(images.channels, width, images.patch, stride=images.patch)
+    if registers:
+        _add_registers(network, registers)
     network.width = width  # type: ignore[assignment]
     return network
+
+
+def _add_registers(network: nn.Module, count: int) -> None:
+    token, positions = network.class_token, network.encoder.pos_embedding  # type: ignore[union-attr]
+    width = token.shape[2]  # type: ignore[union-attr, index]
+    registers = torch.empty(1, count, width).normal_(std=1e-6)
+    network.class_token = nn.Parameter(torch.cat([token.detach(), registers], dim=1))  # type: ignore[operator, list-item]
+    first, patches = positions.detach().split([1, positions.shape[1] - 1], dim=1)  # type: ignore[operator, union-attr, index]
+    network.encoder.pos_embedding = nn.Parameter(torch.cat([first, torch.zeros(1, count, width), patches], dim=1))  # type: ignore[union-attr]
 
 
 def vit_tiny(images: ImageShape) -> nn.Module:
@@ -42,3 +56,38 @@ def vit_s(images: ImageShape) -> nn.Module:
 def vit_b(images: ImageShape) -> nn.Module:
     """ViT-B: 12 layers, 12 heads, D = 768."""
     return vision_transformer(images, width=768, layers=12, heads=12)
+
+
+def vit_l(images: ImageShape) -> nn.Module:
+    """ViT-L: 24 layers, 16 heads, D = 1024."""
+    return vision_transformer(images, width=1024, layers=24, heads=16)
+
+
+def vit_h(images: ImageShape) -> nn.Module:
+    """ViT-H: 32 layers, 16 heads, D = 1280."""
+    return vision_transformer(images, width=1280, layers=32, heads=16)
+
+
+def deit_tiny(images: ImageShape) -> nn.Module:
+    """DeiT-Ti, which timm calls ViT-Ti: 12 layers, 3 heads, D = 192."""
+    return vision_transformer(images, width=192, layers=12, heads=3)
+
+
+def deit_s(images: ImageShape) -> nn.Module:
+    """ViT-S as in DeiT, timm, DINO and DINOv2: 12 layers, 6 heads, D = 384."""
+    return vision_transformer(images, width=384, layers=12, heads=6)
+
+
+def dinov2_s_registers(images: ImageShape) -> nn.Module:
+    """DINOv2's ViT-S with 4 registers, D = 384."""
+    return vision_transformer(images, width=384, layers=12, heads=6, registers=4)
+
+
+def dinov2_b_registers(images: ImageShape) -> nn.Module:
+    """DINOv2's ViT-B with 4 registers, D = 768."""
+    return vision_transformer(images, width=768, layers=12, heads=12, registers=4)
+
+
+def dinov2_l_registers(images: ImageShape) -> nn.Module:
+    """DINOv2's ViT-L with 4 registers, D = 1024."""
+    return vision_transformer(images, width=1024, layers=24, heads=16, registers=4)

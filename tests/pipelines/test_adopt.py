@@ -56,6 +56,7 @@ def config_of(folders: dict[str, Path], **sections: Any) -> dict[str, Any]:
         "weights": str(folders["simclr.pth"]),
         "mean": [0.5],
         "std": [0.5],
+        "heads": {"projection": {"activation": "relu"}},
         "augmentation": {"crop_scale": [0.75, 1.0], "flip": 0, "jitter_probability": 0, "grayscale": 0},
     }
     return {
@@ -96,6 +97,7 @@ def test_it_is_the_encoder_that_was_saved(audited: Path, trained_run: Path) -> N
     theirs = describe(RunFolder(str(trained_run)).seed(0), "target").load(3)
     stored = describe(RunFolder(str(audited)).seed(0), "target")
     assert stored.description["layout"] == "encoder.* state dict"
+    assert stored.description["activations"] == {"projection": "relu"}
     assert stored.description["preprocessing"] == {
         "size": None, "interpolation": "bilinear", "mean": [0.5], "std": [0.5],
     }  # fmt: skip
@@ -116,11 +118,17 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     target = report["encoders"]["target"]
     assert target["load"] == "checkpoint:conv4"
     assert target["preprocessing"] == "any size, mean 0.5, std 0.5"
+    assert target["layout"] == "encoder.* state dict"
+    assert target["used"].startswith("backbone ")
+    assert target["ignored"] == "epoch (no weights)"
+    assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "finds the other view of an image among 160" in target["consistency"]
     assert "fresh weights in" in target["consistency"]
     assert any("candidate images" in caveat for caveat in report["caveats"])
     html = (audited / "report.html").read_text()
     assert "read as encoder.* state dict" in html
+    assert "Ignored: epoch (no weights)" in html
+    assert "so they were assumed: activation relu in the projection, as the config says" in html
     assert "any size, mean 0.5, std 0.5" in html
     jsonschema.validate(report, schema())
 
@@ -170,9 +178,13 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
     ("target", "message"),
     [
         ({"weights": "nowhere.pth"}, r"encoders.target.weights = nowhere.pth is no file"),
-        ({"load": "checkpoint:resnet8"}, r"weights do not fit the backbone; recognised: encoder.\* state dict"),
         (
-            {"load": "python:mi_core.encoders.pixels:pixels", "trust_code": True, "weights": None},
+            {"load": "checkpoint:resnet8"},
+            r"weights do not fit checkpoint:resnet8; the file looks like a encoder.\* state dict of an unknown network",
+        ),
+        ({"heads": {}}, r"heads.projection.activation is missing: layers .* of the projection have no weights"),
+        (
+            {"load": "python:mi_core.encoders.pixels:pixels", "trust_code": True, "weights": None, "heads": {}},
             "asks for 'projection'",
         ),
     ],
@@ -195,6 +207,18 @@ def test_what_does_not_fit_ends_before_any_query(
     ("target", "message"),
     [
         ({"load": "keras:x", "weights": "w"}, "load = 'keras', allowed: checkpoint"),
+        (
+            {"load": "checkpoint:conv4", "weights": "w", "heads": {"projection": {"activation": "sine"}}},
+            "activation = 'sine', allowed: elu, gelu",
+        ),
+        (
+            {"load": "checkpoint:conv4", "weights": "w", "heads": {"fc": {"activation": "relu"}}},
+            "heads = 'fc', allowed: logits",
+        ),
+        (
+            {"load": "timm:resnet18", "weights": "w", "heads": {"projection": {"activation": "relu"}}},
+            "heads is given, but 'timm:resnet18' defines its own; leave heads out",
+        ),
         ({"load": "torchscript", "weights": "w"}, "runs code of others; set trust_code: true"),
         ({"load": "python:a:b", "trust_code": True, "weights": "w"}, "a Python callable brings its own"),
         ({"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True}, "no architecture to build anew"),

@@ -1,0 +1,107 @@
+"""Files of weights as tensors by name: which container in them is taken, and what a file holds that cannot be read.
+
+Nothing is unpickled but tensors and plain values.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from mi_core.checks import ConfigError
+from mi_core.encoders.layouts import listed
+from mi_core.encoders.layouts.heads import State
+from mi_core.encoders.layouts.pickles import CONTAINERS, unreadable
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
+_BESIDE: dict[str, str] = {
+    r"student$": "the other network; DINO releases the teacher",
+    r".*ema.*|momentum.*|target.*": "averaged weights; save them alone to audit them",
+    r".*loss.*|criterion.*": "values of the loss",
+    r"optimi[sz]er.*|.*sched.*|.*scaler.*": "the state of its training",
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The tensors of a file, and in words what else it holds and why that is left out."""
+
+    state: State
+    ignored: tuple[str, ...] = ()
+
+
+def read_weights(data: bytes) -> Weights:
+    """The tensors of a weights file, safetensors or PyTorch, unpickling nothing but tensors and plain values.
+
+    Raises:
+        ConfigError: it is neither, or would need code to load; the message tells what is in it and how to convert it.
+    """
+    try:
+        return unwrap(safetensors.torch.load(data))
+    except safetensors.SafetensorError:
+        pass
+    try:
+        return unwrap(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(unreadable(data)) from error
+
+
+def unwrap(loaded: object) -> Weights:
+    """The tensors of a loaded checkpoint, whatever container they are in.
+
+    Where ``student`` and ``teacher`` stand side by side, the teacher is taken. Other weights beside a container join it
+    under their own name.
+
+    Raises:
+        ConfigError: there is no dictionary of tensors.
+    """
+    reasons: dict[str, str] = {}
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"the file holds a {type(loaded).__name__}, not a state dict")
+    state = _flat(loaded, reasons)
+    if not state:
+        raise ConfigError(f"the file holds no tensor; its keys are {sorted(map(str, loaded))[:5]}")
+    return Weights(_unprefixed(state), tuple(listed(reasons)))
+
+
+def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
+    """Tensors by dotted name; ``reasons`` gets every entry that is left out."""
+    chosen = next((name for name in CONTAINERS if isinstance(level.get(name), Mapping) and _holds(level[name])), None)
+    state: State = {}
+    for key, value in level.items():
+        name = str(key)
+        beside = next((why for pattern, why in _BESIDE.items() if re.match(pattern, name)), None)
+        if key == chosen:
+            state |= _flat(value, reasons)
+        elif isinstance(value, Mapping) and _holds(value) and beside is None:
+            state |= {f"{name}.{inner}": tensor for inner, tensor in _flat(value, reasons).items()}
+        elif isinstance(value, torch.Tensor) and (chosen is None or value.ndim):
+            state[name] = value
+        else:
+            reasons[name] = beside or "no weights"
+    return state
+
+
+def _holds(value: Mapping[Any, Any]) -> bool:
+    """Whether a dictionary is one of weights, or holds one under a name that says so."""
+    return any(isinstance(one, torch.Tensor) for one in value.values()) or any(
+        isinstance(value.get(name), Mapping) and _holds(value[name]) for name in CONTAINERS
+    )
+
+
+def _unprefixed(state: State) -> State:
+    """Without what wrappers such as DistributedDataParallel and torch.compile put before every name."""
+    while True:
+        wrapper = next((start for start in _WRAPPERS if all(name.startswith(start) for name in state)), None)
+        if wrapper is None:
+            return state
+        state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}

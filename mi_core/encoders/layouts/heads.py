@@ -1,0 +1,98 @@
+"""Heads of encoders from elsewhere: their linear layers and norms are in the file, their activations are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from mi_core.checks import ConfigError, check_choice
+
+State = dict[str, torch.Tensor]
+"""Weights by name."""
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "leaky-relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "none": nn.Identity,
+}
+"""What may stand between the layers of a head, each with PyTorch's default settings; ``none``: nothing."""
+
+
+def head_weights(state: State) -> State:
+    """Weights of a head under the indices of its layers: a name before the index is dropped, a bare layer is 0.
+
+    Example:
+        >>> sorted(head_weights({"net.2.weight": torch.ones(1), "net.2.bias": torch.ones(1)}))
+        ['2.bias', '2.weight']
+    """
+    result = {}
+    for name, tensor in state.items():
+        match = re.search(r"(?:^|\.)(\d+\..+)$", name)
+        result[match[1] if match else f"0.{name}"] = tensor
+    return result
+
+
+def gaps(state: State) -> list[int]:
+    """Places in a head whose layer has no weights: the first of every row of missing numbers.
+
+    Example:
+        >>> gaps({"0.weight": torch.ones(3, 2), "3.weight": torch.ones(1, 3)})
+        [1]
+    """
+    present = _indices(state)
+    return [index for index in range(max(present)) if index not in present and (index == 0 or index - 1 in present)]
+
+
+def head_module(state: State, activation: str = "relu") -> nn.Sequential:
+    """A head of the layers that the names and shapes of its weights tell.
+
+    Args:
+        state: weights under the indices of the layers, as in `Layout.heads`.
+        activation: of `ACTIVATIONS`; it stands once in every row of numbers without weights. Others of the row, such as
+            dropout, do nothing in evaluation.
+
+    Raises:
+        ConfigError: a layer is neither linear nor a batch norm, or there is no such activation.
+
+    Example:
+        >>> head_module({"0.weight": torch.ones(3, 2), "2.weight": torch.ones(1, 3), "2.bias": torch.ones(1)}, "gelu")
+        Sequential(
+          (0): Linear(in_features=2, out_features=3, bias=False)
+          (1): GELU(approximate='none')
+          (2): Linear(in_features=3, out_features=1, bias=True)
+        )
+    """
+    between = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
+    present, empty = _indices(state), gaps(state)
+    return nn.Sequential(
+        *(
+            _layer(state, index) if index in present else between() if index in empty else nn.Identity()
+            for index in range(max(present) + 1)
+        )
+    )
+
+
+def widths(state: State) -> tuple[int, int] | None:
+    """What the linear layers of a head read and give; None: it has none."""
+    linear = sorted((int(name.split(".")[0]), value) for name, value in state.items() if value.ndim == 2)
+    return (linear[0][1].shape[1], linear[-1][1].shape[0]) if linear else None
+
+
+def _indices(state: State) -> set[int]:
+    return {int(name.split(".")[0]) for name in state}
+
+
+def _layer(state: State, index: int) -> nn.Module:
+    own = {name.partition(".")[2]: tensor for name, tensor in state.items() if name.startswith(f"{index}.")}
+    if "running_mean" in own:
+        return nn.BatchNorm1d(len(own["running_mean"]), affine="weight" in own)
+    if "weight" in own and own["weight"].ndim == 2:
+        return nn.Linear(own["weight"].shape[1], own["weight"].shape[0], bias="bias" in own)
+    raise ConfigError(f"layer {index} of the head holds {sorted(own)}, neither linear nor batch norm")

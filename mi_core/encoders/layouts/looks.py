@@ -1,0 +1,115 @@
+"""What a file of weights looks like, whatever it was taken for: whose layout, which network, which line loads it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mi_core.encoders.layouts.heads import State
+from mi_core.encoders.layouts.names import NAMINGS, renamed
+from mi_core.encoders.layouts.table import LAYOUTS, Known
+from mi_core.encoders.layouts.transformers import plain
+
+_DEPTHS = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+}
+_HERE = (18, 50)
+_TRANSFORMERS = {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"}
+_SMALL = {6: "deit-s", 12: "vit-s"}
+_SCALED = {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"}
+_REGISTERED = {(384, 12): "dinov2-s-reg", (768, 12): "dinov2-b-reg", (1024, 24): "dinov2-l-reg"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a file of weights looks like.
+
+    Args:
+        words: layout and network.
+        load: the line that takes it, where there is one.
+        side: of the images that the positions of a transformer are for.
+    """
+
+    words: str
+    load: str | None = None
+    side: int | None = None
+
+    def sentence(self) -> str:
+        """For messages: what it looks like, and which line loads it."""
+        return f"the file looks like {self.words}" + (f"; write load: {self.load}" if self.load else "")
+
+
+def look_at(state: State) -> Look:
+    """What the names and shapes of some weights tell.
+
+    Example:
+        >>> look_at({"0.weight": torch.ones(3, 2)}).words
+        'a plain state dict of an unknown network (first key 0.weight)'
+    """
+    state, merged = plain(state)
+    fitting = [known for known in LAYOUTS if known.fits([*state, *merged])]
+    for known in fitting:
+        for naming in NAMINGS:
+            shapes = {name: state[key].shape for name, key in renamed(state, known.prefix, naming).items()}
+            network = _residual(shapes) or _transformer(known, shapes, scaled=bool(merged))
+            if network is not None:
+                return Look(f"a {known.name} of {network.words}", network.load, network.side)
+    name = fitting[0].name if fitting else "state dict"
+    return Look(f"a {name} of an unknown network (first key {min(state, default='none')})")
+
+
+def _residual(shapes: Mapping[str, torch.Size]) -> Look | None:
+    """A residual network by torchvision's names."""
+    if not {"conv1.weight", "layer1.0.conv2.weight", "layer4.0.conv1.weight"} <= shapes.keys():
+        return None
+    blocks = tuple(_count(shapes, rf"layer{stage}\.(\d+)\.") for stage in range(1, 5))
+    depth = _DEPTHS.get((blocks, "layer1.0.conv3.weight" in shapes))
+    out, _, _, side = shapes["conv1.weight"]
+    cifar, usual = side == 3, (out, shapes["layer1.0.conv2.weight"][0]) == (64, 64)
+    words = f"a ResNet-{depth}" if depth else f"a residual network of {blocks} blocks"
+    words += " with the CIFAR stem" if cifar else " with the ImageNet stem" if side == 7 else ""
+    if not usual:
+        return Look(f"{words}, of another width")
+    if depth in _HERE and side in (3, 7):
+        return Look(words, f"checkpoint:resnet{depth}" + ("" if cifar else "-imagenet"))
+    return Look(words)
+
+
+def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool) -> Look | None:
+    """A vision transformer by torchvision's names."""
+    if "conv_proj.weight" not in shapes or "class_token" not in shapes:
+        return None
+    width, _, patch = shapes["conv_proj.weight"][:3]
+    depth = _count(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
+    tokens = shapes["class_token"][1]
+    positions = shapes.get("encoder.pos_embedding", (0, tokens))[1] - tokens
+    side = math.isqrt(positions) * patch or None
+    words = f"a vision transformer ({depth} layers, width {width}, patches of {patch} px, images of {side} px)"
+    heads = known.attention.get(width)
+    if tokens > 1:
+        name = _REGISTERED.get((width, depth)) if tokens == 5 else None
+        words += f" with {tokens - 1} registers"
+    elif scaled:
+        name = _SCALED.get((width, depth))
+    elif (width, depth) == (384, 12):
+        name = _SMALL.get(heads or 0)
+    else:
+        name = _TRANSFORMERS.get((width, depth))
+    if "encoder.layers.encoder_layer_0.mlp.0.weight" not in shapes:
+        name, words = None, words + ", whose hidden layers are gated"
+    load = f"checkpoint:{name}/{patch}" if name else None
+    if load is None and (width, depth, tokens, scaled) == (384, 12, 1, False):
+        load = f"checkpoint:deit-s/{patch} (DeiT, timm, DINO: 6 attention heads) or checkpoint:moco-vit-s/{patch} (12)"
+    return Look(words, load, side)
+
+
+def _count(shapes: Mapping[str, torch.Size], pattern: str) -> int:
+    return len({match[1] for name in shapes if (match := re.match(pattern, name))})

@@ -1,0 +1,62 @@
+"""Names of the same weights in other definitions of a network: timm's transformers, residual networks in a sequence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+_RESNET = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool")
+_VIT_NAMES = (
+    (r"^cls_token$", "class_token"),
+    (r"^pos_embed$", "encoder.pos_embedding"),
+    (r"^patch_embed\.proj\.", "conv_proj."),
+    (r"^norm\.", "encoder.ln."),
+    (r"\.norm([12])\.", r".ln_\1."),
+    (r"\.attn\.qkv\.(weight|bias)$", r".self_attention.in_proj_\1"),
+    (r"\.attn\.proj\.", ".self_attention.out_proj."),
+    (r"\.mlp\.fc1\.", ".mlp.0."),
+    (r"\.mlp\.fc2\.", ".mlp.3."),
+)
+
+
+def torchvision_vit_key(name: str) -> str:
+    """timm's name of a weight of a vision transformer as torchvision calls it.
+
+    Example:
+        >>> torchvision_vit_key("blocks.3.attn.qkv.weight")
+        'encoder.layers.encoder_layer_3.self_attention.in_proj_weight'
+    """
+    name = re.sub(r"^blocks\.(\d+)\.", r"encoder.layers.encoder_layer_\1.", name)
+    for old, new in _VIT_NAMES:
+        name = re.sub(old, new, name)
+    return name
+
+
+def _sequence_key(names: Iterable[str]) -> Callable[[str], str]:
+    """Names of a ResNet whose layers stand in a sequence: numbers to names."""
+    by_number = {str(number): name for number, name in enumerate(names)}
+
+    def rename(name: str) -> str:
+        number, _, rest = name.partition(".")
+        return f"{by_number[number]}.{rest}" if number in by_number else name
+
+    return rename
+
+
+NAMINGS: dict[str, Callable[[str], str]] = {
+    "": lambda name: name,
+    "timm": torchvision_vit_key,
+    "numbered": _sequence_key(_RESNET),
+    "numbered (no max-pooling)": _sequence_key(name for name in _RESNET if name != "maxpool"),
+}
+"""Ways to name the weights of a backbone: from the name in a file to torchvision's."""
+
+
+def renamed(keys: Iterable[str], prefix: str, naming: str) -> dict[str, str]:
+    """New name to key of the file, for the keys under a prefix.
+
+    Example:
+        >>> renamed(["f.0.weight", "g.0.weight"], "f.", "numbered")
+        {'conv1.weight': 'f.0.weight'}
+    """
+    return {NAMINGS[naming](key.removeprefix(prefix)): key for key in keys if key.startswith(prefix)}

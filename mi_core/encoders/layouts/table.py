@@ -1,0 +1,231 @@
+"""Whose checkpoints are known: what marks a file, where its parts stand, and what its authors' code defines.
+
+An activation, a number of attention heads and the meaning of what is left over stand in no file. Here they come from
+the repositories named. A further layout is a further entry of `LAYOUTS`; one that tells more stands before one that
+tells less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+_TEACHER = "the other network; DINO releases the teacher"
+_MOMENTUM = "a momentum copy, which is not what is released"
+_PROTOTYPES = "prototypes, with which the loss compares"
+ALWAYS_IGNORED: dict[str, str] = {
+    r"(.*\.)?total_(ops|params)$": "counters of thop",
+    r"(encoder_k|key_backbone|key_projection|momentum_\w+|\w+_momentum|target_\w+)\.": _MOMENTUM,
+    r"(.*_)?(queue|queue_ptr)(\d*)$": "the queue of negatives",
+    r"(criterion|loss|loss_fn|\w+_loss)\.": "values of the loss",
+    r"prototypes\.": _PROTOTYPES,
+    r"(online_|linear_)classifier\.": "a classifier trained beside the encoder",
+}
+"""Keys that no encoder needs: the pattern of their beginning, and why."""
+
+_GENERIC = ("projection.", "projection_head.", "projector.", "proj_head.")
+_PREDICTION = ("prediction.", "prediction_head.", "predictor.")
+_PROBE = {r"classifier\.": "a classifier trained beside the encoder"}
+_OWN_STATE = {r"(pointer|steps|queue)$": "the state of its training"}
+_CLASSIFIERS = ("fc.", "classifier.1.", "heads.head.", "head.")
+_HEADS_64 = {192: 3, 384: 6, 768: 12, 1024: 16, 1536: 24}
+_HEADS_MOCO = {384: 12, 768: 12, 1024: 16, 1280: 16}
+_HEADS_MAE = {768: 12, 1024: 16, 1280: 16}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A layout of checkpoints.
+
+    Args:
+        name: in words, with ``checkpoint`` or ``state dict``.
+        prefix: of the backbone's keys.
+        marks: patterns, each of which some key has to match from its beginning.
+        heads: by output name the prefixes of its keys; the first that is there is taken.
+        ignored: patterns of keys that are left out, with the reason, beside those of `ALWAYS_IGNORED`.
+        activation: between the layers of its heads, by its authors' code; None: the code is not known.
+        attention: number of attention heads of its transformers by width, likewise.
+        own: this package wrote it, so the name of the backbone is the one it was trained under.
+    """
+
+    name: str
+    prefix: str
+    marks: tuple[str, ...] = ()
+    heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    activation: str | None = None
+    attention: Mapping[int, int] = field(default_factory=dict)
+    own: bool = False
+
+    def fits(self, keys: Iterable[str]) -> bool:
+        """Whether the backbone's prefix and all marks are there."""
+        keys = list(keys)
+        marked = all(any(re.match(mark, key) for key in keys) for mark in self.marks)
+        return marked and any(key.startswith(self.prefix) for key in keys)
+
+    def why_ignored(self, key: str) -> str | None:
+        """Why a key is left out; None: it is not known."""
+        rules = {**self.ignored, **ALWAYS_IGNORED}
+        return next((reason for pattern, reason in rules.items() if re.match(pattern, key)), None)
+
+
+LAYOUTS: tuple[Known, ...] = (
+    Known(
+        "MoCo CIFAR demo checkpoint",
+        "encoder_q.net.",
+        heads={"projection": ("encoder_q.net.9.",)},
+        activation="relu",
+    ),
+    Known(
+        "MoCo v2 checkpoint",
+        "encoder_q.",
+        marks=(r"encoder_q\.fc\.2\.weight$",),
+        heads={"projection": ("encoder_q.fc.",)},
+        activation="relu",
+    ),
+    Known("MoCo v1 checkpoint", "encoder_q.", heads={"projection": ("encoder_q.fc.",)}, activation="relu"),
+    Known(
+        "MoCo v3 checkpoint",
+        "base_encoder.",
+        heads={"projection": ("base_encoder.fc.", "base_encoder.head."), "prediction": ("predictor.",)},
+        activation="relu",
+        attention=_HEADS_MOCO,
+    ),
+    Known(
+        "SimSiam checkpoint",
+        "encoder.",
+        marks=(r"encoder\.fc\.6\.weight$", r"encoder\.fc\.7\.running_mean$", r"predictor\.3\.weight$"),
+        heads={"projection": ("encoder.fc.",), "prediction": ("predictor.",)},
+        activation="relu",
+    ),
+    Known(
+        "BYOL checkpoint of byol-pytorch",
+        "online_encoder.net.",
+        heads={"projection": ("online_encoder.projector.",), "prediction": ("online_predictor.",)},
+        ignored={
+            r"net\.": "the same network once more",
+            r"online_encoder\.net\.fc\.": "the network's own classifier, which BYOL does not train",
+        },
+        activation="relu",
+    ),
+    Known(
+        "DINO checkpoint",
+        "backbone.",
+        marks=(r"head\.mlp\.", r"head\.last_layer\."),
+        heads={"projection": ("head.mlp.",)},
+        ignored={r"head\.last_layer\.": _PROTOTYPES, **_PROBE},
+        activation="gelu",
+        attention=_HEADS_64,
+    ),
+    Known(
+        "lightly DINO state dict",
+        "teacher_backbone.",
+        heads={"projection": ("teacher_head.layers.",)},
+        ignored={r"teacher_head\.last_layer\.": _PROTOTYPES, r"student_(backbone|head)\.": _TEACHER},
+        activation="gelu",
+    ),
+    Known(
+        "lightly state dict",
+        "backbone.",
+        marks=(r"projection_head\.layers\.0\.",),
+        heads={"projection": ("projection_head.",), "prediction": ("prediction_head.",)},
+        activation="relu",
+    ),
+    Known(
+        "Barlow Twins checkpoint",
+        "backbone.",
+        marks=(r"projector\.6\.weight$", r"bn\.running_mean$"),
+        heads={"projection": ("projector.",)},
+        ignored={r"bn\.": "the norm before the loss"},
+        activation="relu",
+    ),
+    Known(
+        "solo-learn state dict",
+        "backbone.",
+        marks=(r"projector\.0\.weight$", r"classifier\.weight$", r"classifier\.bias$"),
+        heads={"projection": ("projector.",), "prediction": ("predictor.",)},
+        ignored=_PROBE,
+        activation="relu",
+    ),
+    Known(
+        "VICReg checkpoint",
+        "backbone.",
+        marks=(
+            r"projector\.0\.bias$",
+            r"projector\.1\.running_mean$",
+            r"projector\.4\.running_mean$",
+            r"projector\.6\.",
+        ),
+        heads={"projection": ("projector.",)},
+        activation="relu",
+    ),
+    Known(
+        "SimCLR checkpoint of sthalles/SimCLR",
+        "backbone.",
+        marks=(r"backbone\.fc\.0\.weight$", r"backbone\.fc\.2\.weight$"),
+        heads={"projection": ("backbone.fc.",)},
+        activation="relu",
+    ),
+    Known(
+        "SimCLR state dict of leftthomas/SimCLR",
+        "f.",
+        marks=(r"g\.0\.weight$", r"g\.1\.running_mean$", r"g\.3\.weight$"),
+        heads={"projection": ("g.",)},
+        activation="relu",
+    ),
+    Known(
+        "state dict of this package",
+        "backbone.",
+        marks=("mean$", "std$"),
+        heads={"projection": ("projection.",), "prediction": ("prediction.",), "logits": ("logits.",)},
+        ignored=_OWN_STATE,
+        activation="relu",
+        own=True,
+    ),
+    Known(
+        "SwAV checkpoint",
+        "",
+        marks=(r"projection_head\.", r"prototypes\."),
+        heads={"projection": ("projection_head.",)},
+        activation="relu",
+    ),
+    Known(
+        "MAE checkpoint",
+        "",
+        marks=(r"decoder_embed\.", r"decoder_blocks\.", r"mask_token$"),
+        ignored={r"(decoder_|mask_token$)": "the decoder, which rebuilds images and is no part of the encoder"},
+        attention=_HEADS_MAE,
+    ),
+    Known(
+        "DINOv2 state dict",
+        "",
+        marks=(r"blocks\.0\.ls1\.gamma$", r"mask_token$"),
+        ignored={r"mask_token$": "stands for hidden patches in training"},
+        attention=_HEADS_64,
+    ),
+    Known(
+        "backbone.* state dict",
+        "backbone.",
+        heads={
+            "projection": (*_GENERIC, "backbone.fc."),
+            "prediction": _PREDICTION,
+            "logits": ("logits.",),
+        },
+        ignored={**_PROBE, **_OWN_STATE},
+    ),
+    Known(
+        "encoder.* state dict",
+        "encoder.",
+        heads={"projection": (*_GENERIC, "head.", "encoder.fc."), "prediction": _PREDICTION, "logits": ("fc.",)},
+        ignored=_PROBE,
+    ),
+    Known("f.* state dict", "f.", heads={"projection": ("g.", *_GENERIC), "logits": ("fc.",)}),
+    Known(
+        "plain state dict",
+        "",
+        heads={"projection": _GENERIC, "prediction": _PREDICTION, "logits": _CLASSIFIERS},
+        ignored={r"classifier\.(?!1\.)": "a classifier that reads another embedding"},
+    ),
+)
+"""All layouts. Where two fit a backbone equally well, the first is taken."""
