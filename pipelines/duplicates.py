@@ -134,7 +134,9 @@ def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen:
     if not storage.exists(chosen.weights):
         raise UserError(f"data.near_duplicates.encoder.weights = {chosen.weights} is no file")
     weights = storage.read_bytes(chosen.weights)
-    encoder = adopt(chosen.load, weights, channels=data.channels, image_size=data.image_size).encoder
+    encoder = adopt(
+        chosen.load, weights, channels=data.channels, image_size=data.image_size, backbone_only=True
+    ).encoder
     rows, place = np.unique(near, return_inverse=True)
     wanted = table.select(["source", "item", "key"]).take(pa.array(order[rows])).to_pylist()
     position = {(one["source"], one["key"]): number for number, one in enumerate(wanted)}

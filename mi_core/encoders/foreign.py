@@ -92,6 +92,7 @@ def adopt(
     image_size: int,
     preprocessing: Mapping[str, Any] | None = None,
     activations: Mapping[str, str] | None = None,
+    backbone_only: bool = False,
     fresh: int | None = None,
 ) -> Adopted:
     """Build an encoder from elsewhere.
@@ -103,6 +104,7 @@ def adopt(
         image_size: side of the images that come, for kinds that take any size.
         preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
         activations: of heads by output name, names of `layouts.ACTIVATIONS`, where the file does not tell whose it is.
+        backbone_only: leave the heads of a ``checkpoint:`` aside.
         fresh: a seed of fresh weights for the same architecture, instead of those in the file.
 
     Raises:
@@ -128,7 +130,8 @@ def adopt(
     if data is not None and built.convert is not None:
         tensors = built.convert(weights.state)
     elif data is not None:
-        found = recognise(weights.state, built.backbone, name=name, activations=activations)
+        how: Any = {"activations": activations, "backbone_only": backbone_only}
+        found = recognise(weights.state, built.backbone, name=name, **how)
         heads = seeded(seed, lambda: _heads(found.heads, found.activations))
         settings |= {part: tuple(values.flatten().tolist()) for part, values in found.extras.items()}
         tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}

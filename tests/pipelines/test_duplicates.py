@@ -110,7 +110,9 @@ def test_a_neutral_encoder_may_have_the_last_word(tmp_path: Path) -> None:
     sources = pictures(tmp_path, pool=[*files, ("000-again.jpg", photo(0, change=True))])
     roles = {"target-member": {"from": "pool", "count": 8}}
     weights = build_backbone("conv4", 3, 32).state_dict()
-    torch.save({f"encoder.{name}": tensor for name, tensor in weights.items()}, tmp_path / "neutral.pth")
+    state = {f"encoder.{name}": tensor for name, tensor in weights.items()}
+    state |= {"projector.0.weight": torch.ones(8, 256), "projector.2.weight": torch.ones(8, 8)}  # of no use here
+    torch.save(state, tmp_path / "neutral.pth")
     for least, removed in ((-1.0, 1), (1.0, 0)):
         encoder = {"load": "checkpoint:conv4", "weights": str(tmp_path / "neutral.pth"), "least": least}
         near = {"encoder": encoder}

@@ -25,8 +25,9 @@ _BESIDE: dict[str, str] = {
     r"student$": "the other network; DINO releases the teacher",
     r".*ema.*|momentum.*|target.*": "averaged weights; save them alone to audit them",
     r".*loss.*|criterion.*": "values of the loss",
-    r"optimi[sz]er.*|.*sched.*|.*scaler.*": "the state of its training",
+    r"opt(imi[sz]er.*)?$|.*sched.*|.*scaler.*|callbacks$|loops$": "the state of its training",
 }
+_COUNTER = re.compile(r"(^|\.)total_(ops|params)$")  # thop's, which stand outside of wrappers as well
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def unwrap(loaded: object) -> Weights:
     state = _flat(loaded, reasons)
     if not state:
         raise ConfigError(f"the file holds no tensor; its keys are {sorted(map(str, loaded))[:5]}")
-    return Weights(_unprefixed(state), tuple(listed(reasons)))
+    return Weights(state, tuple(listed(reasons)))
 
 
 def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
@@ -88,20 +89,20 @@ def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
             state[name] = value
         else:
             reasons[name] = beside or "no weights"
-    return state
+    return _unprefixed(state)
 
 
 def _holds(value: Mapping[Any, Any]) -> bool:
-    """Whether a dictionary is one of weights, or holds one under a name that says so."""
-    return any(isinstance(one, torch.Tensor) for one in value.values()) or any(
-        isinstance(value.get(name), Mapping) and _holds(value[name]) for name in CONTAINERS
-    )
+    """Whether there are weights in a dictionary, at any depth; numbers are none."""
+    tensors = any(isinstance(one, torch.Tensor) and one.ndim for one in value.values())
+    return tensors or any(isinstance(one, Mapping) and _holds(one) for one in value.values())
 
 
 def _unprefixed(state: State) -> State:
     """Without what wrappers such as DistributedDataParallel and torch.compile put before every name."""
     while True:
-        wrapper = next((start for start in _WRAPPERS if all(name.startswith(start) for name in state)), None)
-        if wrapper is None:
+        weights = [name for name in state if not _COUNTER.search(name)]
+        wrapper = next((start for start in _WRAPPERS if all(name.startswith(start) for name in weights)), None)
+        if wrapper is None or not weights:
             return state
         state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}

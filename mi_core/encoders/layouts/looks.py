@@ -59,7 +59,7 @@ def look_at(state: State) -> Look:
     for known in fitting:
         for naming in NAMINGS:
             shapes = {name: state[key].shape for name, key in renamed(state, known.prefix, naming).items()}
-            network = _residual(shapes) or _transformer(known, shapes, scaled=bool(merged))
+            network = _residual(shapes) or _mobile(shapes) or _transformer(known, shapes, scaled=bool(merged))
             if network is not None:
                 return Look(f"a {known.name} of {network.words}", network.load, network.side)
     name = fitting[0].name if fitting else "state dict"
@@ -81,6 +81,13 @@ def _residual(shapes: Mapping[str, torch.Size]) -> Look | None:
     if depth in _HERE and side in (3, 7):
         return Look(words, f"checkpoint:resnet{depth}" + ("" if cifar else "-imagenet"))
     return Look(words)
+
+
+def _mobile(shapes: Mapping[str, torch.Size]) -> Look | None:
+    """MobileNetV2 by torchvision's names."""
+    if not {"features.0.0.weight", "features.2.conv.1.0.weight", "features.18.1.weight"} <= shapes.keys():
+        return None
+    return Look("a MobileNetV2", "checkpoint:mobilenetv2-imagenet")
 
 
 def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool) -> Look | None:

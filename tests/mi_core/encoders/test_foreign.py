@@ -105,14 +105,16 @@ def test_open_clip_weights() -> None:
         adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match="only vision transformers with a projection"):
         adopt("open_clip:RN50", None, channels=3, image_size=32, fresh=0)
-    with pytest.raises(ConfigError, match=r"missing \['backbone.*recognised: open_clip state dict"):
+    with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):
         adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
 
 
 def test_torchvision_names_are_checked() -> None:
     with pytest.raises(ConfigError, match="torchvision has no classification model 'resnet19'"):
         adopt("torchvision:resnet19", None, channels=3, image_size=32, fresh=0)
-    with pytest.raises(ConfigError, match=r"missing \['backbone.conv1.*unexpected.*recognised: torchvision state dict"):
+    with pytest.raises(
+        ConfigError, match=r"missing \['backbone.conv1.*torchvision:resnet18; the file looks like .* of a MobileNetV2"
+    ):
         adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), channels=3, image_size=32)
 
 

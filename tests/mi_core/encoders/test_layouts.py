@@ -247,7 +247,8 @@ def simclr_leftthomas() -> Case:
         lambda: nn.Sequential(nn.Linear(512, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
     )
     state = prefixed(numbered(network, "maxpool", "fc"), "f.") | prefixed(head, "g.")
-    for place in ("", "f.", "f.0.", "f.3.0.conv1.", "g.", "g.0."):
+    state = {f"module.{name}": tensor for name, tensor in state.items()}
+    for place in ("", "module.f.", "module.f.0.", "module.f.3.0.conv1.", "module.g.", "module.g.0."):
         for counter in ("total_ops", "total_params"):
             state[f"{place}{counter}"] = torch.zeros(1, dtype=torch.float64)
     backbone = without_fc(seeded(cifar_resnet))
@@ -368,7 +369,8 @@ def solo_learn() -> Case:
         (
             "classifier.*, 2 keys (a classifier trained beside the encoder)",
             f"momentum_backbone.*, momentum_projector.*, momentum_classifier.*, 131 keys ({MOMENTUM})",
-            "epoch, loops, hyper_parameters (no weights)",
+            "epoch, hyper_parameters (no weights)",
+            "loops (the state of its training)",
         ),
         (
             *(
@@ -801,6 +803,8 @@ def test_an_activation_that_no_file_tells_is_asked_for() -> None:
     beside = network | linear | shapes_of(lambda: nn.Linear(512, 10), "fc.")
     ignored = recognise(beside, bare("resnet18"), name="resnet18").ignored
     assert ignored == ("fc.*, 2 keys (a classifier beside the projection)",)
+    alone = recognise(network | head, bare("resnet18"), name="resnet18", backbone_only=True)
+    assert (alone.heads, alone.ignored) == ({}, ("projector.*, 4 keys (only the backbone is asked for)",))
 
 
 def test_heads() -> None:
@@ -824,8 +828,8 @@ def test_what_stands_beside_the_weights_is_said() -> None:
         "state_dict_ema (averaged weights; save them alone to audit them)",
     )
     assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == [
+        "a",
         "head.0.weight",
-        "module.a",
     ]
     assert listed({f"part{number}.a.total_ops": "counters" for number in range(9)}) == ["total_ops, 9 keys (counters)"]
     for content, message in (
