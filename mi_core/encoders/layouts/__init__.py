@@ -118,7 +118,8 @@ def listed(reasons: Mapping[str, str]) -> list[str]:
 def _label(keys: list[str]) -> str:
     first = list(dict.fromkeys(key.split(".")[0] + (".*" if "." in key else "") for key in keys))
     last = list(dict.fromkeys(key.rpartition(".")[2] for key in keys))
-    shown = first if len(first) <= 3 else last if len(last) <= 3 else [*first[:3], "..."]
+    told = len(last) <= 3 and not {"weight", "bias"} & set(last)
+    shown = first if len(first) <= 3 else last if told else [*first[:3], "..."]
     return ", ".join(shown) + (f", {len(keys)} keys" if len(keys) > len(shown) or "..." in shown else "")
 
 

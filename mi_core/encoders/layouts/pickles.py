@@ -16,7 +16,7 @@ CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network", "teac
 """Names under which checkpoints keep their weights; the first that is there is taken."""
 
 _PLAIN = re.compile(
-    r"(__builtin__|builtins)\.(set|dict|list)|torch\.(_utils|serialization|storage|\w*Storage|Size|device|_tensor|nn\.parameter)"
+    r"builtins\.(set|dict|list)|torch\.(_utils|serialization|storage|\w*Storage|Size|device|_tensor|nn\.parameter)"
 )
 _TENSORS = re.compile(r"torch\.(_utils\._rebuild|nn\.parameter)")
 
@@ -50,7 +50,7 @@ class _Reader(pickle.Unpickler):
         """A class of empty objects that remember what they stand for."""
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        return type(name, (_Empty,), {"kind": f"{module}.{name}"})
+        return type(name, (_Empty,), {"kind": f"{module}.{name}".replace("__builtin__", "builtins")})
 
     def persistent_load(self, pid: Any) -> Any:
         """No storage is read; older files keep the classes of modules so."""

@@ -866,7 +866,7 @@ def test_a_file_that_needs_code_tells_what_is_in_it_and_the_line_that_converts_i
         assert code is not None
         (tmp_path / "theirs.pth").write_bytes(data)
         line = code[1].replace("'FILE'", repr(str(tmp_path / "theirs.pth")))
-        exec(line.replace("'weights.pth'", repr(str(tmp_path / "weights.pth"))))
+        exec(line.replace("'weights.pth'", repr(str(tmp_path / "weights.pth"))), {})
         kept = torch.load(tmp_path / "weights.pth", weights_only=True)
         assert list(kept) == list(expected)
         assert read_weights((tmp_path / "weights.pth").read_bytes()).state
