@@ -7,6 +7,8 @@ et al., ICLR 2024) are further class tokens, whose positions stay 0.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -34,13 +36,12 @@ def vision_transformer(images: ImageShape, *, width: int, layers: int, heads: in
     return network
 
 
-def _add_registers(network: nn.Module, count: int) -> None:
-    token, positions = network.class_token, network.encoder.pos_embedding  # type: ignore[union-attr]
-    width = token.shape[2]  # type: ignore[union-attr, index]
-    registers = torch.empty(1, count, width).normal_(std=1e-6)
-    network.class_token = nn.Parameter(torch.cat([token.detach(), registers], dim=1))  # type: ignore[operator, list-item]
-    first, patches = positions.detach().split([1, positions.shape[1] - 1], dim=1)  # type: ignore[operator, union-attr, index]
-    network.encoder.pos_embedding = nn.Parameter(torch.cat([first, torch.zeros(1, count, width), patches], dim=1))  # type: ignore[union-attr]
+def _add_registers(network: Any, count: int) -> None:
+    token, positions = network.class_token.detach(), network.encoder.pos_embedding.detach()
+    registers = torch.empty(1, count, token.shape[2]).normal_(std=1e-6)
+    network.class_token = nn.Parameter(torch.cat([token, registers], dim=1))
+    none = torch.zeros_like(registers)
+    network.encoder.pos_embedding = nn.Parameter(torch.cat([positions[:, :1], none, positions[:, 1:]], dim=1))
 
 
 def vit_tiny(images: ImageShape) -> nn.Module:
