@@ -14,7 +14,7 @@ from mi_core.encoders.layouts.names import NAMINGS, renamed
 from mi_core.encoders.layouts.table import LAYOUTS, Known
 from mi_core.encoders.layouts.transformers import plain
 
-_DEPTHS = {
+_DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
     ((2, 2, 2, 2), False): 18,
     ((3, 4, 6, 3), False): 34,
     ((3, 4, 6, 3), True): 50,
