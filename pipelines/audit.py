@@ -122,8 +122,10 @@ def draw_roles(runs: Sequence[Run]) -> None:
         read = config.data.scan_digest
         if read not in scans:
             found = scans[read] = config.data.scan(_scan_map)
-            lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.rejected else ""
+            lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.tally.unusable else ""
             say("data", f"{len(found.samples)} usable samples{lost}")
+            for note in found.tally.notes():
+                say("data", note)
         for seed in todo:
             near = " and looking for near-copies" if config.data.near_duplicates is not None else ""
             with step(f"drawing the roles of seed {seed}{near}"):

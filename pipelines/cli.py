@@ -203,6 +203,8 @@ def check(config: Config, overrides: Overrides = None) -> None:
         output.print(f"encoder {name}: {description}")
     found = loaded.data.scan()
     output.print(f"data: {found.tally}")
+    for note in found.tally.notes():
+        output.print(f"data: {note}")
     for seed in loaded.seeds:
         drawn = splits.draw(loaded.data, found, seed)
         check_drawn(loaded, drawn.counts())

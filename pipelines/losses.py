@@ -15,7 +15,7 @@ from pipelines import storage
 from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.paths import covered
-from pipelines.samples import Damage, Item, Problem
+from pipelines.samples import Damage, Item, Note, Problem
 from pipelines.sources import SourceConfig
 
 MANIFEST = "manifest.json"
@@ -71,7 +71,7 @@ class Reading:
     @property
     def found(self) -> int:
         """Samples that were met, in use or not."""
-        return self.used + sum(not isinstance(problem, Damage) for problem in self.problems)
+        return self.used + sum(not isinstance(problem, Damage | Note) for problem in self.problems)
 
     @property
     def whole(self) -> bool:
@@ -94,9 +94,14 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading]) -> 
             if isinstance(problem, Damage):
                 found.append(yardstick.judged(name, reading, problem))
             else:
-                found.append(Rejection(name, reading.item.name, problem.key, problem.reason))
+                found.append(_listed_as(name, reading.item.name, problem))
         found += yardstick.short(name, reading)
+    found += [_listed_as(name, str(source.path), problem) for problem in source.unread()]
     return found + list(yardstick.missing(name))
+
+
+def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
+    return Rejection(source, shard, problem.key, problem.reason, 0 if isinstance(problem, Note) else 1)
 
 
 class _Yardstick:
@@ -201,6 +206,22 @@ class Tally:
         """Samples left out."""
         return sum(bad.lost for bad in self.rejected)
 
+    @property
+    def unusable(self) -> list[Rejection]:
+        """What is left out, without what is only noted."""
+        return [bad for bad in self.rejected if bad.lost or not bad.key]
+
+    def notes(self) -> list[str]:
+        """What is to know of every source besides, a line each; nothing is lost with it."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for bad in self.rejected:
+            if bad.key and not bad.lost:
+                found.setdefault(bad.source, {}).setdefault(bad.reason, []).append(bad.key)
+        return [
+            f"{source}{': ' if source else ''}{'; '.join(f'{_keys(keys)}: {reason}' for reason, keys in notes.items())}"
+            for source, notes in found.items()
+        ]
+
     @classmethod
     def of(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Item]]) -> Tally:
         """The tally of some sources with these items."""
@@ -225,7 +246,7 @@ class Tally:
         Where no shard of a source is whole, nothing says how much the damaged ones lost: then it is their share of the
         shards that counts.
         """
-        named = "; ".join(f"{bad.place}: {bad.reason}" for bad in self.rejected[:SHOWN])
+        named = "; ".join(f"{bad.place}: {bad.reason}" for bad in self.unusable[:SHOWN])
         if self.lost > allowed * (self.used + self.lost):
             raise UserError(f"{self}, more than {option}: {named}")
         for name, count in self.shards.items():
@@ -235,3 +256,7 @@ class Tally:
                     f"{blind} of {count} shards of {name} are unreadable or short, more than {option}, and none is "
                     f"whole, so what they lost cannot be known: {named}"
                 )
+
+
+def _keys(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else f"{len(keys):,} samples"

@@ -25,6 +25,11 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Note(Problem):
+    """Something to know of a sample or a source that loses nothing: it is listed and said, not counted."""
+
+
+@dataclass(frozen=True)
 class Damage(Problem):
     """The end of an item that cannot be read on.
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from mi_core.image_files import ImageError
+from mi_core.image_files import ImageError, has_more_frames
 from mi_core.images import Decoder, decode_and_hash
 from mi_core.near_duplicates import descriptors, perceptual_hash
 from pipelines.attributes import AttributeConfig, GroupConfig, values_of
 from pipelines.losses import Reading, Rejection, Tally, rejections
-from pipelines.samples import Item, Problem, Sample
+from pipelines.samples import Item, Note, Problem, Sample
 from pipelines.sources import SourceConfig
 
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
@@ -139,6 +139,8 @@ def usable(
             yield Problem(sample.key, str(error))
         else:
             yield sample, sha, known
+            if has_more_frames(sample.image):
+                yield Note(sample.key, "of several frames or pages the first is used")
 
 
 def scan_item(

@@ -150,6 +150,8 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     }
     storage.write_json(f"{out}/{MANIFEST}", manifest)
     say("import", f"{written} samples in {len(shards)} shards; {tally}; {out}/{MANIFEST}")
+    for note in tally.notes():
+        say("import", note)
     return manifest
 
 
@@ -214,7 +216,7 @@ class Inspection:
     @property
     def problems(self) -> tuple[Rejection, ...]:
         """All that a run could not use."""
-        return self.tally.rejected
+        return tuple(self.tally.unusable)
 
     def table(self) -> RenderableType:
         """The findings for a rich console."""
@@ -235,6 +237,7 @@ class Inspection:
         parts: list[RenderableType] = [table]
         for bad in self.problems[:LISTED]:
             parts.append(Text(f"bad        {bad.shard}{'/' if bad.key else ''}{bad.key}: {bad.reason}"))
+        parts += [Text(f"note       {note}") for note in self.tally.notes()]
         for one, two in self.duplicates[:LISTED]:
             parts.append(Text(f"duplicate  {two} has the pixels of {one}"))
         left = max(0, len(self.problems) - LISTED) + max(0, len(self.duplicates) - LISTED)

@@ -27,10 +27,11 @@ from pydantic import (
 )
 
 from mi_core.checks import check_choice, check_range
-from mi_core.image_files import SUFFIXES, never_start_ghostscript
+from mi_core.image_files import never_start_ghostscript
 from mi_core.images import encode_png
 from pipelines import storage
 from pipelines.errors import UserError
+from pipelines.folders import contents, printable
 from pipelines.methods import build
 from pipelines.samples import Item, Problem, Sample
 from pipelines.tarshards import ShardRules, items_of, scan_shard
@@ -106,6 +107,10 @@ class SourceConfig(BaseModel):
             UserError: there are none, or the folder or data set cannot be read.
         """
         return self._reader().items(self)
+
+    def unread(self) -> tuple[Problem, ...]:
+        """What stands in a folder of images beside the images: pictures that are lost, notes on other files."""
+        return contents(str(self.path)).unread if self.kind == "imagefolder" else ()
 
     def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
         """The usable samples of an item, in order, each key once; with ``wanted``, only those, as long as needed.
@@ -214,33 +219,26 @@ def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
 
 
 def _folder_items(source: SourceConfig) -> list[Item]:
-    folder = str(source.path)
-    if not storage.is_folder(folder):
-        raise UserError(f"{folder} is no folder; give the folder of the images")
-    root = storage.absolute(folder)
-    relative = [
-        path.removeprefix(f"{root}/")
-        for path in storage.list_files(folder)
-        if path.rpartition(".")[2].lower() in SUFFIXES
-    ]
-    if not relative:
-        raise UserError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
-    classes = sorted({name.split("/")[0] for name in relative if "/" in name})
+    folder = contents(str(source.path))
+    classes = sorted({name.split("/")[0] for name in folder.images if "/" in name})
     numbers = {name: number for number, name in enumerate(classes)}
-    labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in relative]
+    labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in folder.images]
     return [
         Item(
             f"part-{index:05d}",
-            path=root,
-            files=tuple(relative[start : start + SLICE]),
+            path=folder.root,
+            files=folder.images[start : start + SLICE],
             labels=tuple(labels[start : start + SLICE]),
         )
-        for index, start in enumerate(range(0, len(relative), SLICE))
+        for index, start in enumerate(range(0, len(folder.images), SLICE))
     ]
 
 
 def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
     for name, label in zip(item.files, item.labels, strict=True):
+        if printable(name) != name:
+            yield Problem(printable(name), "its name is not UTF-8")
+            continue
         try:
             image = storage.read_bytes(f"{item.path}/{name}")
         except OSError as error:

@@ -52,6 +52,7 @@ MI_CORE = {
 }
 # A stage imports stages to its left only.
 STAGES = [
+    "folders",
     "sources",
     "attributes",
     "scan",

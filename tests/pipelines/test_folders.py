@@ -1,0 +1,130 @@
+"""Folders of images: what is read, what is lost, and that nothing in them is passed over in silence."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mi_core.images import Decoder
+from pipelines import shards
+from pipelines.errors import UserError
+from pipelines.scan import scan
+from pipelines.sources import SourceConfig
+from tests.pipelines.tars import image_bytes
+
+
+def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> None:
+    """A suffix that is an image's makes a file an image; a file without one is looked into; the rest is told."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    heic = b"\0\0\0\x1cftypheic" + bytes(40)
+    files = {
+        "a.jpe": image_bytes(1, "JPEG"),
+        "b.JFIF": image_bytes(2, "JPEG"),
+        "c.avif": image_bytes(3, "AVIF"),
+        "IMG_0004": image_bytes(4, "WEBP"),
+        "e.heic": heic,
+        "IMG_0006": heic,
+        "g.dng": b"raw",
+        "a.cr2": b"raw, and a.jpe is read",
+        "README": b"P2P notes",
+        "README.txt": b"text",
+        "Thumbs.db": b"",
+        "a.json": b"{}",
+        "b.json": b"{}",
+        "moving.gif": saved_frames(2),
+        "still.gif": saved_frames(1),
+    }
+    for name, data in files.items():
+        (photos / name).write_bytes(data)
+    (photos / "gone.jpg").symlink_to("nothing")
+    (photos / "up").symlink_to(photos)
+    os.mkfifo(photos / "pipe.png")
+    os.mkfifo(photos / "pipe")
+    source = SourceConfig(kind="imagefolder", path=str(photos))
+    found = scan({"phone": source}, Decoder(8), max_rejected=0.5)
+    assert sorted(found.samples["key"].to_pylist()) == [
+        "IMG_0004", "a.jpe", "b.JFIF", "c.avif", "moving.gif", "still.gif",
+    ]  # fmt: skip
+    assert {(bad.source, bad.key): bad.lost for bad in found.rejected} == {
+        ("phone", "e.heic"): 1,
+        ("phone", "IMG_0006"): 1,
+        ("phone", "g.dng"): 1,
+        ("phone", "gone.jpg"): 1,
+        ("phone", "pipe.png"): 1,
+        ("phone", "moving.gif"): 0,
+        ("phone", "*.cr2"): 0,
+        ("phone", "*"): 0,
+        ("phone", "*.txt"): 0,
+        ("phone", "*.db"): 0,
+        ("phone", "*.json"): 0,
+        ("phone", "up"): 0,
+        ("phone", "pipe"): 0,
+    }
+    assert all(bad.shard and bad.reason for bad in found.rejected)
+    assert str(found.tally).startswith("5 of 11 samples are unusable")
+    (said,) = found.tally.notes()
+    for word in (
+        "phone: moving.gif: of several frames or pages the first is used",
+        "*.json: 2 files, no image by their suffix",
+        "*: 1 file, no image by its content",
+        "*.cr2: 1 file beside an image of the same name, which is read instead",
+        "up: a link to a folder that it stands in; not read",
+    ):
+        assert word in said
+    with pytest.raises(UserError, match=r"5 of 11 samples are unusable.*phone/.*/e.heic"):
+        scan({"phone": source}, Decoder(8), max_rejected=0.4)
+
+
+def saved_frames(count: int) -> bytes:
+    buffer = io.BytesIO()
+    frames = [Image.open(io.BytesIO(image_bytes(seed))) for seed in range(count)]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+def test_a_folder_of_pictures_that_are_not_read_says_so(tmp_path: Path) -> None:
+    for name in ("a.dng", "b.dng", "notes.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"holds no image.*it holds a.dng: a .dng picture is not read; convert it"):
+        SourceConfig(kind="imagefolder", path=str(tmp_path)).items()
+
+
+def test_a_name_that_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(image_bytes(1))
+    (tmp_path / os.fsdecode(b"caf\xe9.png")).write_bytes(image_bytes(2))
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
+    found = scan({"pool": SourceConfig(kind="imagefolder", path=str(tmp_path))}, Decoder(8), max_rejected=0.5)
+    assert found.samples["key"].to_pylist() == ["a.png"]
+    assert [(bad.key, bad.lost) for bad in found.rejected] == [("caf\\udce9.png", 1), ("*.txt", 0)]
+
+
+def test_a_folder_of_usual_images_is_read_as_ever(tmp_path: Path) -> None:
+    """Old run folders go on: names, order, slices and classes of such a folder are those of before."""
+    names = [f"{'dog' if number % 3 else 'cat'}/x{number:04d}.{('jpg', 'png')[number % 2]}" for number in range(1100)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    source = SourceConfig(kind="imagefolder", path=str(tmp_path))
+    items = source.items()
+    assert [(item.name, item.count) for item in items] == [("part-00000", 1024), ("part-00001", 76)]
+    assert [name for item in items for name in item.files] == sorted(names)
+    assert [label for item in items for label in item.labels] == [name.startswith("dog") for name in sorted(names)]
+    assert source.unread() == ()
+
+
+def test_inspect_and_import_tell_what_they_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.png").write_bytes(image_bytes(number))
+    (tmp_path / "in" / "x.nef").touch()
+    (tmp_path / "in" / "x.txt").touch()
+    source = shards.source_of(str(tmp_path / "in"))
+    assert [bad.key for bad in shards.inspect(source).problems] == ["x.nef"]
+    manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.3)
+    assert [bad["key"] for bad in manifest["rejected"]] == ["x.nef", "*.txt"]
+    assert "*.txt: 1 file, no image by its suffix" in " ".join(capsys.readouterr().err.split())
