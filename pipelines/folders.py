@@ -14,7 +14,7 @@ from functools import lru_cache
 from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
 from pipelines import storage
 from pipelines.errors import UserError
-from pipelines.samples import Note, Problem
+from pipelines.samples import FILES, Note, Problem
 
 _REMEMBERED = 2**17  # files without a suffix, per process
 
@@ -93,10 +93,10 @@ def _unread(names: list[str], images: tuple[str, ...]) -> Iterator[Problem]:
         else:
             yield Problem(printable(name), f"a .{suffix} picture is not read; convert it to PNG or JPEG")
     for suffix, count in sorted(beside.items()):
-        yield Note(f"*.{suffix}", f"{_files(count)} beside an image of the same name, which is read instead")
+        yield Note(f"{FILES}.{suffix}", f"{_files(count)} beside an image of the same name, which is read instead")
     for suffix, count in sorted(others.items()):
         by = f"by {'its' if count == 1 else 'their'} {'suffix' if suffix else 'content'}"
-        yield Note(f"*.{printable(suffix)}" if suffix else "*", f"{_files(count)}, no image {by}")
+        yield Note(f"{FILES}.{printable(suffix)}" if suffix else FILES, f"{_files(count)}, no image {by}")
 
 
 def _no_files(root: str, listed: storage.Listing) -> Iterator[Problem]:

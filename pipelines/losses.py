@@ -15,7 +15,7 @@ from pipelines import storage
 from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.paths import covered
-from pipelines.samples import Damage, Item, Note, Problem
+from pipelines.samples import FILES, Damage, Item, Note, Problem
 from pipelines.sources import SourceConfig
 
 MANIFEST = "manifest.json"
@@ -213,12 +213,14 @@ class Tally:
 
     def notes(self) -> list[str]:
         """What is to know of every source besides, a line each; nothing is lost with it."""
-        found: dict[str, dict[str, list[str]]] = {}
+        found: dict[str, dict[tuple[str, str], list[str]]] = {}
         for bad in self.rejected:
             if bad.key and not bad.lost:
-                found.setdefault(bad.source, {}).setdefault(bad.reason, []).append(bad.key)
+                apart = bad.key if bad.key.startswith(FILES) else ""
+                found.setdefault(bad.source, {}).setdefault((bad.reason, apart), []).append(bad.key)
         return [
-            f"{source}{': ' if source else ''}{'; '.join(f'{_keys(keys)}: {reason}' for reason, keys in notes.items())}"
+            f"{source}{': ' if source else ''}"
+            + "; ".join(f"{_keys(keys)}: {reason}" for (reason, _), keys in notes.items())
             for source, notes in found.items()
         ]
 

@@ -24,6 +24,9 @@ class Problem:
     reason: str
 
 
+FILES = "*"  # begins the key of a note on several files
+
+
 @dataclass(frozen=True)
 class Note(Problem):
     """Something to know of a sample or a source that loses nothing: it is listed and said, not counted."""

@@ -72,6 +72,8 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         "phone: moving.gif: of several frames or pages the first is used",
         "*.json: 2 files, no image by their suffix",
         "*: 1 file, no image by its content",
+        "*.db: 1 file, no image by its suffix; *.json",
+        "*.txt: 1 file, no image by its suffix; ",
         "*.cr2: 1 file beside an image of the same name, which is read instead",
         "up: a link to a folder that it stands in; not read",
     ):
