@@ -55,6 +55,11 @@ class Rejection:
         return self.basis not in (COUNTED, BY_MANIFEST)
 
     @property
+    def noted(self) -> bool:
+        """Whether nothing is left out: it is only to know."""
+        return bool(self.key) and not self.lost
+
+    @property
     def place(self) -> str:
         """Where it stood."""
         return "/".join(part for part in (self.source, self.shard, self.key) if part)
@@ -209,13 +214,13 @@ class Tally:
     @property
     def unusable(self) -> list[Rejection]:
         """What is left out, without what is only noted."""
-        return [bad for bad in self.rejected if bad.lost or not bad.key]
+        return [bad for bad in self.rejected if not bad.noted]
 
     def notes(self) -> list[str]:
         """What is to know of every source besides, a line each; nothing is lost with it."""
         found: dict[str, dict[tuple[str, str], list[str]]] = {}
         for bad in self.rejected:
-            if bad.key and not bad.lost:
+            if bad.noted:
                 apart = bad.key if bad.key.startswith(FILES) else ""
                 found.setdefault(bad.source, {}).setdefault((bad.reason, apart), []).append(bad.key)
         return [

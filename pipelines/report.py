@@ -35,6 +35,7 @@ from pipelines.endpoints import spent
 from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of
 from pipelines.ledger import count_queries
+from pipelines.losses import Rejection
 from pipelines.results import results_table, summary, sweeps
 from pipelines.shard_jobs import rejected_samples
 from pipelines.sources import NOISE
@@ -299,14 +300,21 @@ def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
     """What was left out: once per sample while reading, and per seed while querying."""
-    first = Splits.load(folder.seed(config.seeds[0]).path)
-    read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in first.rejected]
+    read = [
+        {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason}
+        for bad in _left_out(config, folder)
+    ]
     return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
+
+
+def _left_out(config: RunConfig, folder: RunFolder) -> list[Rejection]:
+    """What could not be read."""
+    return [bad for bad in Splits.load(folder.seed(config.seeds[0]).path).rejected if not bad.noted]
 
 
 def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> dict[str, Any]:
     """Samples that were left out, those in damaged shards included; absent where nothing was."""
-    first = Splits.load(folder.seed(config.seeds[0]).path).rejected
+    first = _left_out(config, folder)
     samples = listed + sum(bad.lost - 1 for bad in first)
     shards = sum(not bad.key for bad in first)
     return {"samples": samples, "shards": shards, "estimated": any(bad.estimated for bad in first)} if listed else {}

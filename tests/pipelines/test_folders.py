@@ -7,13 +7,19 @@ import os
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from mi_core.images import Decoder
 from pipelines import shards
+from pipelines.artifacts import RunFolder
+from pipelines.config_file import parse
+from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
+from pipelines.report import _left_out
 from pipelines.scan import scan
 from pipelines.sources import SourceConfig
+from pipelines.splits import Splits, draw
+from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes
 
 
@@ -130,3 +136,36 @@ def test_inspect_and_import_tell_what_they_leave(tmp_path: Path, capsys: pytest.
     manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.3)
     assert [bad["key"] for bad in manifest["rejected"]] == ["x.nef", "*.txt"]
     assert "*.txt: 1 file, no image by its suffix" in " ".join(capsys.readouterr().err.split())
+
+
+def test_postscript_called_jpg_is_listed_and_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "good.png").write_bytes(image_bytes(0))
+    (tmp_path / "in" / "script.jpg").write_bytes(image_bytes(1, "EPS"))
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    source = SourceConfig(kind="imagefolder", path=str(tmp_path / "in"))
+    (bad,) = scan({"pool": source}, Decoder(8), max_rejected=0.5).rejected
+    assert (bad.source, bad.shard, bad.key, bad.lost) == ("pool", "part-00000", "script.jpg", 1)
+    assert bad.reason.startswith("undecodable: no image of a format that is read")
+    assert not (tmp_path / "started").exists()
+
+
+def test_notes_are_kept_with_the_splits_and_are_no_losses_of_the_report(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, data in (("a.gif", saved_frames(2)), ("b.png", image_bytes(5)), ("c.raw", b""), ("d.txt", b"")):
+        (tmp_path / "in" / name).write_bytes(data)
+    data = DataConfig(
+        sources={"pool": {"kind": "imagefolder", "path": str(tmp_path / "in")}},
+        image_size=8,
+        roles={"candidate": {"from": "pool"}},
+        max_rejected=0.5,
+    )
+    folder = RunFolder(str(tmp_path / "run"))
+    draw(data, data.scan(), 0).save(folder.seed(0).path)
+    loaded = Splits.load(folder.seed(0).path)
+    assert [(bad.key, bad.noted) for bad in loaded.rejected] == [("a.gif", True), ("c.raw", False), ("*.txt", True)]
+    config = parse(small_config(), "small.yaml")
+    assert [bad.key for bad in _left_out(config, folder)] == ["c.raw"]
