@@ -67,6 +67,7 @@ class EncoderServer(ThreadingHTTPServer):
     def respond(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """The answer to one POST request."""
         try:
+            path = path.partition("?")[0]
             parse = _PARSERS.get(path)
             if parse is None:
                 return Reply(404, {"error": f"no {path}; there are {', '.join(_PARSERS)}"})

@@ -146,6 +146,7 @@ def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
             yield name, f"{layout}, {found.preprocessing.words()}, outputs {outputs}"
         elif isinstance(encoder, EndpointConfig):
             endpoints.api_key(name, encoder.parameters())
+            endpoints.secret_query(name, encoder.parameters())
             yield name, f"{_layout(encoder)}, not asked, outputs {', '.join(encoder.outputs)}"
 
 

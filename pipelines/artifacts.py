@@ -46,7 +46,7 @@ FREE = (  # say what is borne and how it is asked, change no result
         f"encoders.*.endpoint.{name}"
         for name in (
             "batch", "concurrency", "timeout_s", "retries", "cache", "api_key_env", "api_key_header",
-            "requests_per_second", "price_per_request", "price_per_image", "max_spend",
+            "requests_per_second", "price_per_request", "price_per_image", "max_spend", "query_env*",
         )
     ),
 )  # fmt: skip

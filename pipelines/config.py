@@ -57,7 +57,7 @@ else:
 class RunConfig(BaseModel):
     """A whole run. Each section stands beside the stage that reads it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # which may hold a secret
 
     name: str = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="the whole chain once per seed")

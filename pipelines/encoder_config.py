@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import (
@@ -309,6 +310,14 @@ class LoadedConfig(ForeignConfig):
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("query", mode="before", check_fields=False)
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        """Dates and whole numbers as an address has them: YAML reads ``2026-01-31`` as a date."""
+        if not isinstance(value, dict):
+            return value
+        return {name: str(one) if type(one) in (date, int) else one for name, one in value.items()}
 
 
 if TYPE_CHECKING:

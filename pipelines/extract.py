@@ -317,6 +317,8 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
         for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
             for receipt in batch.to_pylist():
                 if receipt["error"]:
+                    if access is not None:
+                        access.stop()  # before the actors end, with the answers that they wait for
                     raise UserError(receipt["error"])
                 total.add(receipt)
                 came.setdefault(receipt["actor"], []).append((receipt["ended"] - started, receipt["rows"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import struct
 import threading
 import time
@@ -62,6 +63,7 @@ class FaultyServer(EncoderServer):
         self.always: Fault | None = None
         self.requests = 0
         self.headers: list[Mapping[str, str]] = []
+        self.paths: list[str] = []
         self.started: list[float] = []
         self.images: Counter[bytes] = Counter()
         self.answered: Counter[bytes] = Counter()
@@ -79,6 +81,7 @@ class FaultyServer(EncoderServer):
             number, self.requests = self.requests, self.requests + 1
             self.started.append(time.monotonic())
             self.headers.append(headers)
+            self.paths.append(path)
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
@@ -133,3 +136,46 @@ def serving(embed: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]) -> Iter
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class RawServer(socketserver.ThreadingTCPServer):
+    """Reads a request whole, and then does with the connection what it is told: no HTTP is spoken for it."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
+        super().__init__(("127.0.0.1", 0), _RawHandler)
+        self.answer = answer
+        self.requests: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        """Where it answers, with a path."""
+        return f"http://127.0.0.1:{self.server_address[1]}/json"
+
+
+class _RawHandler(socketserver.StreamRequestHandler):
+    server: RawServer
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            head = b"".join(iter(self.rfile.readline, b"\r\n"))
+            lengths = [line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")]
+            self.rfile.read(int(lengths[0]) if lengths else 0)
+            self.server.requests.append(head)
+            self.server.answer(self.connection)
+
+
+@contextmanager
+def raw(answer: Callable[[socket.socket], None]) -> Iterator[RawServer]:
+    """A raw server in a thread, for the duration of the block."""
+    with RawServer(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,7 +1,7 @@
 """Shapes of requests and answers of encoders behind HTTP; `ADAPTERS` is their table.
 
 An adapter turns PNG files into the parts of a request, and the JSON of an answer into rows of numbers by output. It
-checks the outer shape of an answer; `endpoint.Client` checks the numbers.
+checks the outer shape of an answer; `answers` checks the numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class JSONAdapter:
     """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.build_request` takes besides the address."""
+        """What `Exchange.request` takes besides the address."""
         named = {} if model is None else {"model": model}
         return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
 
@@ -38,7 +38,7 @@ class MultipartAdapter(JSONAdapter):
     """POST a form with one file ``images`` per image; answers as those of ``json``."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.build_request` takes besides the address."""
+        """What `Exchange.request` takes besides the address."""
         files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
         return {"files": files, "data": {} if model is None else {"model": model}}
 
@@ -47,7 +47,7 @@ class OpenAIAdapter:
     """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
 
     def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `httpx.Client.build_request` takes besides the address."""
+        """What `Exchange.request` takes besides the address."""
         named = {} if model is None else {"model": model}
         urls = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in images]
         return {"json": {**named, "input": urls, "encoding_format": "float"}}
@@ -56,7 +56,7 @@ class OpenAIAdapter:
         """Rows by output. Raises ShapeError: the answer is of another shape, or an index is missing or twice there."""
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) and "index" in entry and "embedding" in entry for entry in entries
+            isinstance(entry, dict) and type(entry.get("index")) is int and "embedding" in entry for entry in entries
         ):
             raise ShapeError('the answer has no {"data": [{"index": ..., "embedding": [...]}, ...]}')
         by_index = {entry["index"]: entry["embedding"] for entry in entries}
@@ -65,7 +65,9 @@ class OpenAIAdapter:
         return {"": [by_index[index] for index in range(len(entries))]}
 
 
-ADAPTERS: dict[str, JSONAdapter | OpenAIAdapter] = {
+Adapter = JSONAdapter | OpenAIAdapter
+
+ADAPTERS: dict[str, Adapter] = {
     "json": JSONAdapter(),
     "multipart": MultipartAdapter(),
     "openai": OpenAIAdapter(),

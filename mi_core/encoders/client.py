@@ -1,7 +1,8 @@
 """The client of an encoder behind HTTP: PNG files out, checked embeddings back, with retries, limits and a cache.
 
-What is asked is charged before it is sent (`meter`), answers are checked before they are believed or kept. Meter and
-cache are arguments: a run shares one meter among all its workers.
+What is asked is charged before it is sent (`meter`), answers are checked before they are believed or kept (`answers`),
+and every fault is one line that names the encoder, what came and the remedy, without the key. Account and cache are
+arguments: a run shares one meter among all its workers.
 """
 
 from __future__ import annotations
@@ -10,32 +11,37 @@ import hashlib
 import math
 import random
 import threading
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import AnswerError, ConfigError, ShapeError
 from mi_core.encoders.adapters import ADAPTERS
-from mi_core.encoders.meter import Reserve
+from mi_core.encoders.answers import Embeddings, embeddings, most_bytes
+from mi_core.encoders.exchange import OK, Answer, BrokenError, Exchange
+from mi_core.encoders.meter import Account
+from mi_core.encoders.redaction import Redaction
 
 if TYPE_CHECKING:
     import httpx
 
     from mi_core.encoders.endpoint import EndpointParameters
 
-Embeddings = dict[str, npt.NDArray[np.float32]]
-"""(N, D) by output."""
-
 RETRIED = (429, 500, 502, 503, 504)
+REDIRECTS = range(300, 400)
 BACKOFF_SECONDS = 0.5  # the first wait is up to this, each one after it up to twice the last
 MOST_BACKOFF_SECONDS = 60.0
 MOST_RETRY_AFTER_SECONDS = 600.0
+_SHOWN = 120  # characters of an answer in a message
+_LONGEST = 1000  # characters of a message
+_LOOKED_AT = 4096  # characters of it that these are made of
 
 
 class Cache(Protocol):
@@ -53,43 +59,45 @@ class Client:
 
     Args:
         parameters: address and settings.
-        reserve: charges a request before it is sent.
+        account: charges a request before it is sent.
+        name: of the encoder, as messages call it; default: its address.
         key: content of the header ``api_key_header``, without ``Bearer``.
+        query: secret parameters of the address, beside ``parameters.query``.
         cache: answers kept; None: every image is sent.
         identity: of what is served, part of the cache's keys.
         widths: D by output where it is known; otherwise the first answer fixes it.
 
     Raises:
-        ConfigError: httpx (the api extra) is missing.
+        ConfigError: httpx (the api extra) is missing, or the key cannot be sent in a header.
     """
 
     def __init__(
         self,
         parameters: EndpointParameters,
-        reserve: Reserve,
+        account: Account,
         *,
+        name: str = "",
         key: str | None = None,
+        query: Mapping[str, str] = {},
         cache: Cache | None = None,
         identity: str = "",
         widths: Mapping[str, int] | None = None,
     ) -> None:
-        try:
-            import httpx
-        except ImportError as error:
-            raise ConfigError("an encoder behind an API needs httpx: pip install 'encoder-audit[api]'") from error
-        self.parameters, self.reserve, self.cache, self.identity = parameters, reserve, cache, identity
+        self.parameters, self.account, self.cache, self.identity = parameters, account, cache, identity
         self.widths = dict(widths or {})
+        self.name = f"{name} ({parameters.url})" if name else parameters.url
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+            raise ConfigError(
+                f"{self.name}: the key holds a line break, a space at an end or another character that no header "
+                f"takes; set {parameters.api_key_env or 'it'} to the key alone"
+            )
         self._adapter = ADAPTERS[parameters.adapter]
         self._lock = threading.Lock()
         self._random = random.Random()
+        self._redaction = Redaction([*([key] if key else []), *query.values()])
         bearer = parameters.api_key_header.lower() == "authorization"
-        most = parameters.concurrency
-        self._http = httpx.Client(
-            headers={} if key is None else {parameters.api_key_header: f"Bearer {key}" if bearer else key},
-            timeout=parameters.timeout_s,
-            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
-        )
-        weakref.finalize(self, self._http.close)
+        headers = {} if key is None else {parameters.api_key_header: f"Bearer {key}" if bearer else key}
+        self._exchange = Exchange(headers, {**(parameters.query or {}), **query}, parameters.concurrency)
 
     def embed(self, images: Sequence[bytes], *, cached: bool = True) -> Embeddings:
         """Embeddings of N PNG files, (N, D) by output.
@@ -100,8 +108,8 @@ class Client:
                 sent and nothing is kept.
 
         Raises:
-            ConfigError: a request was refused by the server or the meter, or failed as often as it may.
-            ShapeError: an answer is not of the adapter's shape, or lacks images or an output.
+            ConfigError: a request was refused by the server or the account, or failed as often as it may.
+            ShapeError: an answer is not of the adapter's shape, is too long, or lacks images or an output.
             AnswerError: a row of an answer is not numeric, not finite or of another width.
         """
         keys = [hashlib.sha256(self.identity.encode() + image).digest() for image in images]
@@ -113,122 +121,150 @@ class Client:
         stopped = threading.Event()
 
         def ask(rows: Sequence[int]) -> None:
+            errand = _Errand(self.account, stopped)
             try:
-                answers = self._answers([images[row] for row in rows], rows, stopped)
+                answers = self._answers([images[row] for row in rows], rows, errand)
                 if cache is not None:
                     cache.put({keys[row]: answer for row, answer in zip(rows, answers, strict=True)})
             except BaseException:
                 stopped.set()  # requests that wait give up; those in flight are kept when they come
                 raise
+            finally:
+                errand.end()
             for row, answer in zip(rows, answers, strict=True):
                 known[row] = answer
 
         size = self.parameters.batch
-        parts = [missing[start : start + size] for start in range(0, len(missing), size)]
-        if len(parts) == 1:
-            ask(parts[0])
-        elif parts:
-            with ThreadPoolExecutor(min(len(parts), self.parameters.concurrency)) as pool:
-                futures = [pool.submit(ask, part) for part in parts]
-            faults = [fault for future in futures if (fault := future.exception()) is not None]
-            for fault in sorted(faults, key=lambda fault: isinstance(fault, _StoppedError)):
-                raise fault
+        self._ask_all([missing[start : start + size] for start in range(0, len(missing), size)], ask)
         return {output: np.stack([answer[output] for answer in known if answer is not None]) for output in outputs}
 
+    def _ask_all(self, parts: Sequence[Sequence[int]], ask: Callable[[Sequence[int]], None]) -> None:
+        """Do every part, some at once; raises the first fault that is no consequence of another."""
+        if len(parts) < 2:
+            for part in parts:
+                ask(part)
+            return
+        with ThreadPoolExecutor(min(len(parts), self.parameters.concurrency)) as pool:
+            futures = [pool.submit(ask, part) for part in parts]
+        faults = [fault for future in futures if (fault := future.exception()) is not None]
+        for fault in sorted(faults, key=lambda fault: isinstance(fault, _StoppedError)):
+            raise fault
+
     def _answers(
-        self, images: Sequence[bytes], rows: Sequence[int], stopped: threading.Event
+        self, images: Sequence[bytes], rows: Sequence[int], errand: _Errand
     ) -> list[dict[str, npt.NDArray[np.float32]]]:
         """Embeddings of the images of one request, each (D,) by output, checked."""
-        body = self._post(images, stopped)
-        try:
-            given = self._adapter.rows(body)
-        except ShapeError as error:
-            raise ShapeError(f"{self.parameters.url}: {error}") from error
-        if "" in given:
-            given = {self.parameters.outputs[0]: given[""]}
-        matrices = {}
-        for output in self.parameters.outputs:
-            if output not in given:
-                raise ShapeError(
-                    f"{self.parameters.url}: the answer has no output {output!r}, it has "
-                    f"{', '.join(given) or 'none'}; set outputs"
-                )
-            if len(given[output]) != len(images):
-                raise ShapeError(
-                    f"{self.parameters.url}: {len(given[output])} embeddings for {len(images)} images ({output})"
-                )
-            matrices[output] = self._matrix(output, given[output], rows)
-        return [{output: matrix[place] for output, matrix in matrices.items()} for place in range(len(images))]
+        with self._telling():
+            answer = self._post(images, errand)
+            try:
+                found = embeddings(answer.body, self._adapter, self.parameters.outputs, len(images), self.widths)
+            except ShapeError as error:
+                raise ShapeError(f"{error}: {self._beginning(answer)}; check url, adapter and outputs") from None
+            except AnswerError as error:
+                raise AnswerError(error.message, rows[error.row]) from None
+            self._check_widths(found, rows[0])
+        return [{output: matrix[place] for output, matrix in found.items()} for place in range(len(images))]
 
-    def _matrix(self, output: str, given: Sequence[Any], rows: Sequence[int]) -> npt.NDArray[np.float32]:
-        """(N, D) of the rows of an answer; raises AnswerError for the first that is wrong."""
+    def _check_widths(self, found: Embeddings, row: int) -> None:
+        """The first answer fixes the widths, of those that come at once too."""
         with self._lock:
-            width = self.widths.get(output)
-            if width is None:
-                width = self.widths[output] = _width(given[0])
+            for output, matrix in found.items():
+                width = self.widths.setdefault(output, matrix.shape[1])
+                if width != matrix.shape[1]:
+                    raise AnswerError(f"{output} has {matrix.shape[1]} numbers instead of {width}", row)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Faults name the encoder, and hold no secret, nor does what a traceback shows of them."""
         try:
-            matrix = _float32(given)
-        except (TypeError, ValueError):
-            matrix = None
-        if matrix is not None and matrix.shape == (len(given), width) and np.isfinite(matrix).all():
-            return matrix
-        for place, values in enumerate(given):
-            fault = _fault(values, width)
-            if fault:
-                raise AnswerError(f"{self.parameters.url}: {output} {fault}", rows[place])
-        raise ShapeError(f"{self.parameters.url}: {output} is no matrix of {len(given)} x {width} numbers")
+            yield
+        except AnswerError as error:
+            raise AnswerError(self._told(error.message), error.row) from None
+        except (ConfigError, ShapeError) as error:
+            raise type(error)(self._told(str(error))) from None
 
-    def _post(self, images: Sequence[bytes], stopped: threading.Event) -> Any:
-        """The JSON of the answer to one request, tried as often as the settings allow."""
-        import httpx
+    def _told(self, message: str) -> str:
+        return f"{self.name}: {self._redaction.hide(message)[:_LONGEST]}"
 
+    def _beginning(self, answer: Answer) -> str:
+        return repr(self._shown(answer.body[:_LOOKED_AT].decode(errors="replace")))
+
+    def _shown(self, text: str) -> str:
+        """How a text of a server begins; secrets go before it is cut."""
+        return " ".join(self._redaction.hide(text[:_LOOKED_AT]).split())[:_SHOWN]
+
+    def _post(self, images: Sequence[bytes], errand: _Errand) -> Answer:
+        """The answer to one request, tried as often as the settings allow."""
         settings = self.parameters
-        request = self._http.build_request("POST", settings.url, **self._adapter.request(images, settings.model))
-        request.read()  # one piece, for all attempts
+        request = self._exchange.request(settings.url, **self._adapter.request(images, settings.model))
         problem = ""
         for attempt in range(settings.retries + 1):
-            permit = self.reserve(len(images))
-            if permit.refusal:
-                raise ConfigError(f"{settings.url}: {permit.refusal}")
-            _pause(permit.wait, stopped)
+            errand.reserve(len(images))
             asked_for = 0.0
             try:
-                answer = self._http.send(request)
-            except httpx.TimeoutException:
-                problem = f"no answer within timeout_s = {settings.timeout_s:g}"
-            except httpx.TransportError as error:
-                problem = f"{type(error).__name__}: {error}"
+                answer = self._exchange.send(request, seconds=settings.timeout_s, most_bytes=most_bytes(len(images)))
+            except TimeoutError:
+                problem = f"no whole answer within timeout_s = {settings.timeout_s:g}; raise it or lower batch"
+            except BrokenError as error:
+                problem = self._shown(str(error))
             else:
-                if answer.status_code == httpx.codes.OK:
-                    return self._json(answer)
-                problem = f"status {answer.status_code}, {_beginning(answer.text)}"
-                if answer.status_code not in RETRIED:
-                    raise ConfigError(f"{settings.url}: {problem}; check url, model and api_key_env")
+                if answer.status == OK:
+                    return answer
+                problem = self._refusal(answer, request)
                 asked_for = retry_after(answer.headers.get("retry-after"), datetime.now(UTC))
             if attempt < settings.retries:
                 backoff = min(MOST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2**attempt)
-                _pause(asked_for + self._random.uniform(0, backoff), stopped)
+                errand.pause(asked_for + self._random.uniform(0, backoff))
         times = settings.retries + 1
-        raise ConfigError(f"{settings.url} failed {times} times, last: {problem}; the same command continues later")
+        raise ConfigError(f"failed {times} times, last: {problem}; the same command continues later")
 
-    def _json(self, answer: httpx.Response) -> Any:
-        try:
-            return answer.json()
-        except (ValueError, RecursionError) as error:
-            raise ShapeError(f"{self.parameters.url}: the answer is no JSON: {_beginning(answer.text)}") from error
+    def _refusal(self, answer: Answer, request: httpx.Request) -> str:
+        """What a status says that may pass; raises ConfigError where it will not."""
+        problem = f"status {answer.status}, {self._beginning(answer)}"
+        if answer.status in RETRIED:
+            return problem
+        if answer.status in REDIRECTS and "location" in answer.headers:
+            place = urlsplit(urljoin(str(request.url), answer.headers["location"]))
+            raise ConfigError(
+                f"{problem}, a redirect to {place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}: it is not "
+                "followed, since images and key would go there; set url to where it answers"
+            )
+        raise ConfigError(f"{problem}; check url, model and api_key_env")
 
 
 class _StoppedError(ConfigError):
     """Another request of the same images failed."""
 
 
-def _pause(seconds: float, stopped: threading.Event) -> None:
-    if stopped.wait(seconds) if seconds > 0 else stopped.is_set():
-        raise _StoppedError("another request failed")
+class _Errand:
+    """One request with all its attempts: what was charged for it, until its answer is kept."""
 
+    def __init__(self, account: Account, stopped: threading.Event) -> None:
+        self.account, self.stopped = account, stopped
+        self.tickets: list[str] = []
 
-def _beginning(text: str) -> str:
-    return repr(" ".join(text.split())[:120])
+    def reserve(self, images: int) -> None:
+        """Charge an attempt and wait for its turn. Raises ConfigError where it is refused."""
+        self.pause(0)
+        permit = self.account.reserve(images)
+        if permit.refusal:
+            raise ConfigError(permit.refusal)
+        try:
+            self.pause(permit.wait)
+        except BaseException:
+            self.account.close(permit.ticket, sent=False)
+            raise
+        self.tickets.append(permit.ticket)
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises _StoppedError when another request fails meanwhile."""
+        if self.stopped.wait(seconds) if seconds > 0 else self.stopped.is_set():
+            raise _StoppedError("another request failed")
+
+    def end(self) -> None:
+        """The answer is kept, or none will come."""
+        for ticket in self.tickets:
+            self.account.close(ticket, sent=True)
 
 
 def retry_after(header: str | None, now: datetime) -> float:
@@ -249,31 +285,9 @@ def retry_after(header: str | None, now: datetime) -> float:
     except ValueError:
         try:
             when = parsedate_to_datetime(header)
-        except ValueError:
+            seconds = (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds()
+        except (OverflowError, TypeError, ValueError):
             return 0.0
-        seconds = (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds()
     if math.isnan(seconds):
         return 0.0
     return min(MOST_RETRY_AFTER_SECONDS, max(0.0, seconds))
-
-
-def _width(row: Any) -> int:
-    return len(row) if isinstance(row, list) else 0
-
-
-def _float32(values: Any) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return np.asarray(values, dtype=np.float64).astype(np.float32)
-
-
-def _fault(values: Any, width: int) -> str:
-    """What is wrong with one row of an answer; empty if nothing is."""
-    if not isinstance(values, list) or not values:
-        return "is no list of numbers"
-    try:
-        row = _float32(values)
-    except (TypeError, ValueError):
-        return "holds something else than numbers"
-    if row.shape != (width,):
-        return f"has {len(values)} numbers instead of {width}"
-    return "" if np.isfinite(row).all() else "is NaN or infinite"

@@ -1,20 +1,21 @@
 """How fast and for how much an API may be asked: a token bucket and a ledger that never counts too little.
 
-Everything is charged before it is sent. What is charged is saved in blocks, ahead of its use: saving is rare, and a
-process that is killed at any moment has at most the rest of a block counted that it did not send.
+Everything is charged before it is sent, and what is charged is saved before. Where saving is slow it is done in blocks,
+ahead of their use: a process that is killed at any moment then has the rest of a block counted that it did not send.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mi_core.checks import ConfigError, check_range
 
-_BLOCK = 32  # requests saved ahead at least; of those already charged, at most a sixteenth
+BLOCK = 32  # requests saved ahead where saving is slow; of those already charged, at least a sixteenth
 _EXACT = 1e-9  # relative: sums of prices are not exact
 
 
@@ -63,6 +64,11 @@ class Spent:
         money = self.money + requests * limits.price_per_request + images * limits.price_per_image
         return Spent(self.requests + requests, self.images + images, money)
 
+    def minus(self, other: Spent) -> Spent:
+        """What is left without another part of it; never below 0."""
+        requests, images = self.requests - other.requests, self.images - other.images
+        return Spent(max(0, requests), max(0, images), max(0.0, self.money - other.money))
+
     def covers(self, other: Spent) -> bool:
         """Whether it is at least as much in all three."""
         enough = self.money * (1 + _EXACT) >= other.money
@@ -74,10 +80,17 @@ class Permit(NamedTuple):
 
     wait: float
     refusal: str = ""
+    ticket: str = ""
 
 
-Reserve = Callable[[int], Permit]
-"""Charges a request with so many images, before it is sent."""
+class Account(Protocol):
+    """What requests are charged to."""
+
+    def reserve(self, images: int) -> Permit:
+        """Charge a request with so many images, before it is sent."""
+
+    def close(self, ticket: str, *, sent: bool) -> None:
+        """A request is over: its answer is kept, or none will come; one that was never sent is charged back."""
 
 
 class Meter:
@@ -89,7 +102,9 @@ class Meter:
     Args:
         limits: rate, prices and cap.
         spent: what was charged before.
-        save: called with what may be charged next, before any of it is granted; must not return until it is durable.
+        save: called with what may be charged next, before any of it is granted, and with what of it is certain: sent
+            and over. Must not return until it is durable.
+        block: requests saved ahead. 1: each is saved by itself, and a kill counts none that was not granted.
         clock: seconds; another one for tests.
     """
 
@@ -97,47 +112,77 @@ class Meter:
         self,
         limits: Limits,
         spent: Spent = Spent(),
-        save: Callable[[Spent], None] = lambda spent: None,
+        save: Callable[[Spent, Spent], None] = lambda spent, certain: None,
+        block: int = BLOCK,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits, self.spent = limits, spent
         self._saved, self._save = spent, save
-        self._clock = clock
+        self._block, self._clock = block, clock
+        self._open: dict[str, Spent] = {}
+        self._stopped = False
         self._interval = 0.0 if limits.requests_per_second is None else 1 / limits.requests_per_second
         self._next = clock() + self._interval
         self._lock = threading.Lock()
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that were granted and are not closed."""
+        return len(self._open)
+
     def reserve(self, images: int) -> Permit:
         """Charge one request. A refused one is not charged."""
         with self._lock:
+            if self._stopped:
+                return Permit(0, "the run is stopping; run the same command again to go on")
             after = self.spent.plus(1, images, self.limits)
             if not self._bears(after):
                 return Permit(0, self._refusal(after))
             if not self._saved.covers(after):
                 self._save_block(images)
+            ticket = uuid.uuid4().hex
+            self._open[ticket] = after.minus(self.spent)
             self.spent = after
             now = self._clock()
             start = max(now, self._next)
             self._next = start + self._interval
-            return Permit(start - now)
+            return Permit(start - now, "", ticket)
+
+    def close(self, ticket: str, *, sent: bool) -> None:
+        """A granted request is over; one that was never sent is charged back. Unknown tickets are left alone."""
+        with self._lock:
+            charged = self._open.pop(ticket, Spent())
+            if not sent:
+                self.spent = self.spent.minus(charged)
+
+    def stop(self) -> None:
+        """Grant nothing any more."""
+        with self._lock:
+            self._stopped = True
 
     def settle(self) -> None:
         """Save what was really charged: the end of the work, when nothing is going to be sent any more."""
         with self._lock:
-            if self._saved != self.spent:
-                self._save(self.spent)
+            if self.spent != Spent():
+                self._save(self.spent, self._certain())
                 self._saved = self.spent
+
+    def _certain(self) -> Spent:
+        certain = self.spent
+        for charged in self._open.values():
+            certain = certain.minus(charged)
+        return certain
 
     def _bears(self, spent: Spent) -> bool:
         cap = self.limits.max_spend
         return cap is None or spent.money <= cap * (1 + _EXACT)
 
     def _save_block(self, images: int) -> None:
-        count = max(_BLOCK, self.spent.requests // 16)
+        count = self._block if self._block == 1 else max(self._block, self.spent.requests // 16)
         while count > 1 and not self._bears(self.spent.plus(count, count * images, self.limits)):
             count //= 2
         block = self.spent.plus(count, count * images, self.limits)
-        self._save(block)
+        self._save(block, self._certain())
         self._saved = block
 
     def _refusal(self, after: Spent) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ from pipelines import audit, storage
 from pipelines.adopt import CHECKED
 from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
-from pipelines.endpoints import Access, Meters, access, spent
+from pipelines.endpoints import Access, Meters, _tell_of_a_kill, access, certain, spent
 from pipelines.errors import UserError
 from tests.conftest import background, wait_until
 from tests.endpoints import FaultyServer, slow
@@ -62,15 +64,17 @@ def test_one_address_has_one_limit(server: FaultyServer, folder: Path) -> None:
 def test_meters_go_on_from_the_ledger(tmp_path: Path) -> None:
     limits = {"http://a/x": Limits(price_per_image=1, max_spend=100), "http://b/x": Limits()}
     meters = Meters(str(tmp_path), limits)
-    for _ in range(3):
-        assert meters.reserve("http://a/x", 10) == (0, "")
+    permits = [meters.reserve("http://a/x", 10) for _ in range(3)]
+    assert [permit[:2] for permit in permits] == [(0, "")] * 3
     meters.reserve("http://b/x", 7)
-    crashed = Meters(str(tmp_path), limits)  # nothing was settled: the block counts
-    assert crashed.meters["http://a/x"].spent.images >= 30
-    assert crashed.meters["http://a/x"].spent.money <= 100
+    crashed = Meters(str(tmp_path), limits)  # nothing was settled
+    assert crashed.meters["http://a/x"].spent == Spent(3, 30, 30.0)
+    meters.close("http://a/x", permits[0].ticket, sent=False)
+    crashed.close("http://a/x", permits[0].ticket, sent=False)  # of another meter: it is not charged back there
+    assert crashed.meters["http://a/x"].spent == Spent(3, 30, 30.0)
     meters.settle()
     settled = Meters(str(tmp_path), limits)
-    assert settled.meters["http://a/x"].spent == Spent(3, 30, 30.0)
+    assert settled.meters["http://a/x"].spent == Spent(2, 20, 20.0)
     assert settled.meters["http://b/x"].spent == Spent(1, 7, 0.0)
     while not (permit := settled.reserve("http://a/x", 10)).refusal:
         pass
@@ -81,15 +85,49 @@ def test_meters_go_on_from_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "ledger of what is spent cannot be written" in full.reserve("http://a/x", 1).refusal
     (tmp_path / "spend").chmod(0o700)
+    assert (settled.stop(), settled.stop()) == (8, 0)
+    assert "the run is stopping" in settled.reserve("http://b/x", 1).refusal
 
 
-def test_meters_work_on_object_stores(s3: str) -> None:
-    meters = Meters(f"{s3}/metered", {"http://a/x": Limits(price_per_request=2)})
-    meters.reserve("http://a/x", 10)
+def test_meters_work_on_object_stores(s3: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where saving is slow it is done in blocks; the next start says what of them may not have been sent."""
+    folder = f"{s3}/metered"
+    meters = Meters(folder, {"http://a/x": Limits(price_per_request=2)})
+    ticket = meters.reserve("http://a/x", 10).ticket
+    assert spent(folder, "http://a/x") == Spent(32, 320, 64.0)
+    assert certain(folder, "http://a/x") == Spent()
+    _tell_of_a_kill(folder, "http://a/x")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "earlier start was killed; at most 32 requests with 320 images stay counted as spent (64 in money)" in told
+    meters.close("http://a/x", ticket, sent=True)
     meters.settle()
-    assert spent(f"{s3}/metered", "http://a/x") == Spent(1, 10, 2.0)
+    assert spent(folder, "http://a/x") == certain(folder, "http://a/x") == Spent(1, 10, 2.0)
+    _tell_of_a_kill(folder, "http://a/x")
+    assert capsys.readouterr().err == ""
     parameters = EndpointParameters("http://a/x")
-    assert Access(f"{s3}/metered", None).client("target", parameters, identity="x").cache is None
+    assert Access(folder, None).client("target", parameters, identity="x").cache is None
+
+
+_KILLED = """
+import os, signal, sys
+from mi_core.encoders.meter import Limits
+from pipelines.endpoints import Meters
+meters = Meters(sys.argv[1], {"http://a/x": Limits(price_per_image=1, max_spend=1000)})
+for _ in range(4):
+    meters.close("http://a/x", meters.reserve("http://a/x", 10).ticket, True)
+meters.reserve("http://a/x", 10)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_wastes_nothing_of_the_cap_on_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert spent(str(tmp_path), "http://a/x") == Spent(5, 50, 50.0)
+    _tell_of_a_kill(str(tmp_path), "http://a/x")
+    assert "at most 1 request with 10 images stays counted as spent (10 in money)" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def ask(server_url: str, access: Access, seed: int) -> None:

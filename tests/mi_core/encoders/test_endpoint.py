@@ -56,7 +56,7 @@ def client_of(server: FaultyServer, meter: Meter | None = None, **settings: Any)
     own = {key: settings.pop(key) for key in ("key", "cache", "identity", "widths") if key in settings}
     adapter = settings.get("adapter", "json")
     parameters = EndpointParameters(url=f"{server.url}{PATHS[adapter]}", **settings)
-    return Client(parameters, (meter or Meter(parameters.limits())).reserve, **own)
+    return Client(parameters, meter or Meter(parameters.limits()), **own)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -122,7 +122,7 @@ def test_what_passes_is_tried_again_and_charged_again(server: FaultyServer, faul
 
 def test_a_server_that_stays_down_ends_in_one_line(server: FaultyServer) -> None:
     server.always = status(503)
-    with pytest.raises(ConfigError, match=r"/json failed 3 times, last: status 503, '\{\"error\": \"this is 503\"\}'"):
+    with pytest.raises(ConfigError, match=r"/json: failed 3 times, last: status 503, '\{\"error\": \"this is 503\"\}'"):
         client_of(server, retries=2).embed(png_bytes(images()))
     assert server.requests == 3
     server.server_close()
@@ -160,9 +160,12 @@ def with_row(row: int, value: Any) -> Any:
         (with_row(2, [0.0] * 7), "backbone has 7 numbers instead of 8", 6),
         (with_row(3, [float("nan")] * 8), "backbone is NaN or infinite", 7),
         (with_row(3, [1e300] * 8), "backbone is NaN or infinite", 7),
-        (with_row(0, [None] * 8), "backbone is NaN or infinite", 4),
+        (with_row(0, [None] * 8), "backbone holds something else than numbers", 4),
+        (with_row(0, ["1.5"] * 8), "backbone holds something else than numbers", 4),
+        (with_row(0, [True] * 8), "backbone holds something else than numbers", 4),
+        (with_row(2, [10**400] * 8), "backbone holds an integer that no float holds", 6),
         (with_row(1, "abc"), "backbone is no list of numbers", 5),
-        (with_row(1, [[1.0]] * 8), "backbone has 8 numbers instead of 8", 5),
+        (with_row(1, [[1.0]] * 8), "backbone holds something else than numbers", 5),
     ],
 )
 def test_a_bad_row_names_the_image(server: FaultyServer, fault: Any, message: str, row: int) -> None:
@@ -272,8 +275,22 @@ def test_a_key_is_sent_and_told_to_nobody(server: FaultyServer) -> None:
     ("settings", "message"),
     [
         ({"url": "ftp://host/x"}, "url = 'ftp://host/x', allowed: http://... or https://..."),
-        ({"url": "https://user:pass@host/x"}, "url holds a user or password: keep secrets out of it"),
-        ({"url": "https://host/x?api_key=1"}, "url holds the parameter 'api_key': keep secrets out of it"),
+        ({"url": "http://[::1/x"}, "allowed: http://... or https://..."),
+        ({"url": "http://host:99999/x"}, "allowed: http://... or https://..."),
+        ({"url": "http://host/a b"}, "allowed: http://... or https://..."),
+        ({"url": "https://user:hushed@host/x"}, "url holds a user or password, which would be shown"),
+        ({"url": "ftp://user:hushed@host/x?a=hushed"}, "url = 'host/x', allowed: http"),
+        ({"url": "https://host/x?auth=hushed"}, "url holds something after https://host/x, which would be shown"),
+        (
+            {"url": "https://host/x?pw=hushed"},
+            r"harmless as query, .* secret as query_env: \{NAME: ENVIRONMENT_VARIABLE",
+        ),
+        ({"url": "https://host/x?hushed"}, "url holds something after https://host/x"),
+        ({"url": "https://host/x#hushed"}, "url holds something after https://host/x"),
+        ({"query": {"v": "1"}, "query_env": {"v": "CODE"}}, "query and query_env both hold 'v'"),
+        ({"query_env": {"code": "sk-hushed"}}, "query_env.code is no name of an environment variable"),
+        ({"api_key_env": "sk-hushed"}, "api_key_env is no name of an environment variable; give the name"),
+        ({"api_key_header": "X Key"}, "api_key_header = 'X Key' is no name of a header"),
         ({"adapter": "xml"}, "adapter = 'xml', allowed: json, multipart, openai"),
         ({"outputs": ()}, r"outputs = \[\], allowed: each of backbone"),
         ({"outputs": ("pooled",)}, "outputs = 'pooled', allowed: backbone"),
@@ -288,8 +305,9 @@ def test_a_key_is_sent_and_told_to_nobody(server: FaultyServer) -> None:
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        EndpointParameters(**({"url": "https://host/v1?api-version=2"} | settings))
+    with pytest.raises(ConfigError, match=message) as caught:
+        EndpointParameters(**({"url": "https://host/v1"} | settings))
+    assert "hushed" not in str(caught.value)
 
 
 def test_a_rate_holds_at_the_server(server: FaultyServer) -> None:
@@ -304,6 +322,17 @@ def test_a_rate_holds_at_the_server(server: FaultyServer) -> None:
         thread.join()
     assert server.requests == 12
     assert all(arrived - began >= k / rate for k, arrived in enumerate(sorted(server.started), start=1))
+
+
+def test_what_was_never_sent_is_charged_back(server: FaultyServer) -> None:
+    """A refusal while other requests wait for their turn."""
+    server.always = status(400)
+    meter = Meter(Limits(requests_per_second=4, price_per_image=1))
+    with pytest.raises(ConfigError, match="status 400"):
+        client_of(server, meter, batch=2, concurrency=4).embed(png_bytes(images(8)))
+    assert server.requests < 4
+    assert meter.spent == Spent(server.requests, 2 * server.requests, 2.0 * server.requests)
+    assert meter.in_flight == 0
 
 
 def test_a_cap_ends_the_work_before_the_next_request(server: FaultyServer) -> None:
