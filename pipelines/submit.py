@@ -1,8 +1,9 @@
 """The same run through Ray's Jobs API: this package's code and the resolved config travel, no data and no secret.
 
-Of this package go its source files, of what a user includes all but hidden files and links that lead out of it. Data,
-weights and the run folder are read and written by the cluster where the config says; keys come from the environment of
-its nodes, because Ray shows what is submitted to everybody who sees the dashboard. Needs ``ray[default]``.
+Of this package go its source files, of what a user includes all but hidden files and links that lead out of it; a file
+that looks like a secret is refused. Data, weights and the run folder are read and written by the cluster where the
+config says; keys come from the environment of its nodes, because Ray shows what is submitted to everybody who sees the
+dashboard. Needs ``ray[default]``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import yaml
 import mi_core
 import pipelines
 from pipelines.artifacts import digest
+from pipelines.confidential import check_travelling
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.errors import Unavailable, UserError
@@ -99,7 +101,8 @@ def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
     """A folder with what travels: the code of this package, the config, and what a user names.
 
     Raises:
-        UserError: a named file is not there, takes the place of another, leads elsewhere, or it is too much altogether.
+        UserError: a named file is not there, takes the place of another, leads elsewhere or looks like a secret, or it
+            is too much altogether.
     """
     files = {
         Path(package.__name__) / path.relative_to(package.__path__[0]): path
@@ -107,6 +110,7 @@ def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
         for path in Path(package.__path__[0]).rglob("*")
         if path.suffix in SOURCES
     }
+    own = len(files)
     for given in include:
         files |= _included(given, {path.parts[0] for path in files} | {CONFIG_NAME})
     size = sum(path.stat().st_size for path in files.values())
@@ -115,6 +119,7 @@ def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
             f"{size / 2**20:.0f} MiB would travel with the job, at most {MOST_BYTES // 2**20} may; put data and "
             "weights where all nodes read them, and --include code alone"
         )
+    check_travelling(dict(list(files.items())[own:]))
     with tempfile.TemporaryDirectory(prefix="encoder-audit-") as folder:
         stage = Path(folder)
         for name, path in files.items():
@@ -144,7 +149,10 @@ def _included(given: str, taken: set[str]) -> dict[Path, Path]:
             raise UserError(
                 f"--include {given}: {path} is a link that leads out of it; take it away, or name its target"
             )
-    return {name: path for name, path in found.items() if path.is_file()}
+    travels = {name: path for name, path in found.items() if path.is_file()}
+    if not travels:
+        raise UserError(f"--include {given}: holds nothing that travels, hidden files do not; name what should")
+    return travels
 
 
 def submit(

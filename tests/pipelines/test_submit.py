@@ -120,8 +120,9 @@ def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_cannot_be_included(tmp_path: Path) -> None:
     config = parse(small_config(), "small.yaml")
-    for name in ("pipelines", "data", "mine", "broken"):
+    for name in ("pipelines", "data", "mine", "broken", "empty", ".hidden"):
         (tmp_path / name).mkdir()
+    (tmp_path / ".hidden" / "encode.py").write_text("")
     (tmp_path / "data.bin").write_bytes(bytes(submit.MOST_BYTES))
     (tmp_path / "mine" / "linked").symlink_to(tmp_path / "data")
     (tmp_path / "broken" / "gone.py").symlink_to(tmp_path / "broken" / "nothing")
@@ -131,9 +132,54 @@ def test_what_cannot_be_included(tmp_path: Path) -> None:
         "data.bin": r"2\d MiB would travel",
         "mine": "mine/linked is a link that leads out of it",
         "broken": "gone.py is a link that leads out of it",
+        "empty": "holds nothing that travels",
+        ".hidden": "holds nothing that travels, hidden files do not",
     }.items():
         with pytest.raises(UserError, match=message), submit.staged(config, [str(tmp_path / name)]):
             pass
+
+
+SECRETS = {
+    "secrets.env": "", "prod.env": "", "id_rsa": "", "ID_ED25519": "", "key.pem": "", "server.key": "",
+    "credentials.json": "", "client_secret_1.json": "", ".netrc": "", "passwords.txt": "", "service-account.json": "",
+    "notes.txt": "x\n-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl", "gpg.txt": "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    "table.csv": "a,AKIA" + "IOSFODNN7EXAMPLE,b", "run.sh": "export AWS_SECRET_ACCESS_KEY=" + "a1" * 20,
+    "model.py": "TOKEN = 'hf_" + "a1" * 17 + "'", "load.py": "key='ghp_" + "a1" * 18 + "'",
+    "ask.py": "'sk-" + "a1" * 20 + "'",
+    "web.js": "AIza" + "a1" * 17 + "b",
+    "jwt.txt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w",
+}  # fmt: skip
+HARMLESS = {
+    "id_rsa.pub": "ssh-rsa AAAAB3Nza", "ca.crt": "-----BEGIN CERTIFICATE-----", "tokenizer.json": "{}",
+    "model.py": "secret_key = None\nclass KeyEncoder: ...\n# AKIA begins a key\nname = 'task-sk-learn-models'",
+    "public.txt": "-----BEGIN PUBLIC KEY-----",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [(name, inside) for name in SECRETS for inside in (True, False) if not (inside and name.startswith("."))],
+)  # hidden files of a folder are left out anyway
+def test_what_looks_like_a_secret_does_not_travel(tmp_path: Path, name: str, inside: bool) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "encode.py").write_text("def encode(images): return images")
+    (mine / name).write_text(SECRETS[name])
+    given = [str(mine)] if inside else [str(mine / "encode.py"), str(mine / name)]
+    with (
+        pytest.raises(UserError, match=r"--include: \S+/mine/\S+ (is named like a secret|holds a)") as caught,
+        submit.staged(parse(small_config(), "small.yaml"), given),
+    ):
+        pass
+    assert name in str(caught.value)
+    assert not SECRETS[name] or SECRETS[name][-20:] not in str(caught.value)
+
+
+def test_what_does_not_look_like_a_secret_travels(tmp_path: Path) -> None:
+    for name, text in HARMLESS.items():
+        (tmp_path / name).write_text(text)
+    with submit.staged(parse(small_config(), "small.yaml"), [str(tmp_path / name) for name in HARMLESS]) as stage:
+        assert all((stage / name).read_text() == text for name, text in HARMLESS.items())
 
 
 @pytest.mark.parametrize(
