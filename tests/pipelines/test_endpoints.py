@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import traceback
 from dataclasses import fields
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from cluster.serve_encoder import Reply
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.encoders.endpoint import IDENTITY, EndpointParameters
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.meter import Limits, Meter
+from mi_core.encoders.png import png_bytes
 from mi_core.extraction import Extractor, QueryPlan
 from mi_core.report import schema
 from mi_core.streams import stream_keys
@@ -29,6 +33,7 @@ from pipelines.adopt import CHECKED, REPEATED, try_out
 from pipelines.artifacts import FREE, RunFolder
 from pipelines.config_file import parse
 from pipelines.encoders import describe
+from pipelines.endpoints import Access
 from pipelines.errors import UserError, fault_of_user
 from pipelines.estimate import estimate
 from pipelines.loading import load_images
@@ -248,6 +253,36 @@ def test_mistakes_are_one_line(server: FaultyServer, endpoint: dict[str, Any], m
         config_of(server, endpoint)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_address_with_more_in_it_is_refused_and_shown_nowhere(tmp_path: Path) -> None:
+    """Nor by the traceback that --debug shows."""
+    config = small_config()
+    for secret in ("?auth=hushed", "?pw=hushed", "#hushed"):
+        config["encoders"]["target"] = {"endpoint": {"url": f"https://host/v1{secret}", "outputs": ["backbone"]}}
+        with pytest.raises(
+            UserError, match="url holds something after https://host/v1, which would be shown"
+        ) as caught:
+            parse(config, "served.yaml")
+        assert "hushed" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_parameters_of_an_address_reach_the_server_and_secret_ones_nothing_else(
+    server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, code = date(2024, 2, 1), {"code": "VISION_CODE"}  # YAML reads such a version as a date
+    config = config_of(server, {"query": {"api-version": version, "v": 3}, "query_env": code})
+    parameters = config.encoders["target"].parameters()  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="endpoint.query_env.code = 'VISION_CODE': the environment variable is not set"):
+        Access(str(tmp_path), None).client("target", parameters)
+    monkeypatch.setenv("VISION_CODE", "hushed%")
+    client = Access(str(tmp_path), None).client("target", parameters)
+    client.account = Meter(Limits())
+    client.embed(png_bytes(torch.rand(2, 1, 8, 8)))
+    assert server.paths == ["/json?api-version=2024-02-01&v=3&code=hushed%25"]
+    assert "hushed" not in str(config.model_dump()) + str(parameters.identity())
+    assert parameters.identity()["query"] == {"api-version": "2024-02-01", "v": "3"}
+    assert "query" not in config_of(server).encoders["target"].parameters().identity()  # type: ignore[union-attr]
 
 
 def test_what_needs_weights_is_refused(server: FaultyServer) -> None:
