@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,38 @@ def ask(server_url: str, access: Access, seed: int) -> None:
     access.client("target", parameters).embed(png_bytes(images))
 
 
+def ask_and_keep(server_url: str, access: Access) -> None:
+    parameters = EndpointParameters(f"{server_url}/json", outputs=("backbone",), batch=1, concurrency=2)
+    images = torch.rand(10, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    access.client("target", parameters, identity="kept").embed(png_bytes(images))
+
+
+def test_a_run_that_stops_waits_for_the_answers_that_it_pays_for(
+    server: FaultyServer, local_ray: None, tmp_path: Path
+) -> None:
+    """Nothing is sent any more, and what is in flight is kept before anything ends."""
+    import ray
+
+    server.always = slow(1.0)
+    config = config_of(server, {"price_per_image": 1})
+    with (
+        pytest.raises(UserError, match="something else"),
+        access([(config, RunFolder(str(tmp_path)))]) as shared,
+    ):
+        assert shared is not None
+        work = ray.remote(num_cpus=0.5)(ask_and_keep).remote(server.url, shared)
+        while server.asked < 2:
+            time.sleep(0.01)
+        raise UserError("something else")
+    assert (server.in_flight, server.asked) == (0, 2)
+    (kept,) = (tmp_path / "answers").glob("*.sqlite")
+    with closing(sqlite3.connect(kept)) as database:
+        assert database.execute("SELECT count(*) FROM answers").fetchone() == (2,)
+    assert charged(tmp_path, server) == certain(str(tmp_path), f"{server.url}/json") == Spent(2, 2, 2.0)
+    with pytest.raises(ray.exceptions.RayTaskError, match="the run is stopping; run the same command again"):
+        ray.get(work)
+
+
 @pytest.mark.slow
 def test_workers_share_one_rate_and_one_ledger_even_if_the_meter_dies(
     server: FaultyServer, local_ray: None, tmp_path: Path
@@ -153,7 +187,7 @@ def test_workers_share_one_rate_and_one_ledger_even_if_the_meter_dies(
         ray.get(work)
     assert server.asked == 40
     assert all(arrived - began >= k / rate for k, arrived in enumerate(sorted(server.started), start=1))
-    assert 40 <= charged(tmp_path, server).images <= 40 + 2 * 32  # the block in hand when it died, and calls made twice
+    assert 40 <= charged(tmp_path, server).images <= 40 + 4 * 2  # calls that were made twice when it died
 
 
 def _pid_of(meters: Any) -> int:
@@ -219,7 +253,7 @@ def test_a_kill_loses_no_sample_and_no_charge(
     checks = CHECKED if victim == "driver" else 0
     again = server.asked - undisturbed - checks  # what was in flight and not yet kept
     assert 0 <= again <= 4 * 4 * (1 + len(encoder_actors()))
-    assert server.asked <= charged(folder, server).images <= server.asked + (32 * 4) * 2
+    assert server.asked <= charged(folder, server).images <= server.asked + 4 * 4 * 2  # in flight at the kill
     for output in ("backbone", "projection"):
         one, two = features(config, folder, output, 0), features(config, reference, output, 0)
         for need, values in one.items():

@@ -40,7 +40,7 @@ from pipelines.loading import load_images
 from pipelines.methods import build
 from pipelines.splits import Splits
 from tests.conftest import small_config
-from tests.endpoints import FaultyServer, status
+from tests.endpoints import FaultyServer, slow, status
 from tests.pipelines.served import (
     ASKED,
     AUDITED,
@@ -126,18 +126,24 @@ def test_an_audit_over_http_is_the_audit_itself(
 
 @pytest.mark.slow
 def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder: Path) -> None:
+    """What one worker has in flight when the other is refused is kept too."""
+    two = {"encoder_actors": 2, "actor_cpus": 0.5}
     chunks = {"views": 4, "chunk": 8, "batch_views": 32}
     costs = {"price_per_image": 0.01, "max_spend": 0.01 * (PROBE + 200), "batch": 16, "concurrency": 1}
     (folder / "config.yaml").unlink()
     shutil.rmtree(folder / "seed-0/features", ignore_errors=True)
-    poor = config_of(server, costs, queries=chunks)
+    poor = config_of(server, costs, queries=chunks, resources=two)
     (folder / "config.yaml").write_text(yaml.safe_dump(poor.model_dump(mode="json", by_alias=True)))
-    with pytest.raises(UserError, match=r"/json: max_spend = 4.72, of which 4.\d+ is spent on .*; raise it and run"):
+    audit.run(poor, str(folder), last="pretrain")
+    server.always = slow(0.3)
+    with pytest.raises(UserError, match=r"/json\): max_spend = 4.72, of which 4.\d+ is spent on .*; raise it and run"):
         audit.run(poor, str(folder), last="extract")
+    server.always = None
+    assert server.in_flight == 0
     assert PROBE < server.asked <= PROBE + 200
     assert list((folder / "seed-0/features").rglob("*.parquet"))
     sent = server.asked
-    rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks)
+    rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks, resources=two)
     audit.run(rich, str(folder), last="extract")
     assert server.asked == PROBE + ASKED + CHECKED  # nothing was asked twice
     assert sent < server.asked == charged(folder, server).images
