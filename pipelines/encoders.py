@@ -74,7 +74,7 @@ class StoredEncoder:
                 channels=channels,
                 image_size=size,
                 mark=self.description["fingerprints"][str(epoch)],
-                activations=self.description["activations"],
+                activations=self.description.get("activations"),
             )
         else:
             trained = _model_of(self.description["config"])
