@@ -47,7 +47,7 @@ class Board:
 
 
 class Reporter:
-    """A worker's side of the board: sends at most one note per half second, never waits.
+    """A worker's side of the board: at most one note per half second, and after the last was answered; never waits.
 
     ``stop``: whether the task is to stop, as the last note was answered.
     """
@@ -63,11 +63,9 @@ class Reporter:
     def __call__(self, done: float, note: str | None = None) -> None:
         """Note ``done`` units, unless one was sent a moment ago; without a note the last one stays."""
         self.text = self.text if note is None else note
-        if time.monotonic() - self.sent < REPORT_SECONDS:
-            return
-        self.stop = self._told_to_stop()
-        self.sent = time.monotonic()
-        self.answer = self.board.note.remote(self.name, done, self.text)
+        if time.monotonic() - self.sent >= REPORT_SECONDS and self._answered():
+            self.sent = time.monotonic()
+            self.answer = self.board.note.remote(self.name, done, self.text)
 
     def leave(self) -> None:
         """Tell that there is nothing more to save."""
@@ -75,8 +73,10 @@ class Reporter:
 
         ray.get(self.board.leave.remote(self.name))
 
-    def _told_to_stop(self) -> bool:
+    def _answered(self) -> bool:
+        """Whether the last note was answered; a new one before that would lose what the board says."""
         import ray
 
-        answered = [] if self.answer is None else ray.wait([self.answer], timeout=0)[0]
-        return self.stop or any(ray.get(answered))
+        ready = [] if self.answer is None else ray.wait([self.answer], timeout=0)[0]
+        self.stop = self.stop or any(ray.get(ready))
+        return self.answer is None or bool(ready)

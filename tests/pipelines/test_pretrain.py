@@ -20,13 +20,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mi_core.encoders.checkpoint import fingerprint
 from mi_core.report import schema
-from pipelines import audit, storage
+from pipelines import audit, pretrain, progress, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.pretrain import _inputs
+from pipelines.pretrain import _inputs, _save_all
 from tests.conftest import background, small_config, wait_until
 
 
@@ -55,6 +55,29 @@ def test_what_a_training_leaves(trained_run: Path) -> None:
     assert not list(folder.rglob("state/ray"))  # Ray's own files are gone
     other = describe(RunFolder(str(trained_run)).seed(0), "shadow").description
     assert other["fingerprints"]["3"] != description["fingerprints"]["3"]
+
+
+def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a note tells a worker to stop; who has saved or failed is waited for no longer."""
+    import ray
+
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
+    board = ray.remote(num_cpus=0)(progress.Board).remote()
+    reporters = [progress.Reporter(board, name) for name in ("target", "shadow", "failing")]
+    for one in reporters:
+        one(1.5, "  loss 1.0")
+    assert ray.get(board.read.remote())["target"] == (1.5, "  loss 1.0")
+    assert not any(one.stop for one in reporters)
+    assert ray.get(board.stop.remote()) == ["failing", "shadow", "target"]
+    end = time.monotonic() + 60
+    while not reporters[0].stop:
+        reporters[0](2.0)
+        assert time.monotonic() < end
+    reporters[0].leave()
+    ray.get(board.accuse.remote("failing", "no memory"))
+    assert ray.get(board.stop.remote()) == ["shadow"]
+    monkeypatch.setattr(pretrain, "SAVE_SECONDS", 0.2)
+    _save_all(board)  # one that never saves does not keep the others
 
 
 @pytest.mark.slow
