@@ -1,9 +1,14 @@
-"""Does an encoder work at all? Whether two views of an image find each other in its embeddings."""
+"""Does an encoder work at all? Whether two views of an image find each other in its embeddings.
+
+An encoder whose weights or preprocessing are wrong gives nothing away: an audit that finds nothing in it says nothing
+about the encoder that was meant. It is compared with a reference that surely learned nothing, on the same views.
+"""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from scipy.stats import binomtest
 
 from mi_core.augmentations.views import Augmentation, make_views
 from mi_core.checks import check_range, check_shape
@@ -12,10 +17,12 @@ from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate
 
 _BATCH = 64
+_LEVEL = 0.025
+_NEARLY_ALL = 0.9
 
 
 @torch.inference_mode()
-def view_consistency(
+def views_found(
     encoder: Encoder | None,
     images: torch.Tensor,
     streams: torch.Tensor,
@@ -24,10 +31,8 @@ def view_consistency(
     device: torch.device | str = "cpu",
     size: int | None = None,
     output: str = "backbone",
-) -> Estimate:
-    """How often the nearest of N second views, by cosine, is that of the same image.
-
-    A trained encoder is far above fresh weights; one with wrong weights or wrong preprocessing need not be.
+) -> torch.Tensor:
+    """Whether the nearest of N second views, by cosine, is that of the same image.
 
     Args:
         encoder: on ``device``. None: the pixels themselves.
@@ -39,7 +44,7 @@ def view_consistency(
         output: the embedding that is compared.
 
     Returns:
-        The rate with its Clopper-Pearson interval over N images.
+        (N,) bool on the CPU, one per image.
 
     Raises:
         ShapeError: images and streams differ in number.
@@ -56,8 +61,48 @@ def view_consistency(
         embedded = flat.flatten(1) if encoder is None else encoder(flat)[output]
         parts.append(F.normalize(embedded.float(), dim=1).unflatten(0, (-1, 2)))
     first, second = torch.cat(parts).unbind(1)  # (N, D) each
-    right = (first @ second.T).argmax(dim=1) == torch.arange(count, device=first.device)
-    return rate(int(right.sum()), count)
+    nearest = (first @ second.T).argmax(dim=1)
+    return (nearest == torch.arange(count, device=first.device)).cpu()
+
+
+def consistency(found: torch.Tensor) -> Estimate:
+    """The share of N images whose other view was found, with its Clopper-Pearson interval.
+
+    Args:
+        found: (N,) bool, of `views_found`.
+
+    Raises:
+        ShapeError: not (N,).
+    """
+    (count,) = check_shape("found", found, "N")
+    return rate(int(found.sum()), count)
+
+
+def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether an encoder finds views better than a reference that learned nothing, on the same images.
+
+    McNemar's test (Psychometrika, 1947), exact and one-sided at .025: of the images on which the two differ, the
+    encoder must be right on more than half. An encoder whose lower bound is above .9 passes too: where nearly every
+    view is found there is no room to be better.
+
+    Args:
+        found: (N,) bool of the encoder, of `views_found`.
+        reference: (N,) bool of fresh weights or of raw pixels.
+
+    Raises:
+        ShapeError: the two differ in number.
+
+    Example:
+        >>> nothing = torch.zeros(20, dtype=torch.bool)
+        >>> recognises(torch.ones(20, dtype=torch.bool), nothing), recognises(nothing, nothing)
+        (True, False)
+    """
+    (count,) = check_shape("found", found, "N")
+    check_shape("reference", reference, "N", N=count)
+    if consistency(found).low > _NEARLY_ALL:
+        return True
+    better, worse = int((found & ~reference).sum()), int((reference & ~found).sum())
+    return better > 0 and float(binomtest(better, better + worse, alternative="greater").pvalue) <= _LEVEL
 
 
 def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -14,12 +14,11 @@ import safetensors.torch
 import torch
 
 from mi_core.augmentations.views import clean
-from mi_core.encoders.checkpoint import Encoder, weights_bytes
+from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.endpoint import Endpoint
 from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
-from mi_core.sanity import relative_differences, unit_lengths, view_consistency
-from mi_core.streams import sample_streams
+from mi_core.sanity import relative_differences, unit_lengths
 from pipelines import endpoints, ledger, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now
 from pipelines.console import say
@@ -29,13 +28,13 @@ from pipelines.encoders import ANSWERS, describe, is_done, share, weights_path, 
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.loading import Loaded, load_images
+from pipelines.recognition import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
     from pipelines.config import Run, RunConfig
 
 VERSION = 2
-PROBED = 256  # images on which an encoder shows that it works
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
 NOISY = 1e-4  # relative difference of two answers above which it is not the same answer
@@ -122,28 +121,29 @@ def _renew(job: Adoption) -> None:
         storage.write_json(f"{stored.folder}/encoder.json", stored.description | {"config": current})
 
 
-def consistency_in_words(found: dict[str, Any]) -> str:
-    """How often two views of an image find each other, against a reference."""
-    own, other = found["encoder"], found["reference"]
-    words = (
-        f"finds the other view of an image among {own['n']} in {own['value']:.1%} of cases, "
-        f"{found['reference_name']} in {other['value']:.1%}"
-    )
-    return words + ("" if found["works"] else "; WARNING: no better, so check weights and preprocessing")
+def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str, str]]:
+    """Load every encoder from elsewhere in this process and show it some audited images; no API is asked.
 
+    Args:
+        config: of the run.
+        splits: who plays which role, for one seed.
+        seed: that seed.
 
-def try_out(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Load every encoder from elsewhere in this process; yields its name and what it is, in words. No API is asked.
+    Yields:
+        Its name, and in words what it is and whether it recognises images.
 
     Raises:
         UserError, ConfigError: a file is missing, or weights do not fit.
     """
+    shown: Loaded | None = None
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
-            found = _read(name, encoder, config.data, 0)[0]
+            found = _read(name, encoder, config.data, seed)[0]
             config.check_outputs(name, found.encoder.outputs)
+            shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
+            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
             layout, outputs = layout_in_words(_taken(found)), ", ".join(found.encoder.outputs)
-            yield name, f"{layout}, {found.preprocessing.words()}, outputs {outputs}"
+            yield name, f"{layout}, {found.preprocessing.words()}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             endpoints.api_key(name, encoder.parameters())
             endpoints.secret_query(name, encoder.parameters())
@@ -187,7 +187,7 @@ def _write(job: Adoption, found: dict[str, Any]) -> None:
     write_description(job.folder, job.name, job.inputs, job.config, **sizes, adopted=now(), **found)
 
 
-def _adopt_weights(job: Adoption, config: LoadedConfig, consistency: dict[str, Any] | None = None) -> dict[str, Any]:
+def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the weights, convert them and, where it is not given, see whether they work."""
     found, data = _read(job.name, config, job.data, job.folder.seed)
     code = config.load.partition(":")[0] in CODE
@@ -198,7 +198,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, consistency: dict[str, A
         "outputs": found.encoder.outputs,
         "preprocessing": asdict(found.preprocessing),
         "preprocessing_words": found.preprocessing.words(),
-        "consistency": consistency or _weights_consistency(job, config, found.encoder),
+        "consistency": shown or weights_consistency(_probe(job, config), found.encoder),
         "fingerprints": {0: found.fingerprint},
     }
 
@@ -218,38 +218,8 @@ def _accounts(found: Mapping[str, Any]) -> dict[str, str]:
     return {"used": found.get("used", ""), **listed}
 
 
-def _weights_consistency(job: Adoption, config: LoadedConfig, encoder: Encoder) -> dict[str, Any]:
-    """View consistency beside that of fresh weights, where these can be built."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    reference = None
-    if config.load.partition(":")[0] not in CODE:
-        fresh = adopt(
-            config.load,
-            None,
-            channels=job.data.channels,
-            image_size=encoder.size or job.data.image_size,
-            preprocessing=config.preprocessing(),
-            fresh=0,
-        )
-        reference = fresh.encoder.to(device)
-    return _consistency(job, encoder.to(device), reference, device, fresh=config.fresh)
-
-
-def _consistency(
-    job: Adoption, encoder: Encoder, reference: Encoder | None, device: torch.device, *, fresh: bool = False
-) -> dict[str, Any]:
-    """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh."""
-    loaded = job.images(PROBED)
-    streams = sample_streams(job.folder.seed, "probe", loaded.names())
-    images, views = torch.from_numpy(loaded.images), job.config.views()
-    own = view_consistency(encoder, images, streams, views, device=device, output=encoder.outputs[0])
-    other = view_consistency(reference, images, streams, views, device=device, size=encoder.size)
-    return {
-        "encoder": own.as_json(),
-        "reference": other.as_json(),
-        "reference_name": "raw pixels" if reference is None else "fresh weights",
-        "works": fresh or own.low > other.high or own.value == 1.0,
-    }
+def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
+    return Probe(config, job.data, job.folder.seed, job.images(PROBED))
 
 
 def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
@@ -257,7 +227,7 @@ def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
     assert isinstance(job.config, EndpointConfig) and access is not None
     parameters = job.config.parameters()
     encoder = Endpoint(access.client(job.name, parameters))
-    consistency = _consistency(job, encoder, None, torch.device("cpu"))
+    shown = view_consistency(_probe(job, job.config), encoder, None, torch.device("cpu"))
     images = clean(torch.from_numpy(job.images(REPEATED).images))
     first, second = encoder(images), encoder(images)
     apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
@@ -272,7 +242,7 @@ def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
         "layout": _layout(job.config),
         "outputs": parameters.outputs,
         "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
-        "consistency": consistency,
+        "consistency": shown,
         "answers": {
             "widths": {output: rows.shape[1] for output, rows in first.items()},
             "unit_length": [output for output, rows in first.items() if unit_lengths(rows)],

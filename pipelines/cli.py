@@ -199,16 +199,16 @@ def check(config: Config, overrides: Overrides = None) -> None:
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
     loaded.data.check_sizes()
-    for name, description in adopt.try_out(loaded):
-        output.print(f"encoder {name}: {description}")
     found = loaded.data.scan()
     output.print(f"data: {found.tally}")
     for note in found.tally.notes():
         output.print(f"data: {note}")
-    for seed in loaded.seeds:
-        drawn = splits.draw(loaded.data, found, seed)
-        check_drawn(loaded, drawn.counts())
-        output.print(f"seed {seed}: {audit.roles_in_words(drawn)}")
+    drawn = {seed: splits.draw(loaded.data, found, seed) for seed in loaded.seeds}
+    for seed, of_seed in drawn.items():
+        check_drawn(loaded, of_seed.counts())
+        output.print(f"seed {seed}: {audit.roles_in_words(of_seed)}")
+    for name, description in adopt.try_out(loaded, drawn[loaded.seeds[0]], loaded.seeds[0]):
+        output.print(f"encoder {name}: {description}")
     swept = sweep.points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():

@@ -16,7 +16,8 @@ from mi_core.records import Estimate
 from mi_core.report import final_rows, pooled_rows, schema
 from mi_core.report.contents import known_in_words
 from mi_core.report.defenses import defense_tables, measures
-from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, estimate, percent, supported
+from mi_core.report.numbers import DAGGER, count, estimate, percent, supported
+from mi_core.report.sides import share_found, sides_of, unsupported
 from mi_core.report.wording import TITLES, probe
 from pipelines import storage
 from pipelines.attack_config import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
@@ -78,6 +79,7 @@ def compare(first: str, second: str) -> dict[str, Any]:
             for folder, report in zip((first, second), reports, strict=True)
         ],
         "verdict": _sides(report.get("validity", {}).get("verdict", "undecided") for report in reports),
+        "membership": "asked" if all(report.get("membership") == "asked" for report in reports) else "known",
         "validity": [
             row
             for row in _entries("name", reports, lambda report: report.get("validity", {}))
@@ -103,14 +105,15 @@ def table(found: Mapping[str, Any]) -> RenderableType:
         f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}"
         for side, run in zip(SIDES, found["runs"], strict=True)
     ]
+    sides = sides_of(found)
     parts: list[RenderableType] = [Text("\n".join(runs), style="bold"), _verdict(found), _made_of(found)]
     for target, output in dict.fromkeys((row["target"], row["output"]) for row in found["attacks"]):
         rows = [row for row in found["attacks"] if (row["target"], row["output"]) == (target, output)]
         parts.append(_of_attacks(f"AUC on {target}, {output} output", rows, "auc"))
         if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
-            parts.append(_of_attacks(f"TPR at {percent(FPR)} FPR on {target}, {output} output", rows, "tpr"))
+            parts.append(_of_attacks(f"{_capital(share_found(FPR, sides))} on {target}, {output} output", rows, "tpr"))
     shown = [row[side].get("tpr", {}) for row in found["attacks"] for side in SIDES if side in row]
-    parts += [] if all(map(supported, shown)) else [Text(f"{DAGGER} {UNSUPPORTED}", style="dim")]
+    parts += [] if all(map(supported, shown)) else [Text(f"{DAGGER} {unsupported(sides)}", style="dim")]
     parts.append(Text(f"{_REMARKS[found['same_images']]} {_TRAINING}", style="dim"))
     if found["utility"]:
         rows = [{"name": f"{row['encoder']}, {probe(row['measure'])}", **row} for row in found["utility"]]
@@ -310,6 +313,10 @@ def _epochs(row: Row) -> list[int]:
 def _defense_in_words(entry: Row) -> str:
     lost = f"{percent(round(entry['loss'], 3))} lost" if "loss" in entry else ""
     return ", ".join(filter(None, (estimate(entry["auc"]) if "auc" in entry else "", lost)))
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _short(value: Any) -> str:

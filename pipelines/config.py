@@ -185,6 +185,11 @@ class RunConfig(BaseModel):
         return CANDIDATE_ROLES if candidates else TARGET_ROLES
 
     @property
+    def asked(self) -> bool:
+        """Whether candidates are audited: nobody knows which of them are members, so only the AUC means something."""
+        return self.audited == CANDIDATE_ROLES
+
+    @property
     def same_samples(self) -> bool:
         """Whether every seed audits the samples of another one: whole sources that the user gives, on either side."""
         return any(not self.data.roles[role].drawn for role in self.audited)

@@ -19,11 +19,12 @@ from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import audited_encoder
 from pipelines import extract, pretrain, storage
-from pipelines.adopt import PROBED, REPEATED, Adoption, adopt_untried, adoptions
+from pipelines.adopt import REPEATED, Adoption, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.data_config import DataConfig, Role
 from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig
 from pipelines.encoders import weights_path, write_description
+from pipelines.recognition import PROBED
 from pipelines.scan import ATTRIBUTE
 from pipelines.shard_jobs import ShardJob
 from pipelines.splits import Splits

@@ -25,9 +25,9 @@ from mi_core.report import (
 )
 from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
-from pipelines.attack_config import SHADOW, SHADOWS, TARGET_ROLES, AttackConfig
+from pipelines.attack_config import SHADOW, SHADOWS, AttackConfig
 from pipelines.attribute_inference import inferred
-from pipelines.console import say
+from pipelines.console import count_of, say
 from pipelines.defenses import served
 from pipelines.encoder_config import EndpointConfig, LoadedConfig
 from pipelines.encoders import describe
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pipelines.sweep import Point
 
 SCHEMA_VERSION = 1
+RATES = ("accuracy", "precision", "recall")  # what takes to know who is a member
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
 
 
@@ -75,7 +76,8 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     shown = thumbnails(config, folder, report.get("evidence", {}))
     storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures, shown).encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
-    say("report", f"{len(report['attacks'])} results, {len(figures)} figures")
+    results = count_of(len(report["attacks"]), "result", "results")
+    say("report", f"{results}, {count_of(len(figures), 'figure', 'figures')}")
 
 
 def terminal(folder: RunFolder) -> RenderableType:
@@ -99,6 +101,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "created": now(),
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
         "config": _given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        "membership": "asked" if config.asked else "known",
         "versions": versions(),
         "command": manifest["runs"][-1]["command"],
         "data": _data(config, folder),
@@ -148,7 +151,7 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
             "reference": _kind(config, task.attack),
             "seed": result["seed"],
             "epoch": result["epoch"],
-            **result["metrics"],
+            **_metrics(config, result),
             "queries": result["queries"],
             "seconds": result["seconds"],
         }
@@ -160,6 +163,11 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
         if is_primary(config, task):
             entry["primary"] = True
         yield entry
+
+
+def _metrics(config: RunConfig, result: dict[str, Any]) -> dict[str, Any]:
+    """What an attack reached; of candidates nothing that takes the truth about each of them."""
+    return {name: part for name, part in result["metrics"].items() if not (config.asked and name in RATES)}
 
 
 def _kind(config: RunConfig, attack: AttackConfig) -> str:
@@ -362,16 +370,15 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         if "control_not_applicable" in result_of(task)
     }
     caveats += [f"No control for {one}." for one in sorted(uncontrolled)]
-    if config.audited != TARGET_ROLES:
+    if config.asked:
         caveats.append(
-            "Members stands for the candidate images and non-members for the control images: whether the candidates "
-            "were trained on is what is asked. The answer holds if both come from one distribution, and the controls "
+            "The answer holds if your images and the control images come from the same source, and the control images "
             "were surely not trained on."
         )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         caveats.append(
-            "The verdict rests on the primary attack and output named before the target was queried; the other rows "
-            "were not chosen among and are not corrected for multiple comparisons."
+            "The verdict uses only the attack marked “primary”, fixed in advance. The other rows are information, not "
+            "corrected for multiple testing."
         )
     return caveats
 

@@ -93,7 +93,7 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
         if name in row:
             entry = row[name]
             short[name] = {key: _rounded(entry[key]) for key in ("value", "ci95", "sd") if key in entry}
-    published = flat["tpr_0.001_percent_as_published"]
+    published = flat.get("tpr_0.001_percent_as_published")
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
 
 
@@ -131,7 +131,8 @@ def _row(row: Mapping[str, Any], sweep: str, point: str) -> dict[str, Any]:
         if name.startswith("tpr"):
             flat[f"{name}_supported"] = entry.get("supported", True)
     precision = row.get("precision")
-    flat["tpr_0.001_percent_as_published"] = published_tpr(precision["value"]) if precision else None
+    if "accuracy" in row:
+        flat["tpr_0.001_percent_as_published"] = published_tpr(precision["value"]) if precision else None
     flat |= {f"queries_{name}": count for name, count in row.get("queries", {}).items()}
     return flat | {"seconds": row.get("seconds")}
 

@@ -58,11 +58,14 @@ def served_of(config: RunConfig) -> tuple[str, str]:
     """The encoder that is measured, and the one that its utility is compared with.
 
     Raises:
-        UserError: the config does not say which, or there is no such encoder, or no attack on it.
+        UserError: the config does not say which, or there is no such encoder, or no attack on it; or candidates are
+            to be judged by an accuracy.
     """
     tune = config.tune
     assert tune is not None
     attacked = list(dict.fromkeys(one.target for one in config.attacks))
+    if config.asked and tune.metric != "auc":
+        raise UserError(f"tune.metric = {tune.metric!r} takes known members, and candidates are audited; choose auc")
     target = tune.target
     if target is None:
         made = [name for name in attacked if isinstance(config.encoders[name], DefendedConfig)]

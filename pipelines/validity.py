@@ -14,14 +14,16 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
-from mi_core.validity.verdict import Validity, judge, judge_pooled
+from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 from pipelines import storage
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.blind import blind_path, telling_path
+from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.evidence import forget_samples, of_samples
 from pipelines.figure_data import result_of, settings_of
 from pipelines.loading import read_samples
+from pipelines.recognition import fault_in_words
 from pipelines.splits import Splits
 from pipelines.tasks import Task, tasks
 
@@ -40,7 +42,31 @@ def _primary(config: RunConfig, folder: SeedFolder) -> Task:
 
 
 def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply."""
+    """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply.
+
+    Where the attacked encoder recognises images no better than an untrained one, there always is one, with a
+    ``warning`` that says so.
+    """
+    found = _controlled(config, folder)
+    target = config.attacks[config.validity.attack].target
+    faults = {seed: recognition_fault(folder.seed(seed), target) for seed in config.seeds}
+    for entry in found.get("per_seed", []):
+        entry["verdict"] = doubted(entry["verdict"], recognises=not faults[entry["seed"]])
+    fault = next(filter(None, faults.values()), "")
+    if not fault:
+        return found
+    whole = doubted(found.get("verdict", "no-evidence"), recognises=False)
+    return found | {"verdict": whole, "warning": f"The encoder {target}: {fault}"}
+
+
+def recognition_fault(folder: SeedFolder, encoder: str) -> str:
+    """What is wrong with an encoder from elsewhere that does not recognise images; empty where it does."""
+    shown = describe(folder, encoder).description.get("consistency")
+    return fault_in_words(shown) if shown else ""
+
+
+def _controlled(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The AUCs of the primary attack and its controls, and the verdict by the rule; empty as `verdict`."""
     if config.control_of(config.attacks[config.validity.attack]) is None:
         return {}
     decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
@@ -205,7 +231,7 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
             "n_nonmember": counted(result.n_nonmember for result in results),
             **{
                 part: pool([getattr(result, part) for result in results], same_samples=config.same_samples).as_json()
-                for part in ("auc", "recall", "false_positive_rate")
+                for part in ("auc", *(() if config.asked else ("recall",)), "false_positive_rate")
             },
         }
         for number, results in found.items()

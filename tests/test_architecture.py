@@ -72,6 +72,7 @@ STAGES = [
     "attempts",
     "shard_jobs",
     "ledger",
+    "recognition",
     "adopt",
     "streaming",
     "training",

@@ -16,10 +16,12 @@ from mi_core.report.drawing import (
     blank,
     file_name,
     label_axes,
+    log_scale,
     png,
     spans,
 )
 from mi_core.report.numbers import count, rate
+from mi_core.report.sides import Sides, measured_by, share_found, sides_of
 from mi_core.report.wording import probe
 
 _LEAST_CHANGE = 1e-9
@@ -70,27 +72,29 @@ def _reference(row: Row) -> str:
 def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     figure, (panel,) = blank()
     names = _names(rows)
+    measure, measured = measured_by(rows)
     step = 0.8 / max(1, len(names))
     told = []
     for index, ((attack, reference), name) in enumerate(names.items()):
         mine = [row for row in rows if (row["attack"], _reference(row)) == (attack, reference)]
         places = [targets.index(row["target"]) + (index - (len(names) - 1) / 2) * step for row in mine]
-        accuracies = [row["accuracy"] for row in mine]
-        values = [entry["value"] for entry in accuracies]
+        entries = [row[measure] for row in mine]
+        values = [entry["value"] for entry in entries]
         colour = COLOURS[index % len(COLOURS)]
         style = {"fmt": MARKERS[index % len(MARKERS)], "color": colour, "capsize": 2.5, "markersize": 4.5}
-        panel.errorbar(places, values, yerr=spans(accuracies), linewidth=1.2, label=name, **style)
+        panel.errorbar(places, values, yerr=spans(entries), linewidth=1.2, label=name, **style)
         told.append(f"{name} {', '.join(rate(value) for value in values)}")
     panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
     panel.set_xticks(range(len(targets)), targets)
-    label_axes(panel, "target", "attack accuracy")
+    label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0]['output']} output"
-    return Drawing(png(figure), title, f"Attack accuracy on {', '.join(targets)}: {'; '.join(told)}.")
+    return Drawing(png(figure), title, f"Attack {measured} on {', '.join(targets)}: {'; '.join(told)}.")
 
 
 def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
-    """Attack accuracy against a number that each target has."""
+    """What attacks reach against a number that each target has."""
     figure, (panel,) = blank()
+    measure, measured = measured_by(rows)
     rows = [row for row in rows if row["target"] in values]
     told = []
     for index, ((attack, reference), series) in enumerate(_names(rows).items()):
@@ -98,18 +102,18 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
             (row for row in rows if (row["attack"], _reference(row)) == (attack, reference)),
             key=lambda row: values[row["target"]],
         )
-        accuracies = [row["accuracy"]["value"] for row in mine]
+        reached = [row[measure]["value"] for row in mine]
         style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
         marker = MARKERS[index % len(MARKERS)]
         places = [values[row["target"]] for row in mine]
-        panel.plot(places, accuracies, marker=marker, markersize=4.5, label=series, **style)
-        told.append(f"{series} {', '.join(rate(value) for value in accuracies)}")
+        panel.plot(places, reached, marker=marker, markersize=4.5, label=series, **style)
+        told.append(f"{series} {', '.join(rate(value) for value in reached)}")
     low, high = panel.get_ylim()
     for target, value in values.items():
         panel.annotate(target, (value, low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
     panel.set_ylim(low, high)
-    label_axes(panel, x, "attack accuracy")
-    return Drawing(png(figure), title, f"Attack accuracy, targets in the order of {order}: {'; '.join(told)}.")
+    label_axes(panel, x, f"attack {measured}")
+    return Drawing(png(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
 
 
 def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
@@ -131,7 +135,9 @@ def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
         drawings[file_name(f"sweep-{sweep['name']}")] = _sweep(sweep, series, lead)
         for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
             if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
-                drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(sweep, series, spent, x)
+                drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(
+                    sweep, series, spent, x, sides_of(report)
+                )
                 break
     return drawings
 
@@ -149,10 +155,14 @@ def _series(points: Sequence[Row], output: str | None) -> _Series:
     return {
         key: rows
         for key, rows in found.items()
-        if max(row["auc"]["value"] for _, row in rows) - min(row["auc"]["value"] for _, row in rows) > _LEAST_CHANGE
-        or max(row["accuracy"]["value"] for _, row in rows) - min(row["accuracy"]["value"] for _, row in rows)
-        > _LEAST_CHANGE
+        if any(_reach(rows, name) > _LEAST_CHANGE for name in ("auc", "accuracy"))
     }
+
+
+def _reach(rows: Sequence[tuple[int, Row]], name: str) -> float:
+    """How far an estimate moves over the points; 0 where it is not given."""
+    values = [row[name]["value"] for _, row in rows if name in row]
+    return max(values) - min(values) if values else 0.0
 
 
 def _called(series: _Series) -> dict[tuple[str, str, str], str]:
@@ -173,14 +183,15 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
     utility = _utility_series(points, lead)
     figure, panels = blank(height=4.9 if utility else 3.4, rows=2 if utility else 1)
     told = []
+    measure, measured = measured_by(row for rows in series.values() for _, row in rows)
     for index, (key, name) in enumerate(_called(series).items()):
         rows = sorted(series[key], key=lambda entry: places[entry[0]])
-        band(panels[0], [(places[number], row["accuracy"]) for number, row in rows], name, index)
-        first, last = rows[0][1]["accuracy"]["value"], rows[-1][1]["accuracy"]["value"]
+        band(panels[0], [(places[number], row[measure]) for number, row in rows], name, index)
+        first, last = rows[0][1][measure]["value"], rows[-1][1][measure]["value"]
         told.append(f"{name} from {rate(first)} to {rate(last)}")
     panels[0].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
     x = sweep["name"].replace("attacks.*.", "")
-    label_axes(panels[0], "" if utility else x, "attack accuracy")
+    label_axes(panels[0], "" if utility else x, f"attack {measured}")
     for index, (name, entries) in enumerate(utility.items()):
         band(panels[1], [(places[number], entry) for number, entry in entries], name, index + 4)
     if utility:
@@ -188,10 +199,10 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
     if not numeric:
         panels[-1].set_xticks(places, [point["label"] for point in points], rotation=20, ha="right")
     elif max(places) > 20 * max(1e-12, min(places)) > 0:
-        panels[-1].set_xscale("log")
+        log_scale(panels[-1].xaxis)
         panels[-1].set_xticks(places, [point["label"] for point in points])
         panels[-1].minorticks_off()
-    alt = f"Attack accuracy over {x}, first to last: {'; '.join(told)}."
+    alt = f"Attack {measured} over {x}, first to last: {'; '.join(told)}."
     return Drawing(png(figure), f"Sweep of {x}", alt)
 
 
@@ -217,15 +228,17 @@ def _per_image(row: Row) -> float | None:
     return row["queries"]["evaluation"] / (row["n_member"] + row["n_nonmember"]) if "queries" in row else None
 
 
-def _against_queries(sweep: Row, series: _Series, spent: Callable[[Row], float | None], x: str) -> Drawing:
-    """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have it, against what was spent."""
+def _against_queries(
+    sweep: Row, series: _Series, spent: Callable[[Row], float | None], x: str, sides: Sides
+) -> Drawing:
+    """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have them, against what was spent."""
     everything = [row for points in series.values() for _, row in points]
-    shown: dict[str, Callable[[Row], Any]] = {
-        "attack accuracy": lambda row: row["accuracy"],
-        "AUC": lambda row: row["auc"],
-    }
+    measure, measured = measured_by(everything)
+    known, low = measure == "accuracy", share_found("0.01", sides)
+    shown: dict[str, Callable[[Row], Any]] = {"attack accuracy": lambda row: row["accuracy"]} if known else {}
+    shown["AUC"] = lambda row: row["auc"]
     if all("0.01" in row["tpr_at_fpr"] for row in everything):
-        shown["TPR at 1 % FPR"] = lambda row: row["tpr_at_fpr"]["0.01"]
+        shown[low] = lambda row: row["tpr_at_fpr"]["0.01"]
     figure, panels = blank(height=2.0 + 1.7 * len(shown), rows=len(shown))
     told = []
     for index, (key, name) in enumerate(_called(series).items()):
@@ -235,16 +248,16 @@ def _against_queries(sweep: Row, series: _Series, spent: Callable[[Row], float |
             band(panel, [(queries, read(row)) for queries, row in placed], name, index)
         first, last = placed[0], placed[-1]
         told.append(
-            f"{name} from {rate(first[1]['accuracy']['value'])} at {first[0]:,.4g} "
-            f"to {rate(last[1]['accuracy']['value'])} at {last[0]:,.4g}"
+            f"{name} from {rate(first[1][measure]['value'])} at {first[0]:,.4g} "
+            f"to {rate(last[1][measure]['value'])} at {last[0]:,.4g}"
         )
     for panel, y in zip(panels, shown, strict=True):
-        if y != "TPR at 1 % FPR":
+        if y != low:
             panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
         label_axes(panel, x if panel is panels[-1] else "", y)
         if panel is not panels[0]:
             panel.get_legend().remove()
     if spent is _to_fit:
-        panels[-1].set_xscale("log")
-    alt = f"Attack accuracy against {x}, fewest to most: {'; '.join(told)}."
+        log_scale(panels[-1].xaxis)
+    alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
     return Drawing(png(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)

@@ -12,8 +12,21 @@ from typing import Any
 
 from mi_core.report.contents import Row
 from mi_core.report.defenses import by_target
-from mi_core.report.drawing import COLOURS, GREY, MARKERS, STYLES, Drawing, blank, file_name, label_axes, png, spans
+from mi_core.report.drawing import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    STYLES,
+    Drawing,
+    blank,
+    file_name,
+    label_axes,
+    log_scale,
+    png,
+    spans,
+)
 from mi_core.report.numbers import count, rate
+from mi_core.report.sides import measured_by
 
 _MOST_LABELS = 12  # of one axis
 
@@ -32,8 +45,9 @@ def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     drawings: dict[str, Drawing] = {}
     for target, entries in by_target(report).items():
         if len(entries) <= _MOST_LABELS:
-            for part, y in (("attacks", "attack accuracy"), ("attributes", "accuracy of the attribute")):
+            for part, words in (("attacks", "attack {}"), ("attributes", "{} of the attribute")):
                 if all(entry[part] for entry in entries):
+                    y = words.format(_measured(entries, part)[1])
                     drawings[file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
         priced = [entry for entry in entries if entry["utility"] and entry["attacks"]]
         if priced:
@@ -60,8 +74,14 @@ def _name(pair: Row) -> str:
 
 
 def strongest(entry: Row, side: str) -> Row:
-    """The attack of the highest accuracy on an encoder, plain (``clean``) or ``defended``."""
-    return max((pair[side]["accuracy"] for pair in entry["attacks"]), key=lambda found: found["value"])
+    """What the strongest attack reaches on an encoder, plain (``clean``) or ``defended``."""
+    measure, _ = _measured([entry])
+    return max((pair[side][measure] for pair in entry["attacks"]), key=lambda found: found["value"])
+
+
+def _measured(entries: Sequence[Row], part: str = "attacks") -> tuple[str, str]:
+    """By what the attacks, or the inferences, of some defenses are compared, and its name."""
+    return measured_by(pair[side] for entry in entries for pair in entry[part] for side in ("clean", "defended"))
 
 
 def _loss(entry: Row) -> float:
@@ -71,6 +91,7 @@ def _loss(entry: Row) -> float:
 def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     """Every attack on the plain encoder and on every defended one."""
     figure, (panel,) = blank()
+    measure, _ = _measured(entries, part)
     names = list(dict.fromkeys(_name(pair) for entry in entries for pair in entry[part]))
     labels = ["none", *(entry["label"] for entry in entries)]
     step = 0.8 / max(1, len(names))
@@ -80,8 +101,8 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
         for number, entry in enumerate(entries, start=1):
             for pair in entry[part]:
                 if _name(pair) == name:
-                    found += [(0, pair["clean"]["accuracy"])] if number == 1 else []
-                    found.append((number, pair["defended"]["accuracy"]))
+                    found += [(0, pair["clean"][measure])] if number == 1 else []
+                    found.append((number, pair["defended"][measure]))
         rows = [row for _, row in found]
         places = [number + (index - (len(names) - 1) / 2) * step for number, _ in found]
         style = {"fmt": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)], "capsize": 2}
@@ -124,12 +145,14 @@ def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
             f"{name} " + ", ".join(f"{rate(a)} at {rate(b['value'])}" for a, b in zip(losses, rows, strict=True))
         )
     panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    measure = entries[0]["utility"][0]
+    measure, (_, measured) = entries[0]["utility"][0], _measured(entries)
     label_axes(
-        panel, f"utility lost ({measure['measure']}, n {count(measure['clean']['n'])})", "strongest attack's accuracy"
+        panel,
+        f"utility lost ({measure['measure']}, n {count(measure['clean']['n'])})",
+        f"strongest attack's {measured}",
     )
     title = f"What hiding the members of {target} costs"
-    return Drawing(png(figure), title, f"Utility lost and accuracy of the strongest attack: {'; '.join(told)}.")
+    return Drawing(png(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
 
 
 def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
@@ -152,11 +175,12 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
         )
     panels[0].axhline(0.0, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
     panels[1].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-    panels[1].set_xscale("log")
+    log_scale(panels[1].xaxis)
     label_axes(panels[0], "", "utility lost")
     panels[1].set_xlabel("epsilon", fontsize=9.5)
-    panels[1].set_ylabel("strongest attack's accuracy", fontsize=9.5)
+    _, measured = _measured([entry for mine in sampled for entry in mine])
+    panels[1].set_ylabel(f"strongest attack's {measured}", fontsize=9.5)
     title = f"Defenses of {target} by epsilon"
     return Drawing(
-        png(figure), title, f"Epsilon: utility lost and accuracy of the strongest attack. {'; '.join(told)}."
+        png(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
     )

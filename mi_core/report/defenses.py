@@ -46,7 +46,7 @@ def _pairs(rows: Sequence[Row], entry: Row, same: Sequence[str], estimates: Sequ
     return [
         {name: row[name] for name in same if name in row}
         | {
-            side: {name: found[name] for name in estimates}
+            side: {name: found[name] for name in estimates if name in found}
             for side, found in (("clean", row), ("defended", defended[key]))
         }
         for key, row in clean.items()

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 DPI = 220
 WIDTH, HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
@@ -25,11 +28,17 @@ BLACK = COLOURS.index("#000000")
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: the PNG, a title, and a text that says to those who cannot see it what it shows."""
+    """One figure: the PNG, a title, and a text that says to those who cannot see it what it shows.
+
+    Args:
+        png: the image; title, alt: the words.
+        photographs: it shows images of the data, whose colours must stay as they are in the dark.
+    """
 
     png: bytes
     title: str
     alt: str
+    photographs: bool = False
 
 
 def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
@@ -54,10 +63,23 @@ def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> No
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG, the same bytes for the same content."""
+    """The figure as PNG, the same bytes for the same content.
+
+    No text is read as a formula: names of encoders, classes and attributes are the user's and may hold dollar signs.
+    """
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with rc_context({"text.parse_math": False}):  # of what is made while drawing, such as ticks
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def log_scale(axis: Any) -> None:
+    """Logarithmic, with plain numbers at its ticks."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: str, index: int) -> None:

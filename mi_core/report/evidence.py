@@ -15,6 +15,7 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
+from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.dataset import cauchy_combination, holm
 
 _KEY = ("attack", "target", "output", "reference", "settings")
@@ -88,83 +89,96 @@ def p_value(value: float) -> str:
     return rate(value, 3 if value < 0.1 else 2)
 
 
+def heading(sides: Sides) -> str:
+    """The title of what is said of the candidates."""
+    return "Candidates against controls" if sides.known else "Your images against the control images"
+
+
 def believed(report: Mapping[str, Any]) -> str:
     """What a reader must believe for p-values and flags to mean anything, and how far that was checked."""
-    found = report["evidence"]
-    units = "groups" if found["grouped"] else "images"
-    blind = f"a classifier that sees files and pixels only, with AUC {estimate(found['blind_auc'])}"
+    found, sides = report["evidence"], sides_of(report)
+    blind = f"AUC {estimate(found['blind_auc'])}, n {count(found['blind_auc']['n'])}"
     if not found["exchangeable"]:
-        failed = [blind] if found["blind_auc"]["ci95"][0] > 0.5 else []
+        failed = [f"a classifier given only the files ({blind})"] if found["blind_auc"]["ci95"][0] > 0.5 else []
         if "control_auc" in found and found["control_auc"]["ci95"][0] > 0.5:
-            failed.append(f"the same attack on an encoder that saw neither, with AUC {estimate(found['control_auc'])}")
+            failed.append(f"the same attack on an encoder that saw neither (AUC {estimate(found['control_auc'])})")
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
-        return (
-            f"Candidates and controls are not exchangeable: they are told apart by {' and by '.join(failed)}. What "
-            f"differs most by itself: {told}. No p-value is given and no image is flagged: each would tell of that "
-            "difference, not of training. Take controls that were made, saved and chosen like the candidates."
+        said = (
+            f"{sides.candidates} and {sides.controls} are not exchangeable: {' and '.join(failed)} can tell them "
+            f"apart. What differs most by itself: {told}. So there is no p-value and no image is flagged: they would "
+            f"speak of that difference, not of training. Take controls that were made, saved and chosen "
+            f"like {sides.candidates}."
         )
+        return said[0].upper() + said[1:]
     shares = any("share" in row for row in found.get("tests", []))
-    known = (
-        " The share used also supposes that the known members kept apart are like the candidates that were used."
-        if shares
-        else ""
-    )
+    known = " The share used also assumes that the known members held back are like those used." if shares else ""
     return (
-        f"p-values and flags hold if the control {units} are exchangeable with candidate {units} that were not trained "
-        f"on: drawn from the same source in the same way, and surely not trained on. They are not told apart by {blind}"
-        f" (n {count(found['blind_auc']['n'])}); at most it would have reached "
-        f"{rate(found['blind_auc']['ci95'][1], 2)}, and a better one may tell them apart. What no pixel shows (date, "
-        f"rights, fame) no such check can see.{known}"
+        f"A classifier given only the files could not tell the two groups apart ({blind}; at most about "
+        f"{rate(found['blind_auc']['ci95'][1], 2)}). A better one might. This check cannot see differences outside the "
+        f"pixels, such as date, rights or popularity. p-values and flags hold only if {sides.controls} are "
+        f"exchangeable with {sides.candidates} that were not used: from the same source, drawn in the same way, "
+        f"and surely not trained on.{known}"
     )
 
 
-def dataset_sentence(row: Row) -> str:
+def dataset_sentence(row: Row, sides: Sides) -> str:
     """What the test of one attack says of the candidates as a whole."""
     tests = [f"Welch {p_value(row['welch_p'])}"]
     if "permutation_p" in row:
         tests.append(f"permutation {p_value(row['permutation_p'])}, of {count(row['permutations'])}")
     several = f", {p_value(row['holm_p'])} after Holm over {row['family']} attacks" if row["family"] > 1 else ""
-    said = f"{row['attack']}: p = {p_value(row['p'])} ({'; '.join(tests)}){several}"
+    said = [f"{row['attack']}: p = {p_value(row['p'])} ({'; '.join(tests)}){several}"]
     if "effect" in row:
-        said += f", effect g = {estimate(row['effect'])}"
+        said[0] += f", effect g = {estimate(row['effect'])}"
     if row["direction"] == "lower":
-        said += f"; candidates score lower than controls (reversed p = {p_value(row['reversed_p'])}): no evidence"
+        reversed_p = p_value(row["reversed_p"])
+        said.append(f"{sides.candidates} score lower than {sides.controls} (reversed p = {reversed_p}): no evidence")
     if row["direction"] == "mixed":
-        said += "; the direction changes from seed to seed"
+        said.append("the direction changes from seed to seed")
     if "share" in row:
-        said += f"; share of the candidates used {estimate(row['share'])}"
+        said.append(f"share of {sides.candidates} used: {estimate(row['share'])}")
     if row.get("least_share"):
-        said += f"; at least {percent(round(row['least_share'], 3))} of the candidates were used"
+        said.append(f"at least {percent(round(row['least_share'], 3))} of {sides.candidates} were used")
     if "value" in row.get("needed", {}):
-        units = "candidate groups" if "groups" in row else "candidates"
-        said += f"; {count(row['needed']['value'])} {units}, with as many controls for each, would do for p < .01"
-    return said + "."
+        units = "groups of candidates" if "groups" in row else "candidates"
+        said.append(
+            f"if this effect is real, {count(row['needed']['value'])} {units}, with as many controls for each as here, "
+            "are enough for p < .01 in four of five audits"
+        )
+    return ". ".join(part[0].upper() + part[1:] if number else part for number, part in enumerate(said)) + "."
 
 
 def power_sentence(report: Mapping[str, Any]) -> str:
     """What an audit of this size can see at all."""
     found = report["evidence"]
-    units = "groups" if found["grouped"] else "images"
-    size = f"{count(found['n_candidate'])} candidate and {count(found['n_control'])} control {units}"
-    floor = f"the lowest false-positive rate that can be measured is {percent(round(found['fpr_floor'], 4))}"
+    units = "groups of images" if found["grouped"] else "images"
+    size = f"{count(found['n_candidate'])} against {count(found['n_control'])} {units}"
+    floor = f"The lowest false-positive rate that can be measured is {percent(round(found['fpr_floor'], 4))}."
     if "detectable_auc" not in found:
-        return f"{size} are too few to tell any AUC from guessing; {floor}."
+        return f"{size} are too few to notice any AUC. {floor}"
     return (
-        f"With {size} an AUC of {rate(found['detectable_auc'])} is told from guessing four times in five, a smaller "
-        "one less often, and a leak takes more: two differences above 0. Absence of evidence at this size is no "
-        f"evidence of absence; {floor}."
+        f"An audit of this size ({size}) notices an AUC of {rate(found['detectable_auc'])} or more in four of five "
+        f"cases; weaker effects are usually missed. A leak must also beat both controls. {floor}"
     )
 
 
-def samples_sentence(samples: Mapping[str, Any]) -> str:
-    """How many single candidates were flagged, and why not more."""
+def samples_sentence(samples: Mapping[str, Any], sides: Sides) -> str:
+    """How many single candidates were flagged; where none could be by itself, how many it would take."""
     at = f"at a false discovery rate of {percent(samples['fdr'])}"
-    said = f"{count(samples['flagged'])} of {count(samples['n_candidate'])} candidates are flagged {at}"
-    if samples["least_flags"] > 1:
+    flagged, several = samples["flagged"], samples["least_flags"] > 1
+    whole = samples["n_candidate"]
+    among = f"{count(whole)} candidates" if sides.known else sides.counted(whole)
+    said = f"{count(flagged)} of {among} {_are(flagged)} flagged {at}."
+    if not flagged and several:
         said += (
-            f"; with {count(samples['n_control'])} controls none can be before {count(samples['least_flags'])} "
-            f"candidates score above nearly all of them ({count(samples['needed_controls'])} controls would allow one)"
+            f" With {count(samples['n_control'])} controls no single image can be flagged alone; at least "
+            f"{count(samples['least_flags'])} must stand out together. To flag one alone you need about "
+            f"{count(samples['needed_controls'])} controls."
         )
     if samples.get("grouped"):
-        said += "; one control of each group counts, and the rate holds for candidates of different groups"
-    return said + "."
+        said += " One control of each group counts; the rate holds for candidates of different groups."
+    return said
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

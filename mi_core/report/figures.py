@@ -44,6 +44,7 @@ from mi_core.report.drawing import (
 )
 from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
+from mi_core.report.sides import Sides, sides_of
 from mi_core.report.tuning import tuning_figures
 from mi_core.report.wording import probe
 
@@ -63,6 +64,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         ``views``; those of `curves`, `attributes`, `defense_figures` and `tuning`.
     """
     drawings: dict[str, Drawing] = {}
+    sides = sides_of(report)
     names = series_names((run.attack, run.reference) for run in data.scores)
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names.values())}
     for target, output in _distinct((run.target, run.output) for run in data.scores):
@@ -73,14 +75,15 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
             series: dict[str, list[AttackScores]] = {}
             for run in runs_of_group:
                 series.setdefault(names[run.attack, run.reference], []).append(run)
-            drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours)
-            drawings[file_name(f"precision-recall-{where}{suffix}")] = _precision_recall(series, colours)
+            drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
+            if sides.known:
+                drawings[file_name(f"precision-recall-{where}{suffix}")] = _precision_recall(series, colours)
             if suffix != next(iter(groups)):
                 continue  # histograms of the first group stand for the others
             for name, runs in series.items():
-                drawings[file_name(f"scores-{where}-{name}")] = _histogram(name, runs)
+                drawings[file_name(f"scores-{where}-{name}")] = _histogram(name, runs, sides)
                 if any(run.statistic is not None and not np.array_equal(run.statistic, run.score) for run in runs):
-                    drawings[file_name(f"statistic-{where}-{name}")] = _histogram(name, runs, statistic=True)
+                    drawings[file_name(f"statistic-{where}-{name}")] = _histogram(name, runs, sides, statistic=True)
     if data.losses:
         drawings["loss"] = _loss(data)
     for number, rows in enumerate(_curve_rows(report)):
@@ -88,7 +91,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
         drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
     for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
         mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
-        drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine)
+        drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine, sides)
     if data.views is not None:
         drawings["views"] = view_grid(data.views)
     drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
@@ -126,7 +129,7 @@ def _rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     return rates
 
 
-def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str]) -> Drawing:
+def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
     nonmembers_of = [int((~run.member).sum()) for run in every]
@@ -135,7 +138,9 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0)
     note = {"fontsize": 7, "color": GREY, "rotation": 90, "ha": "right", "va": "bottom"}
-    panel.text(limit * 0.95, floor * 1.2, "fewer than 10\nfalse positives", **note)
+    panel.text(
+        limit * 0.95, floor * 1.2, "fewer than 10\n" + ("false positives" if sides.known else sides.outside), **note
+    )
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
     told = []
     for index, (attack, mine) in enumerate(series.items()):
@@ -152,10 +157,14 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
         axis.set_minor_formatter(NullFormatter())
-    label_axes(panel, "false-positive rate", "true-positive rate", legend_inside=True)
+    shares = ("false-positive rate", "true-positive rate")
+    x, y = shares if sides.known else (f"share of {sides.outside} above", f"share of {sides.inside} above")
+    label_axes(panel, x, y, legend_inside=True)
     title = f"ROC on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
     lines = "thick: mean, thin: each seed" if len({run.seed for run in every}) > 1 else "one curve per attack"
-    alt = f"ROC curves on logarithmic axes ({lines}). True-positive rate near 1 % false positives: {', '.join(told)}."
+    near = shares[1].capitalize() + " near 1 % false positives"
+    found = near if sides.known else f"Share of {sides.inside} above about 99 % of {sides.outside}"
+    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
     return Drawing(png(figure), title, alt)
 
 
@@ -193,24 +202,27 @@ def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     return precision
 
 
-def _means(curves: Sequence[StatisticCurve]) -> Drawing:
+def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
     figure, (panel,) = blank(height=2.6)
-    for name, colour, style in (("members", MEMBER, "-"), ("nonmembers", NONMEMBER, "--")):
+    drawn = (("members", sides.inside, MEMBER, "-"), ("nonmembers", sides.outside, NONMEMBER, "--"))
+    for name, words, colour, style in drawn:
         values = np.stack([getattr(curve, name) for curve in curves])
         for row in values if len(values) > 1 else ():
             panel.plot(curves[0].epoch, row, linewidth=0.7, alpha=0.45, color=colour)
         shown = {"color": colour, "linestyle": style, "marker": "o", "markersize": 3.5, "linewidth": 1.8}
-        panel.plot(curves[0].epoch, values.mean(axis=0), label=name.replace("non", "non-"), **shown)
+        panel.plot(curves[0].epoch, values.mean(axis=0), label=words, **shown)
     label_axes(panel, "epoch", "mean of what the attack reads")
     last = [float(np.mean([getattr(curve, name)[-1] for curve in curves])) for name in ("members", "nonmembers")]
     first = curves[0]
     title = f"What {first.attack} reads, by epoch: {first.output} output of {first.target}, {_seeds(curves)}"
     return Drawing(
-        png(figure), title, f"At the last checkpoint {last[0]:.3g} for members, {last[1]:.3g} for non-members."
+        png(figure),
+        title,
+        f"At the last checkpoint {last[0]:.3g} for {sides.inside}, {last[1]:.3g} for {sides.outside}.",
     )
 
 
-def _histogram(name: str, runs: Sequence[AttackScores], *, statistic: bool = False) -> Drawing:
+def _histogram(name: str, runs: Sequence[AttackScores], sides: Sides, *, statistic: bool = False) -> Drawing:
     figure, (panel,) = blank(height=2.6)
     values = [run.statistic if statistic and run.statistic is not None else run.score for run in runs]
     score = np.concatenate(values).astype(np.float64)
@@ -219,8 +231,8 @@ def _histogram(name: str, runs: Sequence[AttackScores], *, statistic: bool = Fal
     shown = np.clip(score, low, high)  # the outermost bins collect the tails
     edges = np.histogram_bin_edges(shown, bins=40)
     for side, who, colour, drawn in (
-        (member, "members", MEMBER, {"alpha": 0.55}),
-        (~member, "non-members", NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
+        (member, sides.inside, MEMBER, {"alpha": 0.55}),
+        (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
     ):
         weights = np.full(int(side.sum()), 100 / side.sum())
         label = f"{who} (n {count(int(side.sum()))})"
@@ -229,11 +241,17 @@ def _histogram(name: str, runs: Sequence[AttackScores], *, statistic: bool = Fal
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
         panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=(0, (4, 3)), **named)
-    what = "what the attack reads" if statistic else "score (higher = more likely a member)"
+    what = (
+        "what the attack reads"
+        if statistic
+        else f"score (higher = more likely {'a member' if sides.known else 'used'})"
+    )
     label_axes(panel, what, "share of images (%)")
     titled = f"What {name} reads" if statistic else f"Scores of {name}"
     title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
-    medians = f"{np.median(score[member]):.3g} for members and {np.median(score[~member]):.3g} for non-members"
+    medians = (
+        f"{np.median(score[member]):.3g} for {sides.inside} and {np.median(score[~member]):.3g} for {sides.outside}"
+    )
     return Drawing(png(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.")
 
 
@@ -281,12 +299,14 @@ def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
         mine = sorted((row for row in rows if series_of(row) == pair), key=lambda row: row["epoch"])
         size = f"(n {count(mine[-1]['auc']['n'])})"
         band(panels[0], [(row["epoch"], row["auc"]) for row in mine], f"{name} {size}", index)
-        if lead is not None and series_of(lead) == pair:
+        if lead is not None and series_of(lead) == pair and sides_of(report).known:
             accuracy = [(row["epoch"], row["accuracy"]) for row in mine]
             band(panels[0], accuracy, f"accuracy of {name}", BLACK)
         told.append(f"{name} from {rate(mine[0]['auc']['value'])} to {rate(mine[-1]['auc']['value'])}")
     panels[0].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    label_axes(panels[0], "" if utility else "epoch", "attack AUC and accuracy")
+    label_axes(
+        panels[0], "" if utility else "epoch", "attack AUC and accuracy" if sides_of(report).known else "attack AUC"
+    )
     names = [name for name in (utility[0]["utility"] if utility else ()) if name not in ("n", "ci95")]
     for index, name in enumerate(names):
         points = [(at["epoch"], _utility_estimate(at["utility"], name)) for at in utility]

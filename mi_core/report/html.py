@@ -10,6 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,8 +20,10 @@ from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.defenses import defense_tables
 from mi_core.report.drawing import Drawing
+from mi_core.report.sides import Sides, share_found, sides_of, unsupported
 
 _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
+_UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
 _REFERENCES = {
     "shadow": "fitted on the encoder",
     "shadows": "fitted on the encoders",
@@ -62,21 +65,25 @@ def render_html(
     )
     rows = pooled_rows(report)
     lead = primary_row(rows)
+    sides = sides_of(report)
     return environment.get_template("report.html.j2").render(
         report=report,
         answer=wording.answer(report),
         rule=wording.RULE,
-        stages=wording.STAGES,
+        stages=wording.stages(report),
+        sides=sides,
+        evidence_heading=evidence.heading(sides),
+        controlled="attack_auc" in report.get("validity", {}),
         lead=lead,
         whiskers=_whiskers(report, lead),
-        groups=_groups(report, rows),
+        groups=_groups(report, rows, sides),
         matrices=_matrices(rows, lead),
         sweep_rows=_sweep_rows,
         swept_inferences=swept_inferences,
         references=_REFERENCES,
         seeds=sorted({entry["seed"] for entry in report["attacks"]}),
         epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
-        cells=_cells,
+        cells=partial(_cells, sides),
         controls=_controls,
         probes=_probes,
         utilities=_utilities,
@@ -95,7 +102,7 @@ def render_html(
         shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
-        unsupported=numbers.UNSUPPORTED,
+        unsupported=unsupported(sides),
         any_unsupported=any(not numbers.supported(e) for row in rows for e in row["tpr_at_fpr"].values()),
     )
 
@@ -134,7 +141,7 @@ def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Ma
     return [(name, entry) for name, entry in named if entry is not None]
 
 
-def _groups(report: Mapping[str, Any], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> list[dict[str, Any]]:
     """One table per (target, output), the primary attack's first and its row on top."""
     final = final_rows(rows)
     lead = primary_row(rows) or {}
@@ -150,7 +157,7 @@ def _groups(report: Mapping[str, Any], rows: Sequence[Row]) -> list[dict[str, An
                 "output": place[1],
                 "rows": here,
                 "epochs": sorted({row["epoch"] for row in here if "epoch" in row}),
-                "columns": _columns(here),
+                "columns": _columns(here, sides),
                 "seed_rows": [
                     entry
                     for entry in final_rows(report["attacks"])
@@ -198,14 +205,18 @@ def _place(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["target"], row["output"]
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
-    return [*_METRICS.values(), *(f"TPR at {numbers.percent(alpha)} FPR" for alpha in false_positive_rates(rows))]
+def _metrics(sides: Sides) -> dict[str, str]:
+    return _METRICS if sides.known else _UNRATED
 
 
-def _cells(row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:
+def _columns(rows: Sequence[Row], sides: Sides) -> list[str]:
+    return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in false_positive_rates(rows))]
+
+
+def _cells(sides: Sides, row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:
     """The estimates of a row under the columns of its table; None where a part is absent."""
-    found = {title: row.get(name) for name, title in _METRICS.items()}
-    found |= {f"TPR at {numbers.percent(alpha)} FPR": entry for alpha, entry in row["tpr_at_fpr"].items()}
+    found = {title: row.get(name) for name, title in _metrics(sides).items()}
+    found |= {share_found(alpha, sides): entry for alpha, entry in row["tpr_at_fpr"].items()}
     return [(column, found.get(column)) for column in columns]
 
 
@@ -259,6 +270,7 @@ def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list
             "width": int.from_bytes(drawing.png[16:20]) // 2,  # the size in a PNG's header; shown at half of it
             "height": int.from_bytes(drawing.png[20:24]) // 2,
             "title": drawing.title,
+            "photographs": drawing.photographs,
             "alt": drawing.alt,
         }
         sections[section if section in sections else "training"].append(shown)

@@ -37,7 +37,7 @@ def view_grid(grid: ViewGrid) -> Drawing:
     count, views = grid.views.shape[:2]
     widths = [1.0, 0.15, *[1.0] * views]
     height = WIDTH / sum(widths) * count * 1.06
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="none")
     panels = figure.subplots(
         count, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths, "wspace": 0.06, "hspace": 0.06}
     )
@@ -49,4 +49,4 @@ def view_grid(grid: ViewGrid) -> Drawing:
             pixels = shown.transpose(1, 2, 0)
             panel.imshow(pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels, interpolation="nearest")
     alt = f"{count} candidate images, one per row, and right of each {views} views of it."
-    return Drawing(png(figure), "Images and the views that an encoder is asked with", alt)
+    return Drawing(png(figure), "Images and the views that an encoder is asked with", alt, photographs=True)

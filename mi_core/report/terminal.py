@@ -16,9 +16,11 @@ from mi_core.report import evidence, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
-from mi_core.report.numbers import DAGGER, UNSUPPORTED, count, duration, estimate, percent, supported
+from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, supported
+from mi_core.report.sides import Sides, measured_by, share_found, sides_of, unsupported
 from mi_core.report.tuning import tuning_table
 
+_NAMES = {"accuracy": "accuracy", "auc": "AUC"}
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
 
@@ -41,15 +43,14 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     """
     answer = wording.answer(report)
     style = _STYLES[answer.verdict]
-    said = Text.assemble((answer.title, style), "\n", answer.sentence)
     parts: list[RenderableType] = [
-        Panel(said, title=Text(report["name"]), title_align="left", border_style=style, padding=(0, 1))
+        Panel(_head(answer), title=Text(report["name"]), title_align="left", border_style=style, padding=(0, 1))
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
     if "evidence" in report:
         parts.append(_evidence(report))
-    parts += _attacks(pooled_rows(report))
+    parts += _attacks(pooled_rows(report), sides_of(report))
     lead = primary_row(pooled_rows(report))
     parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
     inferred = final_inferences(report.get("attribute_inference", []))
@@ -59,8 +60,22 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     if "tuning" in report:
         parts.append(tuning_table(report["tuning"]))
     if report.get("timings"):
-        parts.append(_timings(report["timings"]))
+        parts.append(_timings(report["timings"], wording.stages(report)))
     return Group(*parts)
+
+
+def _head(answer: wording.Answer) -> Text:
+    """The question, the answer, what it means, and the same in numbers."""
+    style = _STYLES[answer.verdict]
+    said = Text.assemble((answer.title, style), "\n")
+    if answer.question:
+        said.append(f"{answer.question}\n")
+    said.append(f"{answer.headline}\n", style="bold")
+    if answer.warning:
+        said.append(f"WARNING. {answer.warning}\n", style="bold yellow")
+    for line in answer.lines:
+        said.append(f"{line}\n")
+    return said.append(f"\n{answer.sentence}", style="dim")
 
 
 def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
@@ -83,27 +98,28 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
 
 def _evidence(report: Mapping[str, Any]) -> Text:
     """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
-    found = report["evidence"]
+    found, sides = report["evidence"], sides_of(report)
     if not found["exchangeable"]:
         lines = [evidence.believed(report), evidence.power_sentence(report)]
     else:
-        lines = [evidence.dataset_sentence(row) for row in found.get("tests", []) if row.get("primary")]
-        lines += [evidence.samples_sentence(samples) for samples in found.get("samples", [])[:1]]
+        lines = [evidence.dataset_sentence(row, sides) for row in found.get("tests", []) if row.get("primary")]
+        lines += [evidence.samples_sentence(samples, sides) for samples in found.get("samples", [])[:1]]
         lines += [evidence.power_sentence(report), evidence.believed(report)]
-    text = Text("Candidates against controls\n", style="bold")
+    text = Text(f"{evidence.heading(sides)}\n", style="bold")
     for line in lines:
         text.append(f"  {line}\n", style="not bold")
     return text
 
 
-def _attacks(rows: Sequence[Row]) -> list[RenderableType]:
+def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
     final = final_rows(rows)
     lead = primary_row(rows)
     alphas = [alpha for alpha in false_positive_rates(final) if float(alpha) <= 0.01][:1]
+    rated = ["accuracy"] if sides.known else []
     tables: list[RenderableType] = []
     marked = False
     for target, output in dict.fromkeys((row["target"], row["output"]) for row in final):
-        columns = ["attack", "accuracy", "AUC", *(f"TPR at {percent(alpha)} FPR" for alpha in alphas), "n"]
+        columns = ["attack", *rated, "AUC", *(share_found(alpha, sides) for alpha in alphas), "n"]
         table = _table(f"Attacks on {target}, {output} output", columns)
         here = [row for row in final if (row["target"], row["output"]) == (target, output)]
         several = Counter(row["attack"] for row in here)
@@ -113,16 +129,18 @@ def _attacks(rows: Sequence[Row]) -> list[RenderableType]:
             name = Text(row["attack"], style="bold" if row is lead else "")
             if several[row["attack"]] > 1:
                 name.append(f"\n  {row.get('settings') or known_in_words(row)}", style="dim")
-            numbers = ["" if entry is None else estimate(entry) for entry in (row["accuracy"], row["auc"], *rates)]
+            numbers = [
+                "" if entry is None else estimate(entry) for entry in (*(row[name] for name in (*rated, "auc")), *rates)
+            ]
             table.add_row(name, *numbers, count(row["auc"]["n"]))
         tables.append(table)
     if marked:
-        tables.append(Text(f"{DAGGER} {UNSUPPORTED}", style="dim"))
+        tables.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
     return tables
 
 
 def _sweep(sweep: Row, lead: Row | None) -> Table | None:
-    """Accuracy of the primary attack at every point, if it changes; the other attacks stand in the HTML report."""
+    """The primary attack at every point, if it changes; the other attacks stand in the HTML report."""
     attack = lead["attack"] if lead else sweep["points"][0]["rows"][0]["attack"]
     rows = [
         (point["label"], row)
@@ -130,11 +148,13 @@ def _sweep(sweep: Row, lead: Row | None) -> Table | None:
         for row in point["rows"]
         if row.get("primary") or lead is None
     ]
-    if len({row["accuracy"]["value"] for _, row in rows}) < 2:
+    measure, _ = measured_by(row for _, row in rows)
+    if len({row[measure]["value"] for _, row in rows}) < 2:
         return None
-    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", "accuracy", "AUC", "n"])
+    shown = dict.fromkeys((measure, "auc"))
+    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", *(_NAMES[name] for name in shown), "n"])
     for label, row in rows:
-        table.add_row(label, estimate(row["accuracy"]), estimate(row["auc"]), count(row["auc"]["n"]))
+        table.add_row(label, *(estimate(row[name]) for name in shown), count(row["auc"]["n"]))
     return table
 
 
@@ -158,10 +178,10 @@ def _defenses(target: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _timings(timings: Mapping[str, float]) -> Table:
+def _timings(timings: Mapping[str, float], stages: Mapping[str, str]) -> Table:
     spent = sum(timings.values())
     table = _table(f"Where the time went: {duration(spent)}", ["stage", "time", "share"])
-    for stage, title in wording.STAGES.items():
+    for stage, title in stages.items():
         if stage in timings:
             share = percent(round(timings[stage] / spent, 2)) if spent else ""
             table.add_row(title, duration(timings[stage]), share)

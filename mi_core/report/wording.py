@@ -5,20 +5,23 @@ The rule is the one of `mi_core.validity`; nothing is decided here, only said.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mi_core.report.contents import pooled_rows, primary_row
-from mi_core.report.numbers import count, interval, rate
+from mi_core.report.contents import Row, pooled_rows, primary_row
+from mi_core.report.numbers import count, interval, percent, rate
+from mi_core.report.sides import Sides, sides_of
 
 RULE = (
     "The verdict is “leak” only if the 95 % intervals of both AUC differences, attack minus blind classifier and "
     "target minus control encoder, lie above 0; else “confounded” if the interval of the blind or of the control "
-    "AUC lies above .5; else “no evidence”."
+    "AUC lies above .5; else “no evidence”. It is “undecided” without these controls, or if nothing is found in an "
+    "encoder that recognises images no better than an untrained one."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
-STAGES = {
+_STAGES = {
     "ray_start": "Starting Ray",
     "data": "Reading and splitting data",
     "pretrain": "Pre-training encoders",
@@ -34,6 +37,12 @@ _CONDITIONS = (  # key of the validity part, what it is, the bound it has to sta
     ("control_auc", "same attack on the control encoder", 0.5),
 )
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
+
+
+def stages(report: Mapping[str, Any]) -> dict[str, str]:
+    """The stages of a run in words, in their order; where no encoder was trained here none is called trained."""
+    trained = any("objective" in encoder for encoder in report.get("encoders", {}).values())
+    return _STAGES if trained else _STAGES | {"pretrain": "Loading encoders"}
 
 
 def probe(name: str) -> str:
@@ -64,10 +73,24 @@ class Condition:
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict's key and title, one sentence with its numbers, and the conditions of the rule that were measured."""
+    """What the report found, from plain words to numbers.
+
+    Args:
+        verdict: its key; title: its name.
+        question: what the owner of the images asks; empty where the truth is known.
+        headline: the answer in one sentence.
+        lines: what it means and how sure it is, without a term of statistics.
+        warning: why the encoder may not be the one that was meant; empty where nothing speaks for that.
+        sentence: the same with its numbers.
+        conditions: those of the rule that were measured.
+    """
 
     verdict: str
     title: str
+    question: str
+    headline: str
+    lines: tuple[str, ...]
+    warning: str
     sentence: str
     conditions: tuple[Condition, ...]
 
@@ -79,36 +102,90 @@ def answer(report: Mapping[str, Any]) -> Answer:
         report: the content of report.json. Without a ``validity`` part the answer is "undecided".
     """
     validity = report.get("validity", {})
+    sides = sides_of(report)
     verdict = validity.get("verdict", "undecided")
+    warning = validity.get("warning", "")
     row = primary_row(pooled_rows(report))
     attack_auc = validity.get("attack_auc") or (row or {}).get("auc")
     attack = "The attack" if row is None else f"The attack {row['attack']} on the {row['output']} output"
     numbers = {
         "attack": attack,
         "it": attack[0].lower() + attack[1:],
+        "inside": sides.inside,
+        "outside": sides.outside,
         "auc": _auc(attack_auc),
         "blind": _auc(validity.get("blind_auc")),
         "control": _auc(validity.get("control_auc")),
         "far": "far " if _far(validity) else "",
-        "unseen": _unseen(validity),
     }
-    conditions = tuple(Condition(name, validity[key], low) for key, name, low in _CONDITIONS if key in validity)
-    return Answer(verdict, TITLES[verdict], _SENTENCES[verdict].format(**numbers), conditions)
+    said = "broken" if verdict == "undecided" and warning else verdict
+    plain = {
+        "inside": sides.inside,
+        "outside": sides.outside,
+        "pair": _pair(attack_auc, sides),
+        "proved": _proved(report, sides),
+        "compared": _compared(validity),
+        "unseen": _unseen(report),
+    }
+    headline = _HEADLINES[sides.known][said]
+    lines = tuple(_capital(line) for line in (line.format(**plain).strip() for line in _LINES[said]) if line)
+    return Answer(
+        verdict,
+        TITLES[verdict],
+        "" if sides.known else _question(report, row),
+        headline,
+        lines,
+        warning,
+        _capital(_SENTENCES[said].format(**numbers)),
+        tuple(Condition(name, validity[key], low) for key, name, low in _CONDITIONS if key in validity),
+    )
 
 
+_HEADLINES = {  # whether the truth is known, what is said
+    True: {
+        "leak": "Yes: this encoder reveals which images it was trained on.",
+        "no-evidence": "No evidence that this encoder reveals its training images.",
+        "confounded": "No answer: the two groups of images differ by themselves.",
+        "undecided": "No answer: there is nothing to compare the attack with.",
+        "broken": "No answer: this encoder does not seem to work.",
+    },
+    False: {
+        "leak": "Yes: at least some of them were.",
+        "no-evidence": "There is no evidence that they were.",
+        "confounded": "No answer: your images and the control images differ by themselves.",
+        "undecided": "No answer: there is nothing to compare the attack with.",
+        "broken": "No answer: this encoder does not seem to work.",
+    },
+}
+_LINES = {
+    "leak": ("{proved}", "{pair}", "{compared}"),
+    "no-evidence": ("{pair}", "This does not prove the opposite. {unseen}"),
+    "confounded": (
+        "{compared}",
+        "What the attack finds may come from that difference, not from training. Take {outside} that were made, saved "
+        "and chosen like {inside}.",
+    ),
+    "undecided": (
+        "{pair}",
+        "It takes two checks to call that a leak: one that never asks the encoder, and the same attack on an encoder "
+        "that saw neither group.",
+    ),
+    "broken": (
+        "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder that was "
+        "meant. Mend the weights or the preprocessing, and run it again.",
+    ),
+}
 _SENTENCES = {
     "leak": (
-        "{attack} separates members from non-members{auc}, {far}better than a blind classifier that never queries "
-        "the encoder{blind} and than the same attack on an encoder that saw neither group{control}: the encoder "
-        "gives away which of these images it was trained on."
+        "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
+        "the encoder{blind} and than the same attack on an encoder that saw neither group{control}."
     ),
     "no-evidence": (
-        "{attack}{auc} does not separate members from non-members better than both a blind classifier that never "
-        "queries the encoder{blind} and the same attack on an encoder that saw neither group{control}. This is not "
-        "proof that nothing leaks{unseen}."
+        "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never "
+        "queries the encoder{blind} and the same attack on an encoder that saw neither group{control}."
     ),
     "confounded": (
-        "Members and non-members differ even without the encoder’s training: a blind classifier that never queries "
+        "{inside} and {outside} differ even without the encoder’s training: a blind classifier that never queries "
         "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. What "
         "{it} reaches{auc} must not be read as a leak."
     ),
@@ -116,7 +193,82 @@ _SENTENCES = {
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
         "Without these controls its success says nothing about training."
     ),
+    "broken": (
+        "{attack}{auc} found nothing beyond a blind classifier that never queries the encoder{blind} and the same "
+        "attack on an encoder that saw neither group{control}, as it must where the encoder learned nothing."
+    ),
 }
+
+
+def _question(report: Mapping[str, Any], row: Row | None) -> str:
+    """What the owner of the images asks."""
+    roles = report.get("data", {}).get("roles", {})
+    n = roles.get("candidate", {}).get("n") or (row or {}).get("n_member")
+    images = "your images" if n is None else sides_of(report).counted(n)
+    return f"{'Was' if n == 1 else 'Were'} {images} used to train this encoder?"
+
+
+def _of_100(entry: Mapping[str, Any]) -> str:
+    return f"{100 * entry['value']:.0f} of 100"
+
+
+def _pair(entry: Mapping[str, Any] | None, sides: Sides) -> str:
+    """The AUC as what it is: how often the higher score is that of the image inside."""
+    if entry is None:
+        return ""
+    return (
+        f"Shown {sides.one} and {sides.other}, the attack tells which is which in {_of_100(entry)} cases; guessing "
+        "gives 50."
+    )
+
+
+def _compared(validity: Mapping[str, Any]) -> str:
+    """The two controls in the same unit."""
+    controls = [validity[name] for name in ("blind_auc", "control_auc") if name in validity]
+    if len(controls) < 2:
+        return ""
+    blind, control = map(_of_100, controls)
+    if all(entry["ci95"][0] <= 0.5 for entry in controls):
+        return (
+            f"How sure: a check that never asks the encoder ({blind}) and the same attack on an encoder that saw "
+            f"neither group ({control}) found nothing."
+        )
+    beyond = ". The attack finds more than both." if validity["verdict"] == "leak" else "."
+    return (
+        f"A check that never asks the encoder is right in {blind}, and the same attack on an encoder that saw neither "
+        f"group in {control}{beyond}"
+    )
+
+
+def _proved(report: Mapping[str, Any], sides: Sides) -> str:
+    """How many of the images were surely used, and how many can be named."""
+    found = report.get("evidence", {})
+    least = next((row.get("least_share", 0) for row in found.get("tests", []) if row.get("primary")), 0)
+    samples = found.get("samples", [])[:1]
+    n = found.get("n_candidate", 0)
+    whole = f"the {sides.counted(n)}" if sides.known else sides.counted(n)
+    said = []
+    if least:
+        said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used")
+    if said and samples and samples[0]["flagged"]:
+        wrong = round(1 / samples[0]["fdr"])
+        said.append(f"{count(samples[0]['flagged'])} of them can be named (about 1 in {wrong} of those by error)")
+    if not said:
+        return ""
+    start = "Even without knowing the truth: " if sides.known else ""
+    return start + ", and ".join(said) + "."
+
+
+def _unseen(report: Mapping[str, Any]) -> str:
+    """What would have gone unnoticed, in the unit of the attack."""
+    least = report.get("evidence", {}).get("detectable_auc")
+    if least is None:
+        return ""
+    return f"With this many images an attack that is right in fewer than {100 * least:.0f} of 100 is usually missed."
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _auc(entry: Mapping[str, Any] | None) -> str:
@@ -128,10 +280,3 @@ def _auc(entry: Mapping[str, Any] | None) -> str:
 def _far(validity: Mapping[str, Any]) -> bool:
     deltas = [validity[key] for key in ("delta_auc", "delta_control_auc") if key in validity]
     return bool(deltas) and all(delta["ci95"][0] > _FAR for delta in deltas)
-
-
-def _unseen(validity: Mapping[str, Any]) -> str:
-    if "delta_auc" not in validity:
-        return ""
-    high = validity["delta_auc"]["ci95"][1]
-    return f": with this many images an AUC up to {rate(max(0.0, high), 2)} above the blind classifier could go unseen"

@@ -3,7 +3,8 @@
 The blind classifier never queries the encoder; the control runs the same attack on an encoder that saw neither group.
 Rule, in this order: ``leak`` only if the lower bounds of both AUC differences, attack minus blind and target minus
 control, are above 0; else ``confounded`` if the lower bound of the blind or of the control AUC is above 0.5; else
-``no-evidence``.
+``no-evidence``. Where the attacked encoder does not recognise images, ``no-evidence`` becomes ``undecided``
+(`doubted`).
 """
 
 from __future__ import annotations
@@ -85,3 +86,23 @@ def judge_pooled(runs: Sequence[Validity], *, same_samples: bool = False) -> Val
     """
     parts = {field.name: [getattr(run, field.name) for run in runs] for field in fields(Validity)}
     return Validity(**{name: pool(found, same_samples=same_samples) for name, found in parts.items()})
+
+
+def doubted(verdict: str, *, recognises: bool) -> str:
+    """The verdict on an encoder that may not work at all.
+
+    An untrained encoder gives nothing away, whatever the encoder that was meant does. So of one that recognises images
+    no better, ``no-evidence`` is no answer: it is ``undecided``. A ``leak`` stays one. Its two intervals hold whatever
+    the encoder is good for. Without training on the members no attack is above both controls, beyond the few false
+    alarms that the intervals allow; and an encoder that tells views badly may still have kept its training images.
+    ``confounded`` stays too: it speaks of the images, not of the encoder.
+
+    Args:
+        verdict: ``leak``, ``confounded`` or ``no-evidence``.
+        recognises: as `mi_core.sanity.recognises`; true for one that is meant to be untrained.
+
+    Example:
+        >>> doubted("no-evidence", recognises=False), doubted("leak", recognises=False)
+        ('undecided', 'leak')
+    """
+    return "undecided" if verdict == "no-evidence" and not recognises else verdict

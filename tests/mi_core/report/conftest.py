@@ -258,3 +258,27 @@ def figure_data() -> FigureData:
 @pytest.fixture(scope="session")
 def drawings(figure_data: FigureData) -> dict[str, Drawing]:
     return draw_figures(make_report(), figure_data)
+
+
+def make_asked(seeds: tuple[int, ...] = (0,), epochs: tuple[int, ...] = (400,)) -> dict[str, Any]:
+    """The same of candidates and controls: nobody knows who is a member, so there are no rates that take the truth."""
+    changed = make_report(seeds, epochs)
+    changed["membership"] = "asked"
+    roles = changed["data"]["roles"]
+    changed["data"]["roles"] = {"candidate": roles["target-member"], "control": roles["target-nonmember"]}
+    for row in (*changed["attacks"], *changed["pooled"]):
+        for name in ("accuracy", "precision", "recall"):
+            del row[name]
+    changed["classes"] = [
+        {
+            "class": "cats", "n_member": 9, "n_nonmember": 9, "auc": estimate(0.6, 18),
+            "false_positive_rate": estimate(0.1, 9),
+        }
+    ]  # fmt: skip
+    return changed
+
+
+@pytest.fixture
+def asked() -> dict[str, Any]:
+    """One seed, one checkpoint, of candidates and controls; a leak."""
+    return make_asked()

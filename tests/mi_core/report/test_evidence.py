@@ -10,8 +10,11 @@ import pytest
 
 from mi_core.report import combine_tests, render_html
 from mi_core.report.evidence import believed, dataset_sentence, p_value, power_sentence, samples_sentence
+from mi_core.report.sides import sides_of
 from mi_core.validity.dataset import cauchy_combination, dataset_test, holm
 from tests.mi_core.report.test_wording import said
+
+SIDES = sides_of({})
 
 
 def entry(attack: str, seed: int, gap: float, **more: Any) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def test_the_most_cautious_seed_decides() -> None:
     (row,) = combine_tests(reversed_too)
     assert row["direction"] == "mixed"
     assert "value" not in row.get("needed", {})
-    assert "from seed to seed" in dataset_sentence(row)
+    assert "from seed to seed" in dataset_sentence(row, SIDES)
 
 
 def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
@@ -63,7 +66,7 @@ def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
     assert row["direction"] == "lower"
     assert row["p"] > 0.99
     assert row["reversed_p"] < 1e-4
-    assert "no evidence" in dataset_sentence(row)
+    assert "no evidence" in dataset_sentence(row, SIDES)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,8 @@ def test_the_numbers_stand_in_the_page_and_in_the_terminal(report: dict[str, Any
     assert "pool/000005" in page
     assert "data:image/png;base64,cG5n" in page
     flat = " ".join(text.split())
-    assert " ".join(dataset_sentence(row).split()) in flat
-    assert samples_sentence(report["evidence"]["samples"][0]) in flat
+    assert " ".join(dataset_sentence(row, SIDES).split()) in flat
+    assert samples_sentence(report["evidence"]["samples"][0], SIDES) in flat
     assert power_sentence(report) in flat
     assert "exchangeable" in flat
 
@@ -101,15 +104,36 @@ def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> 
 
 
 def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
-    assert "AUC of .554 is told from guessing four times in five" in power_sentence(report)
+    assert "notices an AUC of .554 or more in four of five cases" in power_sentence(report)
     assert "2.27 %" in power_sentence(report)
     report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
     del report["evidence"]["detectable_auc"]
-    assert "2 candidate and 2 control groups are too few" in power_sentence(report)
-    assert "control groups are exchangeable with candidate groups" in believed(report)
+    assert "2 against 2 groups of images are too few" in power_sentence(report)
+    assert "controls are exchangeable with candidates that were not used" in believed(report)
 
 
 def test_flags_that_cannot_come_are_explained(report: dict[str, Any]) -> None:
-    samples = report["evidence"]["samples"][0]
-    assert "none can be before 20 candidates" in samples_sentence(samples)
-    assert "none can" not in samples_sentence(samples | {"least_flags": 1})
+    samples = report["evidence"]["samples"][0] | {"flagged": 0}
+    told = "With 440 controls no single image can be flagged alone; at least 20 must stand out together."
+    assert told in samples_sentence(samples, SIDES)
+    assert "about 8,799 controls" in samples_sentence(samples, SIDES)
+    assert "alone" not in samples_sentence(samples | {"least_flags": 1}, SIDES)
+    assert samples_sentence(samples | {"flagged": 1}, SIDES) == (
+        "1 of 440 candidates is flagged at a false discovery rate of 5 %."
+    )
+
+
+def test_images_that_are_no_suspects_are_folded_away(report: dict[str, Any]) -> None:
+    """Where nothing is flagged the highest scores are nobody's fault: folded, and every row says so."""
+    flagged = render_html(report, {})
+    assert "none of them evidence" not in flagged
+    assert flagged.count('data-label="Evidence">flagged</td>') == 6
+    for samples in report["evidence"]["samples"]:
+        samples["flagged"] = 0
+        for row in samples["top"]:
+            row["q_value"] = 0.4
+    page = render_html(report, {})
+    folded = page.index("<details><summary>The 6 highest, none of them evidence</summary>")
+    assert folded < page.index("pool/000000") < page.index("</details>", folded)
+    assert page.count('data-label="Evidence">none</td>') == 6
+    assert 'data-label="Evidence">flagged' not in page

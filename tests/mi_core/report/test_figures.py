@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from mi_core import report as report_package
 from mi_core.checks import ShapeError
-from mi_core.report import AttackScores, Drawing, FigureData, ViewGrid, draw_figures
+from mi_core.report import (
+    AttackScores,
+    Drawing,
+    EmbeddingMap,
+    FigureData,
+    LossCurve,
+    StatisticCurve,
+    ViewGrid,
+    draw_figures,
+)
+from mi_core.report.drawing import blank, label_axes, log_scale, png
 from mi_core.report.figures import _rate_at
 
 
@@ -76,3 +89,53 @@ def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any])
     assert "3 candidate images" in drawing.alt
     with pytest.raises(ShapeError, match="views of the grid"):
         ViewGrid(images, views[:2])
+
+
+@pytest.mark.parametrize("name", ["a$b$c", r"$\frac", "x_1^2", "$$"])
+def test_text_in_figures_is_never_a_formula(name: str, short_report: dict[str, Any]) -> None:
+    """Names of encoders, attacks and attributes are the user's: none ends the report or is set as mathematics."""
+    score, member = np.linspace(0, 1, 40), np.arange(40) % 2 == 1
+    run = AttackScores(name, name, "backbone", name, 0, score, member, statistic=score + 1)
+    curve = StatisticCurve(name, name, "backbone", 0, np.array([1.0, 2.0]), np.zeros(2), np.ones(2))
+    points, values = np.random.default_rng(0).random((40, 2)), np.arange(40) % 2
+    shown = EmbeddingMap(name, "backbone", name, points, values, values, (name, f"{name} too"))
+    rows = [row | {"target": target} for row in short_report["pooled"] for target in ("target", name)]
+    swept = [copy.deepcopy(row) for row in short_report["pooled"]]
+    for row in swept:
+        row["auc"]["value"] -= 0.1
+        row["queries"]["attack_training"] *= 100
+    labels = zip((f"{name} a", name), (short_report["pooled"], swept), strict=True)
+    short_report["sweeps"] = [
+        {"name": name, "points": [{"label": label, "rows": rows_of_point} for label, rows_of_point in labels]}
+    ]
+    data = FigureData((run,), (LossCurve(name, 0, np.ones(1), np.ones(1)),), (curve,), (shown,))
+    drawn = draw_figures(short_report | {"pooled": rows}, data)
+    assert {title.split("-")[0] for title in drawn} >= {"roc", "scores", "loss", "means", "compare", "sweep", "queries"}
+
+
+def test_a_name_is_drawn_as_it_is_written() -> None:
+    """Set as mathematics the dollar signs would be gone: a narrower text."""
+    widths = []
+    for name in ("a$b$c", "a b c"):
+        figure, (panel,) = blank()
+        panel.plot([0, 1], [0, 1], label=name)
+        label_axes(panel, "", "")
+        png(figure)
+        widths.append(panel.get_legend().get_texts()[0].get_window_extent().width)
+    assert widths[0] > 1.2 * widths[1]
+
+
+def test_all_figures_become_images_in_one_place() -> None:
+    """Where text is not parsed; a second way would forget that."""
+    folder = Path(report_package.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if "savefig" in path.read_text()] == ["drawing.py"]
+
+
+def test_a_logarithmic_axis_has_plain_numbers() -> None:
+    figure, (panel,) = blank()
+    panel.plot([10, 100_000], [1, 2])
+    log_scale(panel.xaxis)
+    png(figure)
+    told = [text.get_text() for text in panel.get_xticklabels()]
+    assert "1,000" in told
+    assert not any("$" in text for text in told)

@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from mi_core.report import Drawing, render_html
 from mi_core.report.numbers import count, interval, rate
+from tests.mi_core.report.page import Page
 
-VOID = {"meta", "img", "link", "br", "hr"}
 HOSTILE = '"><script>alert(1)</script>'
-
-
-class Page(HTMLParser):
-    """Checks nesting and collects text and tags."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
 
 
 def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
@@ -115,3 +86,20 @@ def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -
     assert "defenses" in text
     assert report["caveats"][0] in text
     assert "encoder-audit audit quickstart.yaml" in text
+
+
+def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
+    """Charts are inverted on a dark page; a photograph would be its negative."""
+    shown = {"views": Drawing(b"\x89PNG" + b"0" * 40, "Views", "views", photographs=True), "loss": drawings["loss"]}
+    source = render_html(short_report, shown)
+    inverted = re.findall(r"([^{}]+)\{[^{}]*invert", source)
+    assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) img"]
+    figures = [attributes.get("class") for tag, attributes in Page(source).tags if tag == "figure"]
+    assert sorted(figures, key=str) == [None, "photographs"]
+
+
+def test_hashes_stand_at_the_end(report: dict[str, Any]) -> None:
+    source = render_html(report, {})
+    role = report["data"]["roles"]["target-member"]["sha256"]
+    assert source.index(role) > source.index('id="reproduction"')
+    assert source.index('id="evidence"') < source.index('id="controls"') < source.index('id="attacks"')

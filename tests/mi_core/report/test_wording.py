@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mi_core.report import terminal_table, wording
+from mi_core.report import render_html, terminal_table, wording
+from tests.mi_core.report.page import Page
 
 
 def said(report: dict[str, Any], width: int = 80) -> str:
@@ -16,6 +17,11 @@ def said(report: dict[str, Any], width: int = 80) -> str:
     with console.capture() as capture:
         console.print(terminal_table(report))
     return capture.get()
+
+
+def flat(text: str) -> str:
+    """The words in one line, without the frame around them."""
+    return " ".join(text.replace("│", " ").split())
 
 
 def with_verdict(report: dict[str, Any], verdict: str, **low: float) -> dict[str, Any]:
@@ -29,15 +35,18 @@ def with_verdict(report: dict[str, Any], verdict: str, **low: float) -> dict[str
 @pytest.mark.parametrize(
     ("verdict", "title", "words"),
     [
-        ("leak", "Leak", "gives away which of these images"),
-        ("no-evidence", "No evidence of a leak", "not proof that nothing leaks"),
-        ("confounded", "Confounded", "must not be read as a leak"),
+        ("leak", "Leak", "Yes: this encoder reveals which images"),
+        ("no-evidence", "No evidence of a leak", "This does not prove the opposite."),
+        ("confounded", "Confounded", "may come from that difference, not from training"),
+        ("undecided", "Undecided", "nothing to compare the attack with"),
     ],
 )
 def test_each_verdict_has_its_sentence(verdict: str, title: str, words: str, report: dict[str, Any]) -> None:
     answer = wording.answer(with_verdict(report, verdict))
     assert answer.title == title
-    assert words in answer.sentence
+    plain = " ".join((answer.headline, *answer.lines))
+    assert words in plain
+    assert not any(term in plain for term in ("AUC", "n 2,640", "encodermi", "interval", "["))
     assert "encodermi-v on the projection output" in answer.sentence
     assert f"{report['validity']['attack_auc']['value']:.3f}".removeprefix("0") in answer.sentence
 
@@ -48,6 +57,58 @@ def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
     assert answer.verdict == "undecided"
     assert "says nothing about training" in answer.sentence
     assert answer.conditions == ()
+
+
+def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
+    report["validity"]["attack_auc"]["value"] = 0.937
+    answer = wording.answer(report)
+    assert any("tells which is which in 94 of 100 cases; guessing gives 50" in line for line in answer.lines)
+    assert any("(50 of 100)" in line and "found nothing" in line for line in answer.lines)
+    report["validity"]["blind_auc"] |= {"value": 0.6, "ci95": [0.56, 0.64]}
+    beyond = next(line for line in wording.answer(report).lines if "60 of 100" in line)
+    assert "found nothing" not in beyond
+    assert "finds more than both" in beyond
+    confounded = wording.answer(with_verdict(report, "confounded"))
+    assert not any("finds more than both" in line for line in confounded.lines)
+
+
+def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
+    """What could have been missed is the same number in the head and further down."""
+    quiet = with_verdict(report, "no-evidence")
+    quiet["evidence"]["detectable_auc"] = 0.588
+    answer = wording.answer(quiet)
+    assert any("fewer than 59 of 100 is usually missed" in line for line in answer.lines)
+    for shown in (render_html(quiet, {}), said(quiet)):
+        assert "notices an AUC of .588" in " ".join(shown.split())
+        assert "could go unseen" not in shown
+        assert "above the blind classifier" not in shown
+
+
+def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> None:
+    fault = "The encoder target: this encoder recognises images no better than an untrained one: wrong weights?"
+    quiet = with_verdict(report, "undecided")
+    quiet["validity"]["warning"] = fault
+    answer = wording.answer(quiet)
+    assert answer.headline == "No answer: this encoder does not seem to work."
+    assert "says nothing about the encoder that was meant" in answer.lines[0]
+    for shown in (Page(render_html(quiet, {})).text, flat(said(quiet))):
+        assert shown.index("Undecided") < shown.index(fault) < shown.index("AUC")
+        assert "No evidence" not in shown
+    del quiet["validity"]
+    assert wording.answer(quiet).headline != answer.headline
+    leak = with_verdict(report, "leak")
+    leak["validity"]["warning"] = fault
+    assert fault in render_html(leak, {})
+    assert wording.answer(leak).headline.startswith("Yes")
+
+
+def test_nothing_is_called_trained_that_was_not(report: dict[str, Any]) -> None:
+    assert wording.stages(report)["pretrain"] == "Pre-training encoders"
+    report["encoders"] = {"target": {"load": "open_clip:ViT-B-32", "layout": "x", "fingerprint": "0"}}
+    report["encoders"]["target"] |= {"weights": "w", "preprocessing": "p", "consistency": "finds the other view"}
+    for shown in (render_html(report, {}), said(report)):
+        assert "Pre-training" not in shown
+        assert "Loading encoders" in shown
 
 
 def test_conditions_hold_when_the_lower_bound_is_above(report: dict[str, Any]) -> None:
