@@ -90,12 +90,12 @@ def run(runs: Sequence[Run]) -> None:
     for job in jobs:
         found = describe(job.folder, job.name).description
         layout = layout_in_words(found)
-        say("pretrain", f"{job.name} (seed {job.folder.seed}): {layout}, {found['preprocessing_words']}")
-        say("pretrain", f"{job.name}: {consistency_in_words(found['consistency'])}")
+        say("load", f"{job.name} (seed {job.folder.seed}): {layout}, {found['preprocessing_words']}")
+        say("load", f"{job.name}: {consistency_in_words(found['consistency'])}")
         if "answers" in found:
-            say("pretrain", f"{job.name}: {answers_in_words(found['answers'])}")
+            say("load", f"{job.name}: {answers_in_words(found['answers'])}")
             if storage.is_uri(job.folder.path):
-                say("pretrain", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
+                say("load", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
     for job in every:
         if not is_done(job.folder, job.name, job.inputs):
             share(first[job.inputs].folder, job.folder, job.name)

@@ -24,7 +24,7 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
 from pipelines.attribute_inference import inferences, planes, run_inference, run_plane
 from pipelines.blind import blind_path, run_blind, telling_path
-from pipelines.console import say
+from pipelines.console import count_of, say
 from pipelines.errors import UserError, fault_in
 from pipelines.evidence import of_dataset
 from pipelines.layers import SEQUENTIAL
@@ -88,7 +88,7 @@ def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], r
     pending = [remote.remote(function, configs[number], *arguments) for function, number, arguments in work]
     for fault in filter(None, finished(pending, "results", "attacks and controls")):
         raise UserError(fault)
-    say("attack", f"{len(work)} results, {time.perf_counter() - started:.0f} s")
+    say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")
 
 
 @dataclass(frozen=True)

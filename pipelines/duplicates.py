@@ -35,7 +35,11 @@ class NeutralEncoderConfig(BaseModel):
 
 
 class NearDuplicatesConfig(BaseModel):
-    """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike."""
+    """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike.
+
+    Re-compressed, resized and brightened copies are. Mirrored and cropped ones (5 % a side is enough), and those with a
+    caption bar, mostly are not.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -23,7 +23,7 @@ from pipelines import adopt, attempts, endpoints, ledger, preflight, rules, stor
 from pipelines.artifacts import RunFolder, SeedFolder
 from pipelines.attempts import begun
 from pipelines.chunks import EncodeChunks, decode_chunks
-from pipelines.console import meter, say
+from pipelines.console import count_of, meter, say
 from pipelines.decoding import Decoding
 from pipelines.encoder_config import EndpointConfig
 from pipelines.endpoints import Access
@@ -175,11 +175,22 @@ def _query(
                 _compact(some, config)
                 rate = throughput.images / throughput.wall
                 of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
-                say("extract", f"{of_parts}{throughput.images} images, {throughput.views} queries, {rate:.0f} images/s")
+                asked = asked_in_words(some, throughput.images)
+                say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
                 if decoding.tasks is None:
                     decoding.decide(throughput, config.resources.actors())
         for job in jobs:
             share_features(first[job.identity], job)
+
+
+def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
+    """How many images were shown to how many encoders; an image that two encoders see is one image."""
+    encoders = {(job.folder, job.layer.encoder) for job in jobs}
+    if len(encoders) == 1:
+        return count_of(images, "image", "images")
+    distinct = {(job.source, key) for job in jobs for key in job.wanted}
+    shown = count_of(len(distinct), "image", "images")
+    return f"{shown} for {len(encoders)} encoders, {images:,} in all"
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:

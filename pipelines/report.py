@@ -36,6 +36,7 @@ from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of
 from pipelines.ledger import count_queries
 from pipelines.losses import Rejection
+from pipelines.recognition import consistency_in_words
 from pipelines.results import results_table, summary, sweeps
 from pipelines.shard_jobs import rejected_samples
 from pipelines.sources import NOISE
@@ -360,7 +361,7 @@ def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             )
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and "consistency" in found and not found["consistency"]["works"]:
-            caveats.append(f"The encoder {name} {adopt.consistency_in_words(found['consistency'])}.")
+            caveats.insert(0, f"The encoder {name} {consistency_in_words(found['consistency'])}")
         if adopt.noisy(found):
             caveats.append(f"The encoder {name} {adopt.answers_in_words(found['answers'])}. Noise hides differences.")
     uncontrolled = {

@@ -8,13 +8,14 @@ right a little more often than not (Carlini et al., "Membership inference attack
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from sklearn.metrics import roc_curve
 
-from mi_core.records import FloatArray
+from mi_core.records import BoolArray, FloatArray
 from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
     AttackScores,
@@ -80,10 +81,8 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
                 drawings[file_name(f"precision-recall-{where}{suffix}")] = _precision_recall(series, colours)
             if suffix != next(iter(groups)):
                 continue  # histograms of the first group stand for the others
-            for name, runs in series.items():
-                drawings[file_name(f"scores-{where}-{name}")] = _histogram(name, runs, sides)
-                if any(run.statistic is not None and not np.array_equal(run.statistic, run.score) for run in runs):
-                    drawings[file_name(f"statistic-{where}-{name}")] = _histogram(name, runs, sides, statistic=True)
+            for histogram in _histograms(series):
+                drawings[file_name(f"{histogram.kind}-{where}-{histogram.name}")] = _histogram(histogram, sides)
     if data.losses:
         drawings["loss"] = _loss(data)
     for number, rows in enumerate(_curve_rows(report)):
@@ -222,21 +221,71 @@ def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
     )
 
 
-def _histogram(name: str, runs: Sequence[AttackScores], sides: Sides, *, statistic: bool = False) -> Drawing:
+@dataclass
+class _Histogram:
+    """Numbers of both groups, and the attacks whose scores, or what they read, these are.
+
+    Args:
+        kind: ``scores``, or ``statistic`` where they are what an attack reads.
+        name: the first attack; same: the others, and whether they score or read the same numbers.
+        runs: of the first; values: the numbers of each run.
+    """
+
+    kind: str
+    name: str
+    runs: Sequence[AttackScores]
+    values: Sequence[FloatArray]
+    same: list[str] = field(default_factory=list)
+
+    def shows(self, other: _Histogram) -> bool:
+        """Whether the other one would be the same picture."""
+        return len(self.runs) == len(other.runs) and all(
+            len(mine) == len(theirs) and np.allclose(mine, theirs, rtol=1e-6, atol=0)
+            for one, two, own, its in zip(self.runs, other.runs, self.values, other.values, strict=True)
+            for mine, theirs in (
+                (_sorted(own, one.member), _sorted(its, two.member)),
+                (_sorted(own, ~one.member), _sorted(its, ~two.member)),
+            )
+        )
+
+
+def _sorted(values: FloatArray, chosen: BoolArray) -> FloatArray:
+    found: FloatArray = np.sort(values[chosen])
+    return found
+
+
+def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
+    """What there is to see of some attacks, each picture once: many attacks read, or score by, the same numbers."""
+    every = [_Histogram("scores", name, runs, [run.score for run in runs]) for name, runs in series.items()]
+    for name, runs in series.items():
+        read = [run.statistic for run in runs if run.statistic is not None]
+        if len(read) == len(runs):
+            every.append(_Histogram("statistic", name, runs, read))
+    shown: list[_Histogram] = []
+    for one in every:
+        twin = next((other for other in shown if other.shows(one)), None)
+        if twin is None:
+            shown.append(one)
+        elif twin.name != one.name:
+            twin.same.append(f"{one.name} {'has' if one.kind == 'scores' else 'reads'} the same")
+    return shown
+
+
+def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     figure, (panel,) = blank(height=2.6)
-    values = [run.statistic if statistic and run.statistic is not None else run.score for run in runs]
-    score = np.concatenate(values).astype(np.float64)
+    name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
+    score = np.concatenate(shown.values).astype(np.float64)
     member = np.concatenate([run.member for run in runs])
     low, high = np.quantile(score, [0.001, 0.999])
-    shown = np.clip(score, low, high)  # the outermost bins collect the tails
-    edges = np.histogram_bin_edges(shown, bins=40)
+    clipped = np.clip(score, low, high)  # the outermost bins collect the tails
+    edges = np.histogram_bin_edges(clipped, bins=40)
     for side, who, colour, drawn in (
         (member, sides.inside, MEMBER, {"alpha": 0.55}),
         (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
     ):
         weights = np.full(int(side.sum()), 100 / side.sum())
         label = f"{who} (n {count(int(side.sum()))})"
-        panel.hist(shown[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
+        panel.hist(clipped[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
     thresholds = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
@@ -252,7 +301,8 @@ def _histogram(name: str, runs: Sequence[AttackScores], sides: Sides, *, statist
     medians = (
         f"{np.median(score[member]):.3g} for {sides.inside} and {np.median(score[~member]):.3g} for {sides.outside}"
     )
-    return Drawing(png(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.")
+    same = f" {'; '.join(shown.same)}." if shown.same else ""
+    return Drawing(png(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
 
 
 def _loss(data: FigureData) -> Drawing:

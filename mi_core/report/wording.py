@@ -246,13 +246,14 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
     least = next((row.get("least_share", 0) for row in found.get("tests", []) if row.get("primary")), 0)
     samples = found.get("samples", [])[:1]
     n = found.get("n_candidate", 0)
-    whole = f"the {sides.counted(n)}" if sides.known else sides.counted(n)
+    whole = sides.candidates if found.get("grouped") else f"the {sides.counted(n)}" if sides.known else sides.counted(n)
     said = []
-    if least:
+    if least >= 0.01:
         said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used")
-    if said and samples and samples[0]["flagged"]:
+    if samples and samples[0]["flagged"]:
         wrong = round(1 / samples[0]["fdr"])
-        said.append(f"{count(samples[0]['flagged'])} of them can be named (about 1 in {wrong} of those by error)")
+        named = f"{count(samples[0]['flagged'])} of {'them' if said else whole}"
+        said.append(f"{named} can be named (about 1 in {wrong} of those by error)")
     if not said:
         return ""
     start = "Even without knowing the truth: " if sides.known else ""

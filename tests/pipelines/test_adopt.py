@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from mi_core.checks import ConfigError
+from mi_core.encoders import ENCODERS, ImageShape
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.report import schema
 from pipelines import audit, storage
@@ -22,7 +24,7 @@ from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.sources import SourceConfig
-from pipelines.splits import Splits
+from pipelines.splits import Splits, draw
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,13 @@ def folders(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     state = {f"encoder.{key}": value for key, value in trained.backbone.state_dict().items()}
     state |= {f"projector.{key}": value for key, value in trained.heads["projection"].state_dict().items()}
     torch.save({"state_dict": state, "epoch": 3}, place / "simclr.pth")
-    return {name: place / name for name in (*wanted, "simclr.pth")}
+    torch.manual_seed(0)
+    bare = ENCODERS["conv4"](ImageShape(1, 8, 0))
+    torch.save(
+        {"state_dict": state | {f"encoder.{key}": value for key, value in bare.state_dict().items()}},
+        place / "untrained.pth",
+    )
+    return {name: place / name for name in (*wanted, "simclr.pth", "untrained.pth")}
 
 
 def config_of(folders: dict[str, Path], **sections: Any) -> dict[str, Any]:
@@ -115,6 +123,15 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
         assert (entry["n_member"], entry["n_nonmember"]) == (40, 80)  # 40 of the 120 controls fix the threshold
     assert {entry["reference"] for entry in report["attacks"]} == {"nonmembers", "known"}
     assert report["validity"]["verdict"] in ("leak", "no-evidence", "confounded")
+    assert "warning" not in report["validity"]
+    assert report["membership"] == "asked"
+    rates = {"accuracy", "precision", "recall"}
+    assert not any(rates & set(row) for row in (*report["attacks"], *report["pooled"]))
+    columns = pq.read_table(audited / "results.parquet").column_names
+    assert "auc" in columns
+    assert not [name for name in columns if name.startswith(tuple(rates)) or name.endswith("as_published")]
+    short = json.loads((audited / "results.json").read_text())
+    assert not any(rates & set(row) for row in short["rows"])
     target = report["encoders"]["target"]
     assert target["load"] == "checkpoint:conv4"
     assert target["preprocessing"] == "any size, mean 0.5, std 0.5"
@@ -124,13 +141,52 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "finds the other view of an image among 160" in target["consistency"]
     assert "fresh weights in" in target["consistency"]
-    assert any("candidate images" in caveat for caveat in report["caveats"])
     html = (audited / "report.html").read_text()
+    assert "Were your 40 images used to train this encoder?" in html
+    assert "your 40 images, 80 control images" in html
+    assert "Pre-training" not in html
+    assert not list((audited / "figures").glob("precision-recall*"))
     assert "read as encoder.* state dict" in html
     assert "Ignored: epoch (no weights)" in html
     assert "so they were assumed: activation relu in the projection, as the config says" in html
     assert "any size, mean 0.5, std 0.5" in html
     jsonschema.validate(report, schema())
+
+
+def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
+    folders: dict[str, Path], local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random weights under another name give nothing away: that says nothing about the encoder that was meant."""
+    config = config_of(folders)
+    config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])
+    config["attacks"], config["queries"] = config["attacks"][:1], {"views": 4, "outputs": ["backbone"]}
+    audit.run(parse(config, "foreign.yaml"), str(tmp_path / "run"))
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    jsonschema.validate(report, schema())
+    assert report["validity"]["verdict"] == "undecided"
+    fault = "this encoder recognises images no better than an untrained one: wrong weights or preprocessing?"
+    assert report["validity"]["warning"].startswith(f"The encoder target: {fault}")
+    assert report["caveats"][0].startswith("The encoder target ")
+    html = (tmp_path / "run/report.html").read_text()
+    assert html.index(fault) < html.index("<nav")
+    assert "No evidence" not in html
+    told = capsys.readouterr()
+    assert fault in told.out + told.err
+    assert "160 images for 2 encoders, 320 in all" in told.out + told.err
+    assert "1 result," in told.out + told.err
+    del config["validity"], config["encoders"]["fresh"]  # without a control there was no verdict at all
+    audit.run(parse(config, "foreign.yaml"), str(tmp_path / "alone"))
+    alone = json.loads((tmp_path / "alone/report.json").read_text())
+    jsonschema.validate(alone, schema())
+    assert alone["validity"].keys() == {"verdict", "warning"}
+    assert alone["validity"]["verdict"] == "undecided"
+
+
+def test_one_that_is_meant_to_be_random_is_no_broken_one(audited: Path) -> None:
+    """A control, and the random weights that a self-test plants as a target of which the verdict is no evidence."""
+    shown = describe(RunFolder(str(audited)).seed(0), "fresh").description["consistency"]
+    assert shown["works"]
+    assert shown["encoder"]["ci95"][0] <= shown["reference"]["ci95"][1]
 
 
 @pytest.mark.slow
@@ -250,13 +306,25 @@ def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path
 
 def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> None:
     config = config_of(folders)
-    found = dict(try_out(parse(config, "foreign.yaml")))
-    assert found["target"] == ("encoder.* state dict, any size, mean 0.5, std 0.5, outputs backbone, projection")
+
+    def tried(changed: dict[str, Any]) -> dict[str, str]:
+        parsed = parse(changed, "foreign.yaml")
+        return dict(try_out(parsed, draw(parsed.data, parsed.data.scan(), 0), 0))
+
+    found = tried(config)
+    assert found["target"].startswith(
+        "encoder.* state dict, any size, mean 0.5, std 0.5, outputs backbone, projection; finds the other view of an "
+        "image among 64 in "
+    )
     assert found["fresh"].startswith("fresh weights, ")
+    assert "WARNING" not in found["fresh"]  # it is meant to know nothing
+    config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])
+    fault = "WARNING: this encoder recognises images no better than an untrained one: wrong weights or preprocessing?"
+    assert fault in tried(config)["target"]
     config["encoders"]["target"]["weights"] = str(tmp_path)
     with pytest.raises(UserError, match="encoders.target.weights = .* is no file"):
-        list(try_out(parse(config, "foreign.yaml")))
+        tried(config)
     config["queries"]["outputs"] = ["prediction"]
     config["encoders"]["target"]["weights"] = str(folders["simclr.pth"])
     with pytest.raises(UserError, match="asks for 'prediction', but the encoder 'target' has backbone, projection"):
-        list(try_out(parse(config, "foreign.yaml")))
+        tried(config)

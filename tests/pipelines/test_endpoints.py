@@ -31,6 +31,7 @@ from mi_core.streams import stream_keys
 from pipelines import audit
 from pipelines.adopt import CHECKED, REPEATED, try_out
 from pipelines.artifacts import FREE, RunFolder
+from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.endpoints import Access
@@ -38,7 +39,7 @@ from pipelines.errors import UserError, fault_of_user
 from pipelines.estimate import estimate
 from pipelines.loading import load_images
 from pipelines.methods import build
-from pipelines.splits import Splits
+from pipelines.splits import Splits, draw
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer, slow, status
 from tests.pipelines.served import (
@@ -228,14 +229,18 @@ def test_an_estimate_counts_everything_and_asks_nothing(server: FaultyServer, lo
     assert not list(tmp_path.iterdir())
 
 
+def drawn(config: RunConfig) -> Splits:
+    return draw(config.data, config.data.scan(), 0)
+
+
 def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) -> None:
     config = config_of(server, {"api_key_env": "NO_SUCH_KEY"})
     with pytest.raises(UserError, match="encoders.target.endpoint.api_key_env = 'NO_SUCH_KEY': the environment variab"):
         audit.run(config, str(folder), last="extract")
     with pytest.raises(UserError, match="NO_SUCH_KEY"):
-        list(try_out(config))
+        list(try_out(config, drawn(config), 0))
     assert server.requests == 0
-    assert dict(try_out(config_of(server))) == {
+    assert dict(try_out(config_of(server), drawn(config), 0)) == {
         "target": "embeddings as json answers hold them, not asked, outputs backbone, projection"
     }
 

@@ -177,6 +177,24 @@ def test_what_an_attack_reads_is_drawn_beside_its_score(report: dict[str, Any]) 
     assert "statistic-backbone-a" not in draw_figures(report, FigureData(scores=same))  # its score says it already
 
 
+def test_one_picture_is_drawn_once(report: dict[str, Any]) -> None:
+    """Three attacks that read the same number, one of which scores by it: a single histogram that names them."""
+    generator = np.random.default_rng(0)
+    member = np.arange(40) % 2 == 0
+    means = generator.random(40)
+    order = np.arange(40)[::-1]
+    runs = (
+        AttackScores("t", "target", "backbone", "s", 0, means.astype(np.float32), member, 0.5, means),
+        AttackScores("v", "target", "backbone", "s", 0, generator.random(40), member, 0.5, means),
+        AttackScores("s", "target", "backbone", "s", 0, generator.random(40), member[order], 0.5, means[order]),
+        AttackScores("u", "target", "backbone", "s", 0, means, ~member, 0.5),
+    )
+    drawn = draw_figures(report, FigureData(scores=runs))
+    histograms = {name for name in drawn if name.startswith(("scores", "statistic"))}
+    assert histograms == {f"scores-backbone-{name}" for name in "tvsu"}
+    assert drawn["scores-backbone-t"].alt.endswith("v reads the same; s reads the same.")
+
+
 def test_many_curves_are_spread_over_figures(report: dict[str, Any]) -> None:
     member = np.arange(40) % 2 == 0
     score = np.random.default_rng(0).normal(size=40)

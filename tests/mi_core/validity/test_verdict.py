@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.validity.verdict import Validity, judge, judge_pooled
+from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 
 
 def scores(gap: float, seed: int, n: int = 300) -> np.ndarray:
@@ -66,3 +66,16 @@ def test_pooling_gathers_evidence_that_single_seeds_lack() -> None:
     assert pooled.attack_auc.n == 12 * 600
     nothing = [judge(scores(0, s), scores(0, 50 + s), scores(0, 90 + s), MEMBER) for s in range(12)]
     assert judge_pooled(nothing).verdict == "no-evidence"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "recognises", "said"),
+    [
+        ("no-evidence", False, "undecided"),
+        ("no-evidence", True, "no-evidence"),
+        ("leak", False, "leak"),
+        ("confounded", False, "confounded"),
+    ],
+)
+def test_nothing_found_in_an_encoder_that_does_not_work_is_no_answer(verdict: str, recognises: bool, said: str) -> None:
+    assert doubted(verdict, recognises=recognises) == said
