@@ -125,6 +125,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "pair": _pair(attack_auc, sides),
         "proved": _proved(report, sides),
         "compared": _compared(validity),
+        "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report),
     }
     headline = _HEADLINES[sides.known][said]
@@ -159,7 +160,7 @@ _HEADLINES = {  # whether the truth is known, what is said
 }
 _LINES = {
     "leak": ("{proved}", "{pair}", "{compared}"),
-    "no-evidence": ("{pair}", "This does not prove the opposite. {unseen}"),
+    "no-evidence": ("{pair}", "This does not prove that {opposite}. {unseen}"),
     "confounded": (
         "{compared}",
         "What the attack finds may come from that difference, not from training. Take {outside} that were made, saved "

@@ -122,8 +122,9 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     for entry in report["attacks"]:
         assert (entry["n_member"], entry["n_nonmember"]) == (40, 80)  # 40 of the 120 controls fix the threshold
     assert {entry["reference"] for entry in report["attacks"]} == {"nonmembers", "known"}
-    assert report["validity"]["verdict"] in ("leak", "no-evidence", "confounded")
-    assert "warning" not in report["validity"]
+    works = describe(RunFolder(str(audited)).seed(0), "target").description["consistency"]["works"]
+    assert ("warning" in report["validity"]) == (not works)  # after three epochs it hardly does
+    assert report["validity"]["verdict"] in ("leak", "confounded", "no-evidence" if works else "undecided")
     assert report["membership"] == "asked"
     rates = {"accuracy", "precision", "recall"}
     assert not any(rates & set(row) for row in (*report["attacks"], *report["pooled"]))

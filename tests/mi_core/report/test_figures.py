@@ -91,9 +91,9 @@ def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any])
         ViewGrid(images, views[:2])
 
 
-@pytest.mark.parametrize("name", ["a$b$c", r"$\frac", "x_1^2", "$$"])
-def test_text_in_figures_is_never_a_formula(name: str, short_report: dict[str, Any]) -> None:
+def test_text_in_figures_is_never_a_formula(short_report: dict[str, Any]) -> None:
     """Names of encoders, attacks and attributes are the user's: none ends the report or is set as mathematics."""
+    name = r"a$b$c $\frac"  # mathematics that no parser accepts
     score, member = np.linspace(0, 1, 40), np.arange(40) % 2 == 1
     run = AttackScores(name, name, "backbone", name, 0, score, member, statistic=score + 1)
     curve = StatisticCurve(name, name, "backbone", 0, np.array([1.0, 2.0]), np.zeros(2), np.ones(2))

@@ -36,7 +36,7 @@ def with_verdict(report: dict[str, Any], verdict: str, **low: float) -> dict[str
     ("verdict", "title", "words"),
     [
         ("leak", "Leak", "Yes: this encoder reveals which images"),
-        ("no-evidence", "No evidence of a leak", "This does not prove the opposite."),
+        ("no-evidence", "No evidence of a leak", "This does not prove that it reveals nothing."),
         ("confounded", "Confounded", "may come from that difference, not from training"),
         ("undecided", "Undecided", "nothing to compare the attack with"),
     ],
