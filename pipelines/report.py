@@ -27,6 +27,7 @@ from pipelines import adopt, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now, versions
 from pipelines.attack_config import SHADOW, SHADOWS, AttackConfig
 from pipelines.attribute_inference import inferred
+from pipelines.caveats import caveats, not_tested
 from pipelines.console import count_of, say
 from pipelines.defenses import served
 from pipelines.encoder_config import EndpointConfig, LoadedConfig
@@ -36,10 +37,8 @@ from pipelines.figure_data import figure_data, result_of, settings_of
 from pipelines.knowledge import knowledge as knowledge_of
 from pipelines.ledger import count_queries
 from pipelines.losses import Rejection
-from pipelines.recognition import consistency_in_words
 from pipelines.results import results_table, summary, sweeps
 from pipelines.shard_jobs import rejected_samples
-from pipelines.sources import NOISE
 from pipelines.splits import Splits
 from pipelines.tasks import Task, tasks
 from pipelines.telemetry import STEPS
@@ -123,8 +122,8 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "rejected": rejected[:MOST_REJECTED],
         "rejected_count": len(rejected),
         "rejected_total": _rejected_total(config, folder, len(rejected)),
-        "caveats": _caveats(config, folder),
-        "not_tested": _not_tested(config, folder),
+        "caveats": caveats(config, folder),
+        "not_tested": not_tested(config, folder),
     }
     report["defenses"] = compare_defenses(report, list(served(config, folder)))
     report["tuning"] = outcome(folder)
@@ -327,75 +326,6 @@ def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> dict[s
     samples = listed + sum(bad.lost - 1 for bad in first)
     shards = sum(not bad.key for bad in first)
     return {"samples": samples, "shards": shards, "estimated": any(bad.estimated for bad in first)} if listed else {}
-
-
-def _caveats(config: RunConfig, folder: RunFolder) -> list[str]:
-    caveats = [
-        "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
-        "differ shows only in the spread over seeds.",
-    ]
-    if config.data.near_duplicates is None:
-        caveats.append(
-            "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
-            "(data.near_duplicates={} looks for them)."
-        )
-    if len(config.seeds) == 1:
-        caveats.append("One seed: the spread over splits and training runs is not known.")
-    if any(not config.shadows(attack) for attack in config.attacks):
-        caveats.append("Attacks fitted on known samples of the target were judged on the other images only.")
-    noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
-    if any(noisy & set(config.reference_roles(attack)) for attack in config.attacks):
-        caveats.append(
-            "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
-            "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
-        )
-    for name in config.encoders:
-        found = describe(folder.seed(config.seeds[0]), name).description
-        templated = found.get("templated_captions", 0)
-        if templated is None:
-            caveats.append(f"Where images had no caption, {name} was trained on one made from class names.")
-        elif templated:
-            caveats.append(
-                f"{templated} of the {found['images']} captions that {name} was trained on were made "
-                "from class names and attributes: it saw no real captions."
-            )
-        attacked = any(attack.target == name for attack in config.attacks)
-        if attacked and "consistency" in found and not found["consistency"]["works"]:
-            caveats.insert(0, f"The encoder {name} {consistency_in_words(found['consistency'])}")
-        if adopt.noisy(found):
-            caveats.append(f"The encoder {name} {adopt.answers_in_words(found['answers'])}. Noise hides differences.")
-    uncontrolled = {
-        f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
-        for seed in config.seeds
-        for task in tasks(config, folder.seed(seed))
-        if "control_not_applicable" in result_of(task)
-    }
-    caveats += [f"No control for {one}." for one in sorted(uncontrolled)]
-    if config.asked:
-        caveats.append(
-            "The answer holds if your images and the control images come from the same source, and the control images "
-            "were surely not trained on."
-        )
-    if len(config.attacks) * len(config.queries.outputs) > 1:
-        caveats.append(
-            "The verdict uses only the attack marked “primary”, fixed in advance. The other rows are information, not "
-            "corrected for multiple testing."
-        )
-    return caveats
-
-
-def _is_noise(config: RunConfig, source: str) -> bool:
-    parent = config.data.roles.get(source)
-    name = source if parent is None else parent.source_name
-    return config.data.sources[name].kind == NOISE
-
-
-def _not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
-    tried = {attack.attack for attack in config.attacks}
-    missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
-    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
-    outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
-    return [*missing, *outputs, *([] if config.defenses else ["defenses"])]
 
 
 if __name__ == "__main__":

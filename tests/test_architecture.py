@@ -110,6 +110,7 @@ STAGES = [
     "trials",
     "tune",
     "results",
+    "caveats",
     "report",
     "compare",
     "pages",
