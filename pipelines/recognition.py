@@ -93,7 +93,7 @@ def fault_in_words(found: Mapping[str, Any]) -> str:
     own, other = found["encoder"], found["reference"]
     return (
         f"{_fault(found)} Shown {own['n']} images in two {_view(found)}s each, it finds the other one in "
-        f" {own['value']:.1%} of cases, {found['reference_name']} in {other['value']:.1%}."
+        f"{own['value']:.1%} of cases, {found['reference_name']} in {other['value']:.1%}."
     )
 
 
