@@ -25,9 +25,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from pipelines import storage
 from pipelines.errors import UserError
+from pipelines.names import shortened
 from pipelines.samples import Sample
 
 CLASS, KEY, JSON = "class", "key", "json:"
+
+
+def _texts(value: Any) -> Any:
+    plain = isinstance(value, list | tuple) and all(isinstance(one, str | int | float) for one in value)
+    return [str(one) for one in value] if plain else value
 
 
 class AttributeConfig(BaseModel):
@@ -53,8 +59,8 @@ class AttributeConfig(BaseModel):
     @classmethod
     def _as_text(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            return {str(name): [str(text) for text in texts] for name, texts in value.items()}
-        return [str(text) for text in value] if isinstance(value, list | tuple) else value
+            return {str(name): _texts(texts) for name, texts in value.items()}
+        return _texts(value)
 
     @model_validator(mode="after")
     def _check(self) -> AttributeConfig:
@@ -65,7 +71,7 @@ class AttributeConfig(BaseModel):
         if self.bounds is not None and list(self.bounds) != sorted(set(self.bounds)):
             raise ValueError(f"bounds = {list(self.bounds)}, allowed: ascending numbers")
         if len(self.names) < 2 or len(self._numbers) < sum(map(len, self._groups)):
-            raise ValueError(f"values = {self.values}, allowed: at least two, each text once")
+            raise ValueError(f"values = {shortened(self.values)}, allowed: at least two, each text once")
         check_pattern(self.pattern)
         return self
 

@@ -53,7 +53,7 @@ def run(
     Raises:
         UserError: the user's input is wrong; what was committed is kept.
     """
-    folder = RunFolder(storage.absolute(out))
+    folder = RunFolder(storage.target(out))
     asked = STAGES[: STAGES.index(last) + 1]
     stages = [stage for stage in asked if stage != "tune" or config.tune is not None]
     config.data.check_sizes()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from importlib.resources import files
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from pipelines.bench.commands import bench_app
+from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.interrupts import Interrupted, heed_sigterm, interruptible
 from pipelines.listing import list_app
@@ -31,7 +31,23 @@ app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
 
-output = Console()
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        output.print(f"encoder-audit {version('encoder-audit')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    told: Annotated[
+        bool, typer.Option("--version", help="Tell the version.", is_eager=True, callback=_tell_version)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere in a command.")
+    ] = False,
+) -> None:
+    """`guarded` reads ``--debug`` before the command does."""
 
 
 Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
@@ -40,7 +56,14 @@ Out = Annotated[str | None, typer.Option("--out", help="Run folder; default runs
 Address = Annotated[
     str | None, typer.Option("--address", help="Ray cluster (host:port); default RAY_ADDRESS, else local.")
 ]
-Force = Annotated[str | None, typer.Option("--force", help="Redo this stage and all that follow.", metavar="STAGE")]
+Force = Annotated[
+    str | None,
+    typer.Option(
+        "--force",
+        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
+        metavar="STAGE",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
 
 
@@ -106,8 +129,9 @@ def quickstart(
     verbose: Verbose = False,
 ) -> None:
     """The whole chain on embedded real data: CPU, no download, two to three minutes on two cores."""
-    config = files("pipelines") / "quickstart.yaml"
-    _run(str(config), overrides, out, "report", address, force, verbose)
+    from pipelines.shipped import shipped
+
+    _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
 
 
 @app.command()
@@ -121,9 +145,10 @@ def selftest(
     """Plants leaks, none, and differences that are none, through the whole chain; exit code 1 if a verdict is wrong."""
     from pipelines import config_file as configs
     from pipelines import selftest as planted
+    from pipelines.shipped import shipped
 
     place = out or "runs/selftest"
-    loaded = configs.load(config or str(files("pipelines") / "quickstart.yaml"), overrides or ())
+    loaded = configs.load(config or shipped()["quickstart"], overrides or ())
     command = shlex.join(["encoder-audit", *sys.argv[1:]])
     with interruptible():
         passed = planted.run(loaded, place, address=address, command=command, verbose=verbose)
@@ -173,7 +198,7 @@ def compare(
     found = comparison.compare(first, second)
     output.print(comparison.table(found))
     if json is not None:
-        storage.write_json(json, found)
+        storage.write_json(storage.target(json), found)
 
 
 @app.command()
@@ -183,7 +208,7 @@ def status(
     """How far a run is: stage, share done, rate, time left; while it runs, and after it ended."""
     from pipelines.status import status as found
 
-    output.print(found(run), soft_wrap=True, highlight=False, markup=False)
+    output.print(found(run), soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -240,7 +265,7 @@ def submit(
     loaded, place = _load(config, overrides, out)
     if out is None and place != config:
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
-    place, dashboard = storage.absolute(place), jobs.dashboard(address)
+    place, dashboard = storage.target(place), jobs.dashboard(address)
     options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
     sent = jobs.travelling(loaded)
     job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())
@@ -281,13 +306,13 @@ def estimate(
     loaded.data.check_sizes()
     with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
         loaded.resources.check_connected()
-        found = estimated(runs_of(loaded, RunFolder(storage.absolute(place))))
+        found = estimated(runs_of(loaded, RunFolder(storage.target(place))))
         cpus, gpus = largest_node()
     node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)
     wanted = None if wall is None else cluster(found, loaded, wall, node)
     output.print(estimate_view.render(found, wanted))
     if json is not None:
-        storage.write_json(json, estimate_view.as_json(found, wanted))
+        storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))
 
 
 def _gpus() -> float:

@@ -31,6 +31,7 @@ from pipelines.config_checks import (
     check_calibration,
     check_controls,
     check_inference,
+    check_loaded,
     check_repeats,
     check_roles,
     check_training,
@@ -38,12 +39,14 @@ from pipelines.config_checks import (
 from pipelines.data_config import DataConfig
 from pipelines.defenses import DefenseConfig, with_defenses
 from pipelines.demands import demands_of
-from pipelines.encoder_config import EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.encoder_config import EncoderConfig, ForeignConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig, PricesConfig
 from pipelines.methods import complete
+from pipelines.names import check_name
 from pipelines.resources import ResourcesConfig
+from pipelines.shape import check_shape
 from pipelines.spelling import spell_out
 from pipelines.tune_config import TuneConfig
 from pipelines.utility import UtilityConfig
@@ -91,7 +94,10 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defend(cls, value: Any) -> Any:
-        return with_defenses(value) if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        check_shape(value)
+        return with_defenses(value)
 
     @field_validator("encoders", mode="before")
     @classmethod
@@ -120,10 +126,13 @@ class RunConfig(BaseModel):
         if self.budget.money is not None and not self.prices.known:
             raise ValueError(f"budget.money = {self.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
         for name, encoder in self.encoders.items():
+            check_name("encoders", name)
             check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
             if isinstance(encoder, TrainedConfig):
                 self.members_of(name)
                 check_training(self, f"encoders.{name}", encoder)
+            if isinstance(encoder, LoadedConfig):
+                check_loaded(self, f"encoders.{name}", encoder)
         for position, attack in enumerate(self.attacks):
             check_attack(self, f"attacks.{position}", attack)
         for position, inference in enumerate(self.attribute_inference):
@@ -131,9 +140,10 @@ class RunConfig(BaseModel):
         check_controls(self)
         check_calibration(self)
         check_repeats(self)
+        demands = self.demands()
         for name, encoder in self.encoders.items():
             if encoder.outputs is not None:
-                self.check_outputs(name, encoder.outputs)
+                self.check_outputs(name, encoder.outputs, demands)
         return self
 
     def members_of(self, name: str) -> set[str]:
@@ -251,9 +261,10 @@ class RunConfig(BaseModel):
         shadows = self.shadows(attack)
         return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
 
-    def check_outputs(self, name: str, outputs: Sequence[str]) -> None:
-        """Raise UserError if attacks ask an encoder for an output that it does not have."""
-        asked = {output for demand in self.demands() if demand.encoder == name for output in demand.outputs}
+    def check_outputs(self, name: str, outputs: Sequence[str], demands: Sequence[Demand] | None = None) -> None:
+        """Raise UserError if attacks ask an encoder for an output that it does not have; ``demands``: if known."""
+        every = self.demands() if demands is None else demands
+        asked = {output for demand in every if demand.encoder == name for output in demand.outputs}
         missing = sorted(asked - set(outputs))
         if missing:
             raise UserError(

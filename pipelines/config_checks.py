@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.architectures import check_architecture
 from pipelines.attack_config import (
     ANCHOR_ROLE,
     CALIBRATION_ROLE,
@@ -20,7 +21,7 @@ from pipelines.attack_config import (
 )
 from pipelines.attribute_inference import AttributeInferenceConfig
 from pipelines.data_config import DataConfig
-from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig, is_half
+from pipelines.encoder_config import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig, is_half
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
     seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
     if seen:
         raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
+
+
+def check_loaded(config: RunConfig, place: str, encoder: LoadedConfig) -> None:
+    """Raise ValueError if an encoder from elsewhere has an architecture that does not exist."""
+    try:
+        check_architecture(encoder.load, config.data.channels, config.data.image_size)
+    except ConfigError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def check_repeats(config: RunConfig) -> None:

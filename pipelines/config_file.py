@@ -5,55 +5,79 @@ Every mistake is one line naming the file, the field, the value and what is allo
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from pipelines import storage
+from pipelines import shipped, storage
 from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
+from pipelines.config_text import read_text, read_value
 from pipelines.encoder_config import CONFIGS
 from pipelines.errors import UserError
 from pipelines.fields import set_field
+from pipelines.mistakes import told
+from pipelines.names import SHOWN, shortened
 from pipelines.sweep import expand
 from pipelines.tune_config import with_fields
+
+_MOST_FILES = 64
+_ON_FILES = ("shards", "imagefolder")
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file, apply ``section.field=value`` overrides (values in YAML), and check everything.
 
+    Args:
+        path: a file, or the name of a config that comes with the package, see `pipelines.shipped`.
+        overrides: as on the command line.
+
     Raises:
         UserError: one line naming the file, the field, the value and what is allowed.
     """
-    raw = _read(path, ())
+    raw = _read(shipped.found(path), ())
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not name:
-            raise UserError(f"{override!r} is no override; write section.field=value")
-        set_field(raw, name, yaml.safe_load(text))
+            raise UserError(f"{shortened(override)} is no override; write section.field=value")
+        try:
+            set_field(raw, name, read_value(text, f"{name}={text if len(text) < SHOWN else '...'}"))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
     return parse(raw, path)
 
 
-def _read(path: str, trail: tuple[str, ...]) -> dict[str, Any]:
+def _read(path: str, trail: tuple[str, ...], read: list[str] | None = None) -> dict[str, Any]:
     """The plain values of a config file, over those of the files it extends, the later ones over the earlier."""
+    read = [] if read is None else read
+    read.append(path)
     if path in trail:
         raise UserError(f"extends goes in a circle: {' -> '.join((*trail, path))}")
+    if len(read) > _MOST_FILES:
+        raise UserError(f"{read[0]}: extends leads to more than {_MOST_FILES} files; take some together")
     if not storage.exists(path) or storage.is_folder(path):
         raise UserError(f"{path} is no file; give an existing config file, or a run folder with its config.yaml")
     try:
-        raw = yaml.safe_load(storage.read_bytes(path).decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raw = read_text(storage.read_bytes(path).decode(), path)
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: holds {type(raw).__name__}, expected sections such as data, encoders, attacks")
-    bases = raw.pop("extends", [])
+        what = "a list" if isinstance(raw, list) else f"no more than {shortened(raw)}"
+        raise UserError(f"{path}: holds {what}, expected sections such as data, encoders, attacks")
+    bases = raw.pop("extends", None) or []
+    every = [bases] if isinstance(bases, str) else bases
+    if not isinstance(every, list) or not all(isinstance(base, str) and base for base in every):
+        raise UserError(
+            f"{path}: extends = {shortened(bases)}: allowed is the path of a config file, or a list of paths"
+        )
     folder = path.rpartition("/")[0]
     merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        merged = _merged(merged, _read(f"{folder}/{base}" if folder else base, (*trail, path)))
+    for base in every:
+        whole = base if not folder or base.startswith("/") or storage.is_uri(base) else f"{folder}/{base}"
+        merged = _merged(merged, _read(whole, (*trail, path), read))
     result: dict[str, Any] = _merged(merged, raw)
     return result
 
@@ -70,54 +94,43 @@ def _merged(base: Any, over: Any) -> Any:
 def parse(raw: dict[str, Any], origin: str) -> RunConfig:
     """Check a config given as plain values; ``origin`` names it in errors. Its sweeps and its
     search are spelled out."""
-    _fill_data_path(raw, origin)
     whole = {section: value for section, value in raw.items() if section != "sweep"}
     plain = {section: value for section, value in whole.items() if section != "tune"}
     try:
-        base = RunConfig(**whole)
+        _fill_data_path(raw)
+        base = RunConfig.model_validate(whole)
         if base.tune is not None:
             base = with_fields(base, base.tune, plain, _one_line)
-        return expand(base, plain, raw.get("sweep", {}), _one_line)
+        return expand(base, plain, raw.get("sweep") or {}, _one_line)
     except ValidationError as error:
         raise UserError(f"{origin}: {_one_line(error)}") from error
     except ValueError as error:
         raise UserError(f"{origin}: {error}") from error
 
 
-def _fill_data_path(raw: dict[str, Any], origin: str) -> None:
+def _fill_data_path(raw: dict[str, Any]) -> None:
     """``data.path`` is the path of every source that has none, so that a config need not name one."""
     data = raw.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):
         return
     path = data.pop("path", None)
-    for name, source in data["sources"].items():
-        if isinstance(source, dict) and source.get("kind") in ("shards", "imagefolder") and not source.get("path"):
-            if path is None:
-                raise UserError(
-                    f"{origin}: data.sources.{name}.path is missing; give it there or as data.path=... "
-                    "on the command line"
-                )
-            source["path"] = path
+    missing = [
+        name
+        for name, source in data["sources"].items()
+        if isinstance(source, dict) and source.get("kind") in _ON_FILES and not source.get("path")
+    ]
+    if path is None and missing:
+        fields = [f"data.sources.{name}.path" for name in missing]
+        raise ValueError(
+            f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
+            f"{' '.join(f'{field}=...' for field in fields)}"
+        )
+    for name in missing:
+        data["sources"][name]["path"] = path
 
 
 def _one_line(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if not (isinstance(part, str) and part in (*ATTACK_CONFIGS, *CONFIGS))]
-    name, kind, context = ".".join(place), first["type"], first.get("ctx", {})
-    value = "" if isinstance(first["input"], dict | list | BaseModel) else f" = {first['input']!r}"
-    if kind == "extra_forbidden":
-        allowed = _fields_at(first["loc"][:-1])
-        near = difflib.get_close_matches(place[-1], allowed, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
-    if kind == "missing":
-        return f"{name} is missing"
-    if kind == "value_error":
-        text = str(context["error"])
-        return text if not name or text.startswith(name) else f"{name}: {text}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{name}: unknown attack; allowed: {', '.join(ATTACK_CONFIGS)}"
-    return f"{name}{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return told(error, _fields_at, (*ATTACK_CONFIGS, *CONFIGS))
 
 
 def _fields_at(location: Sequence[int | str]) -> list[str]:
@@ -132,7 +145,8 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
         else:
             known = [model.model_fields[part] for model in models if part in model.model_fields]
             annotation = known[0].annotation if known else annotation
-    return sorted({name for model in _models_in(annotation) for name in model.model_fields})
+    models = _models_in(annotation)
+    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
 
 
 def _models_in(annotation: Any) -> list[Any]:

@@ -18,8 +18,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
-console = Console(stderr=True, highlight=False)
+output = Console(markup=False)
+"""What a command prints; names and paths of users stand as they are, brackets included."""
+console = Console(stderr=True, highlight=False, markup=False)
+"""What it says meanwhile; likewise."""
 _open: list[Bars] = []  # steps under way, the innermost last
 _said = [monotonic()]  # when the last line was printed
 
@@ -27,7 +31,7 @@ _said = [monotonic()]  # when the last line was printed
 def say(stage: str, message: str) -> None:
     """Print one line of a stage's progress to stderr."""
     _said[0] = monotonic()
-    console.print(f"[bold]{stage:>9}[/bold]  {message}", soft_wrap=True)
+    console.print(Text.assemble((f"{stage:>9}", "bold"), f"  {message}"), soft_wrap=True)
 
 
 def quiet_for() -> float:
@@ -103,10 +107,10 @@ def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
     """Progress bars that vanish when done; nothing is drawn when stderr is no terminal."""
     progress = Bars(
         unit,
-        TextColumn("          {task.description}"),
+        TextColumn("          {task.description}", markup=False),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        TextColumn(unit + "{task.fields[note]}"),
+        TextColumn(unit + "{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,

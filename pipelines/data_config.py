@@ -12,6 +12,7 @@ from pipelines.artifacts import digest
 from pipelines.attributes import AttributeConfig, GroupConfig
 from pipelines.duplicates import NearDuplicatesConfig
 from pipelines.errors import UserError
+from pipelines.names import LONGEST, shortened
 from pipelines.scan import ATTRIBUTE, Scan, ScanMap, scan
 from pipelines.sources import SourceConfig
 
@@ -87,8 +88,10 @@ class DataConfig(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> DataConfig:
         for name in (*self.sources, *self.roles, *self.attributes):
-            if not name.replace("-", "").replace("_", "").isalnum():
-                raise ValueError(f"the name {name!r} may hold letters, digits, - and _ only")
+            if not name.replace("-", "").replace("_", "").isalnum() or len(name.encode()) > LONGEST:
+                raise ValueError(
+                    f"the name {shortened(name)} may hold letters, digits, - and _ only, {LONGEST} bytes at most"
+                )
         if self.label is not None and self.label not in self.attributes:
             raise ValueError(
                 f"label = {self.label!r}, allowed: {', '.join(self.attributes) or 'none without attributes'}"

@@ -6,19 +6,22 @@ a defended encoder beside every attacked one and beside every shadow, and for al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.artifacts import RunFolder
 from pipelines.attack_config import CANDIDATE_ROLES, SHADOW, TARGET_ROLES, each_attack
 from pipelines.attribute_inference import each_inference
 from pipelines.encoder_config import DefendedConfig
 from pipelines.encoders import describe
-from pipelines.methods import combinations
+from pipelines.methods import MOST, combinations
+from pipelines.mistakes import told
+from pipelines.names import shortened
 from pipelines.spelling import spell_out
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class DefenseConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     defense: str = Field(description="what is done to the encoders; several stand for an entry each")
-    label: str = Field(default="", pattern=r"^[\w.=-]*$", description="what it is called; default: the defense")
+    label: str = Field(default="", description="what it is called; default: the defense")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="settings of the defense; a list stands for an entry per value"
     )
@@ -47,6 +50,13 @@ class DefenseConfig(BaseModel):
     of: tuple[str, ...] = Field(default=(), description="attacked encoders that are defended; default: all")
     without: tuple[str, ...] = Field(default=(), description="attacks that are not repeated on it")
     beside: str = Field(default="", description="label of the entry that it is compared with; default: no defense")
+
+    @field_validator("label")
+    @classmethod
+    def _fit_for_names(cls, value: str) -> str:
+        if not re.fullmatch(r"[\w.=-]*", value):
+            raise ValueError(f"label = {shortened(value)}: allowed are letters, digits and . _ = -; give another label")
+        return value
 
     @property
     def name(self) -> str:
@@ -64,7 +74,9 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: two defenses share a name, or there is nothing to defend.
     """
-    entries = [DefenseConfig.model_validate(entry) for entry in each_defense(config.get("defenses") or ())]
+    entries = [
+        _entry(f"defenses.{number}", one) for number, one in enumerate(each_defense(config.get("defenses") or ()))
+    ]
     spelled = dict(config)
     if entries:
         spelled["defenses"] = [entry.model_dump() for entry in entries]
@@ -114,24 +126,32 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     return spelled
 
 
+def _entry(place: str, entry: Any) -> DefenseConfig:
+    try:
+        return DefenseConfig.model_validate(entry)
+    except ValidationError as error:
+        allowed = sorted(DefenseConfig.model_fields)
+        raise ValueError(f"{place}: {told(error, lambda _: allowed)}") from error
+
+
 def each_defense(entries: Sequence[Any]) -> list[Any]:
     """Defenses one by one: lists under defense, epoch or a setting stand for all combinations, told by their labels."""
     spelled = []
     for entry in entries:
-        if not isinstance(entry, dict):
-            spelled.append(entry)
-            continue
         settings = entry.get("settings") or {}
         varied = [name for name, value in settings.items() if isinstance(value, list | tuple)]
         listed = [name for name in ("defense", "epoch") if isinstance(entry.get(name), list | tuple)]
-        for one, chosen in product(combinations([entry], listed), combinations([settings], varied)):
+        every = combinations([{**entry, "settings": {}}], listed), combinations([settings], varied)
+        if len(every[0]) * len(every[1]) > MOST:
+            raise ValueError(f"{', '.join(listed + varied)}: their combinations are more than {MOST:,}")
+        for one, chosen in product(*every):
             if listed or varied:
                 values = {name: one[name] for name in listed if name != "defense"} | {
                     name: chosen[name] for name in varied
                 }
-                told = (f"{name}-{value}" for name, value in values.items())
-                one = {**one, "label": "-".join([entry.get("label") or one["defense"], *told])}  # noqa: PLW2901
-            spelled.append({**one, "settings": chosen} if varied else one)
+                said = (f"{name}-{value}" for name, value in values.items())
+                one = {**one, "label": "-".join([entry.get("label") or str(one.get("defense")), *said])}  # noqa: PLW2901
+            spelled.append({**one, "settings": chosen} if "settings" in entry else one)
     return spelled
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -12,6 +13,8 @@ from pipelines.attack_config import ATTACK_CONFIGS, SHADOWS, each_attack
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
 from pipelines.defenses import DefenseConfig, each_defense
 from pipelines.errors import UserError
+from pipelines.names import shortened
+from pipelines.shape import check_shape
 
 
 def with_changes(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,13 +32,11 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
     """
     for listed, (spell, _) in _LISTS.items():
         if name.startswith(f"{listed}."):
-            values[listed] = spell(values.get(listed, []))
+            _spell_out(values, listed, spell)
     head, star, field = name.partition(".*.")
     if star:
         takes = _LISTS[head][1] if head in _LISTS else None
-        takers = [
-            number for number, entry in enumerate(values.get(head, [])) if takes is not None and takes(entry, field)
-        ]
+        takers = [number for number, entry in enumerate(values.get(head) or ()) if takes and takes(entry, field)]
         if not takers:
             raise UserError(f"{name}: nothing in {head} has the field {field!r}")
         for number in takers:
@@ -52,6 +53,14 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
         place[int(last)] = new
     else:
         place[last] = new
+
+
+def _spell_out(values: dict[str, Any], listed: str, spell: Callable[[Sequence[Any]], list[Any]]) -> None:
+    try:
+        check_shape({listed: values.get(listed)})
+        values[listed] = spell(values.get(listed) or ())
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _takes(attack: Mapping[str, Any], field: str) -> bool:
@@ -81,8 +90,8 @@ _LISTS: dict[str, tuple[Callable[[Sequence[Any]], list[Any]], Callable[[Mapping[
 
 
 def _element(place: Sequence[Any], index: str, name: str) -> Any:
-    if not index.isdigit() or int(index) >= len(place):
-        raise UserError(f"{name}: {index!r} is no position in a list of {len(place)}")
+    if not re.fullmatch("[0-9]{1,9}", index) or int(index) >= len(place):
+        raise UserError(f"{name}: {shortened(index)} is no position in a list of {len(place)}")
     return place[int(index)]
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-output = Console()
+from pipelines.console import count_of, output
+
 list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.")
 
 
@@ -22,7 +22,6 @@ Name = Annotated[str | None, typer.Argument(help="One of them: prints its page."
 def list_attacks(name: Name = None) -> None:
     """Attacks, with threat model, what they need, queries per sample and source; with a name, all of one."""
     from mi_core.attacks import ATTACKS
-    from pipelines.console import count_of
     from pipelines.pages import attack_page
 
     if name is not None:

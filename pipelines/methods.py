@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from functools import cache
 from itertools import product
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from pipelines.mistakes import told
+
+MOST = 10_000  # entries that one with lists may stand for
 T = TypeVar("T")
 
 
@@ -24,13 +28,17 @@ def build(parameters: type[T], values: Mapping[str, Any]) -> T:
     """A parameter dataclass from plain values.
 
     Raises:
-        ValueError: an unknown name, listing the known ones; or a value of a wrong type or range.
+        ValueError: an unknown name, listing the known ones; or a value of a wrong type or range, named with what is
+            allowed.
     """
     known = [field.name for field in fields(parameters)]  # type: ignore[arg-type]
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r}, allowed: {', '.join(known)}")
-    validated = _adapter(cast(Any, parameters)).validate_python(dict(values))
+    try:
+        validated = _adapter(cast(Any, parameters)).validate_python(dict(values))
+    except ValidationError as error:
+        raise ValueError(told(error)) from error
     return parameters(**{name: getattr(validated, name) for name in known})
 
 
@@ -48,10 +56,16 @@ def parameter_fields(parameters: type[Any]) -> dict[str, Any]:
 
 
 def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Entries one by one: one with lists under some names stands for all combinations of their values."""
+    """Entries one by one: one with lists under some names stands for all combinations of their values.
+
+    Raises:
+        ValueError: they are too many to be meant.
+    """
     spelled = []
     for entry in entries:
         listed = [name for name in names if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
+        if math.prod(len(entry[name]) for name in listed) > MOST:
+            raise ValueError(f"{', '.join(listed)}: their combinations are more than {MOST:,}; give fewer values")
         for values in product(*(entry[name] for name in listed)):
             spelled.append({**entry, **dict(zip(listed, values, strict=True))} if listed else entry)
     return spelled

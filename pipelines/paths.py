@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines import storage
 from pipelines.errors import UserError
+from pipelines.names import shortened
 
 FILE_FIELDS = frozenset({"path", "root", "table", "weights", "text_weights"})
 """Fields of a config that name files or folders, wherever they stand, in sweeps and searches too."""
@@ -82,22 +83,54 @@ def _listed(paths: Sequence[str]) -> set[str]:
 def expand_braces(pattern: str) -> list[str]:
     """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order.
 
+    Raises:
+        UserError: as `check_braces`, which raises ValueError.
+
     Example:
         >>> expand_braces("x-{08..10}.{a,b}")
         ['x-08.a', 'x-08.b', 'x-09.a', 'x-09.b', 'x-10.a', 'x-10.b']
     """
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if numbers:
-        first, last = int(numbers[1]), int(numbers[2])
-        width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
-        choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-    else:
-        choices = match[1].split(",")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [before + choice + rest for choice in choices for rest in expand_braces(after)]
+    try:
+        check_braces(pattern)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    named = [""]
+    for text, inside in zip(_BRACES.split(pattern)[::2], [*_BRACES.findall(pattern), None], strict=True):
+        choices = [""] if inside is None else _choices(inside)
+        named = [before + text + choice for before in named for choice in choices]
+    return named
+
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+_MOST = 1_000_000  # files that one pattern may name
+
+
+def check_braces(pattern: str) -> None:
+    """Look at the braces of a pattern without spelling them out.
+
+    Raises:
+        ValueError: a range counts down, or the braces stand for more files than there can be.
+    """
+    count = 1
+    for inside in _BRACES.findall(pattern):
+        numbers = _RANGE.fullmatch(inside)
+        size = int(numbers[2]) - int(numbers[1]) + 1 if numbers else inside.count(",") + 1
+        if size < 1 and numbers:
+            raise ValueError(f"path = {shortened(pattern)} counts down; write {{{numbers[2]}..{numbers[1]}}}")
+        count *= size
+        if count > _MOST:
+            raise ValueError(
+                f"path = {shortened(pattern)} names more than {_MOST:,} files; give a folder, or a glob with *"
+            )
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if not numbers:
+        return inside.split(",")
+    width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
+    return [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
 
 
 def _glob(pattern: str) -> list[str]:

@@ -80,7 +80,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     Raises:
         UserError: the config cannot be planted in, or the user's input is wrong otherwise.
     """
-    place = storage.absolute(out)
+    place = storage.target(out)
     _check(config)
     found: list[Found] = []
     store = config.resources.object_store_mb
@@ -114,7 +114,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
 
 def table(out: str) -> Table:
     """The cases of a finished self-test for a rich console."""
-    result = storage.read_json(f"{storage.absolute(out)}/{RESULT}")
+    result = storage.read_json(f"{storage.target(out)}/{RESULT}")
     shown = Table("planted", "expected", "verdict", "AUC", "blind", "control", "", title="Self-test")
     for case in result["cases"]:
         rates = [f"{case[name]['value']:.3f}" if name in case else "" for name in _RATES]

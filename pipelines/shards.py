@@ -97,6 +97,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     Raises:
         UserError: the folder holds something else or finished shards, the source is empty or too damaged.
     """
+    out = storage.target(out)
     held = [name.rpartition("/")[2] for name in storage.list_files(out)]
     if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in held):
         raise UserError(f"{out} is not empty; give another folder")

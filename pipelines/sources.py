@@ -6,11 +6,14 @@ reading an item twice gives the same samples in the same order.
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +36,8 @@ from pipelines import storage
 from pipelines.errors import UserError
 from pipelines.folders import contents, printable
 from pipelines.methods import build
+from pipelines.names import shortened
+from pipelines.paths import check_braces
 from pipelines.samples import Item, Problem, Sample
 from pipelines.tarshards import ShardRules, items_of, scan_shard
 
@@ -70,13 +75,15 @@ class SourceConfig(BaseModel):
         if value not in KINDS and not value.startswith(TORCHVISION):
             raise ValueError(f"kind = {value!r}, allowed: {', '.join(KINDS)}, {TORCHVISION}<Name>")
         if value.startswith(TORCHVISION):
-            _torchvision_class(value.removeprefix(TORCHVISION))
+            _known_dataset(value.removeprefix(TORCHVISION))
         return value
 
     @model_validator(mode="after")
     def _has_path(self) -> SourceConfig:
         if self.kind in ("imagefolder", "shards") and not self.path:
             raise ValueError(f"path is missing for a source of kind {self.kind}")
+        for path in (self.path,) if isinstance(self.path, str) else self.path or ():
+            check_braces(path)
         if self.kind == NOISE:
             _noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
@@ -258,9 +265,24 @@ def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
 def _torchvision_class(name: str) -> Any:
     from torchvision import datasets
 
-    if name not in datasets.__all__:
-        raise ValueError(f"torchvision has no data set {name!r}, allowed: {', '.join(sorted(datasets.__all__))}")
-    return getattr(datasets, name)
+    return getattr(datasets, _known_dataset(name))
+
+
+def _known_dataset(name: str) -> str:
+    """The name of a data set of torchvision. Raises ValueError if there is none."""
+    if name not in _dataset_names():
+        raise ValueError(f"torchvision has no data set {shortened(name)}, allowed: {', '.join(_dataset_names())}")
+    return name
+
+
+@lru_cache(maxsize=1)
+def _dataset_names() -> tuple[str, ...]:
+    """What torchvision says it has, read off its source: importing it takes seconds."""
+    (folder,) = importlib.util.find_spec("torchvision").submodule_search_locations  # type: ignore[union-attr,misc]
+    for statement in ast.parse((Path(folder) / "datasets" / "__init__.py").read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            return tuple(sorted(ast.literal_eval(statement.value)))
+    raise RuntimeError("torchvision.datasets lists no __all__")
 
 
 def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipelines.names import shortened
+
 _OF_TRAINING = ("checkpoints", "save_every", "start")  # what a defended encoder does not have of the one it defends
+_FARTHEST = 100  # encoders that one is ``like``, each like the next
+_MOST_HALVES = 1024
 
 
 def spell_out(encoders: dict[str, Any]) -> dict[str, Any]:
@@ -18,8 +22,10 @@ def spell_out(encoders: dict[str, Any]) -> dict[str, Any]:
     """
 
     def stated(name: str, trail: tuple[str, ...], word: str = "like") -> dict[str, Any]:
-        if name not in encoders or not isinstance(encoders[name], dict):
+        if name not in encoders:
             raise ValueError(f"{word} = {name!r}, allowed: {', '.join(encoders)}")
+        if len(trail) > _FARTHEST:
+            raise ValueError(f"{word} = {name!r}: more than {_FARTHEST} encoders follow each other; name the first")
         if name in trail:
             raise ValueError(f"{word} goes in a circle: {' -> '.join((*trail, name))}")
         own = {key: value for key, value in encoders[name].items() if key != "like"}
@@ -43,7 +49,7 @@ def _halves(family: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, 
     if "halves" not in settings:
         return [(family, settings)]
     count = settings["halves"]
-    if not isinstance(count, int) or count < 2 or count % 2:
-        raise ValueError(f"{family}.halves = {count!r}, allowed: an even number")
+    if not isinstance(count, int) or not 2 <= count <= _MOST_HALVES or count % 2:
+        raise ValueError(f"encoders.{family}.halves = {shortened(count)}, allowed: an even number, 2 to {_MOST_HALVES}")
     own = {key: value for key, value in settings.items() if key != "halves"}
     return [(f"{family}-{number}", {**own, "half": number}) for number in range(count)]

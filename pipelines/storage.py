@@ -28,6 +28,7 @@ from pyarrow import fs
 from pipelines.console import say
 from pipelines.errors import UserError
 
+LONGEST = 4096  # characters of a path
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
 STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
@@ -42,13 +43,34 @@ def absolute(path: str) -> str:
     """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
 
     Raises:
-        UserError: a URI holds a key, which would end in configs, logs and reports.
+        UserError: a URI holds a key, which would end in configs, logs and reports; or no file can be called so.
     """
+    if "\0" in path or len(path) > LONGEST:
+        raise UserError(f"{path[:60]!r}... can be no path: it holds a NUL, or more than {LONGEST:,} characters")
     if is_uri(path) and urlsplit(path).password is not None:
         raise UserError(
             f"{path.partition('://')[0]}://...:...@... holds a key; set keys in the environment of every node"
         )
     return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
+
+
+def target(path: str) -> str:
+    """The place that a user names for what is to be written: absolute, ``..`` followed to where it leads.
+
+    Raises:
+        UserError: as `absolute`.
+    """
+    whole = absolute(path)
+    return whole if is_uri(whole) else os.path.normpath(whole)
+
+
+def _refuse_climbing(path: str) -> None:
+    """Raise UserError if a path to be written leads out of a folder: names in it, of encoders or sweeps, never may.
+
+    Places that users name have been through `target`, so that ``..`` can only come from such a name.
+    """
+    if ".." in path.split("/") or "\0" in path:
+        raise UserError(f"{path!r} leads out of its folder; nothing is written there: choose names without / and ..")
 
 
 def _resolve(path: str) -> tuple[Any, str]:
@@ -187,7 +209,12 @@ def read_bytes(path: str) -> bytes:
 
 
 def write_atomic(path: str, data: bytes) -> None:
-    """Write a file whole: readers see the old one or the new one, never a part."""
+    """Write a file whole: readers see the old one or the new one, never a part.
+
+    Raises:
+        UserError: the path leads out of its folder.
+    """
+    _refuse_climbing(path)
     filesystem, place = _resolve(path)
     if is_uri(path):
         with filesystem.open_output_stream(place) as stream:
@@ -260,7 +287,12 @@ def table_bytes(table: pa.Table) -> bytes:
 
 
 def remove(path: str) -> None:
-    """Remove a file, or a folder with all it holds; nothing happens when it is not there."""
+    """Remove a file, or a folder with all it holds; nothing happens when it is not there.
+
+    Raises:
+        UserError: the path leads out of its folder.
+    """
+    _refuse_climbing(path)
     filesystem, place = _resolve(path)
     kind = filesystem.get_file_info(place).type
     if kind == fs.FileType.Directory:
@@ -277,8 +309,9 @@ def lock(folder: str) -> Iterator[Callable[[], bool]]:
         What says whether the folder was deleted meanwhile; of an object store it never does.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or the path leads out of its folder.
     """
+    _refuse_climbing(folder)
     with _remote_lock(folder) if is_uri(folder) else _local_lock(folder) as deleted:
         yield deleted
 

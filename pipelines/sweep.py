@@ -24,6 +24,7 @@ from pipelines.artifacts import RunFolder
 from pipelines.config import Run, RunConfig
 from pipelines.errors import UserError
 from pipelines.fields import differing, with_changes
+from pipelines.names import RULE, is_name, shortened
 
 LABEL = "label"
 Explain = Callable[[ValidationError], str]
@@ -53,10 +54,10 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
     for name, every in config.sweep.items():
         for entry in every:
             changes = {field: value for field, value in entry.items() if field != LABEL}
-            place = folder if not changes else RunFolder(f"{folder.path}/sweep/{_slug(name)}/{_slug(entry[LABEL])}")
+            place = folder if not changes else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}")
             whole = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
             changed = with_changes(whole | ({"checkpoints": "last"} if changes else {}), changes)
-            found.append(Point(name, str(entry[LABEL]), RunConfig(**changed), place))
+            found.append(Point(name, str(entry[LABEL]), RunConfig.model_validate(changed), place))
     return found
 
 
@@ -81,16 +82,17 @@ def expand(base: RunConfig, plain: dict[str, Any], sweep: Any, explain: Explain)
         UserError: a point that is no valid run, or two points of one label.
     """
     if not isinstance(sweep, dict):
-        raise UserError(f"sweep is {type(sweep).__name__}, expected fields with lists of values")
+        raise UserError(f"sweep = {shortened(sweep)}: allowed are fields with lists of values")
     before = base.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
     found: dict[str, tuple[dict[str, Any], ...]] = {}
     for name, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"sweep.{name}: a list of values is missing")
+        _check_slug(f"sweep.{shortened(name)}", name)
         entries = [_point(name, value, before, plain, explain) for value in values]
-        labels = [_slug(entry[LABEL]) for entry in entries]
+        labels = [slug(entry[LABEL]) for entry in entries]
         if len(set(labels)) < len(labels):
-            raise UserError(f"sweep.{name}: two points are called alike: {', '.join(labels)}")
+            raise UserError(f"sweep.{name}: two points are called alike: {', '.join(labels)}; give them labels")
         found[name] = tuple(entries)
     return base.model_copy(update={"sweep": found})
 
@@ -99,8 +101,9 @@ def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any],
     several = isinstance(value, dict) and LABEL in value
     changes = {field: new for field, new in value.items() if field != LABEL} if several else {name: value}
     label = str(value[LABEL] if several else value)
+    _check_slug(f"sweep.{name}, point {shortened(label)}", label)
     try:
-        after = RunConfig(**with_changes(deepcopy(plain), changes))
+        after = RunConfig.model_validate(with_changes(deepcopy(plain), changes))
     except ValueError as error:
         text = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"sweep.{name}, point {label}: {text}") from error
@@ -111,5 +114,12 @@ def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any],
     return {LABEL: label, **leaves}
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """The name of the folder of a sweep, or of one of its points."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "point"
+
+
+def _check_slug(place: str, text: str) -> None:
+    """Raise UserError if a text makes no name of a folder: it would lead out of the run's, hide it, or be too long."""
+    if not is_name(slug(text)):
+        raise UserError(f"{place}: makes the folder {shortened(slug(text))}; allowed are {RULE}; give it a label")

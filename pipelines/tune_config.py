@@ -150,7 +150,9 @@ def with_fields(base: RunConfig, asked: TuneConfig, plain: Mapping[str, Any], ex
         for value in one.ends:
             changed = with_changes(deepcopy(dict(plain)), dict.fromkeys(one.fields or (name,), value))
             try:
-                dumps.append(type(base)(**changed).model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"}))
+                dumps.append(
+                    type(base).model_validate(changed).model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
+                )
             except ValueError as error:
                 text = explain(error) if isinstance(error, ValidationError) else str(error)
                 raise UserError(f"tune.search.{name} = {value}: {text}") from error

@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 
 def save(result: dict[str, Any], path: str) -> None:
     """Write the result of a benchmark as JSON."""
-    storage.write_atomic(path, (json.dumps(result, indent=2) + "\n").encode())
+    storage.write_atomic(storage.target(path), (json.dumps(result, indent=2) + "\n").encode())
 
 
 def chosen_of(given: Iterable[str], known: Iterable[str], option: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from pipelines.bench import save
+from pipelines.console import output
 
-output = Console()
 bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
 
 Json = Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")]

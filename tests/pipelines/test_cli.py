@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from pipelines import cli
+from pipelines import cli, console
 from pipelines.leftovers import RECORD, end_leftovers
 from pipelines.machine import Process
 from pipelines.status import status
@@ -61,7 +61,7 @@ def config(tmp_path: Path) -> Path:
     ("arguments", "text"),
     [
         (["audit", "@config", "quieries.views=3"], "unknown key quieries; did you mean queries?"),
-        (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': input should be a valid integer"),
+        (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': allowed is a whole number"),
         (["audit", "@config", "data.roles.target-member.count=1700"], "1880 images asked of digits, which has 1797"),
         (["audit", "@config", "queries.views=1"], "needs at least 2"),
         (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
@@ -124,12 +124,39 @@ def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: P
 def test_lists_name_every_method(call) -> None:
     from mi_core.attacks import ATTACKS
     from mi_core.encoders import ENCODERS
+    from mi_core.encoders.adapters import ADAPTERS
+    from mi_core.encoders.foreign import LOADERS
     from mi_core.objectives import OBJECTIVES
 
     text = call("list", "attacks").out
     assert all(name in text for name in ATTACKS)
     text = call("list", "encoders").out
     assert all(name in text for name in (*ENCODERS, *OBJECTIVES))
+    words = [
+        (thing.__doc__ or "").splitlines()[0] for table in (ENCODERS, OBJECTIVES, LOADERS) for thing in table.values()
+    ]
+    words += [(type(adapter).__doc__ or "").splitlines()[0] for adapter in ADAPTERS.values()]
+    assert any("[" in line for line in words)
+    shown = "".join(text.split())
+    assert all(word in shown for line in words for word in line.split() if "[" in word)
+
+
+def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(console.console, "file", sys.stderr)
+    console.say("data", "photos[red] of [/me]")
+    assert "photos[red] of [/me]" in capsys.readouterr().err
+
+
+def test_help_tells_version_debug_and_stages(call) -> None:
+    from importlib.metadata import version
+
+    from pipelines.artifacts import STAGES
+
+    assert call("--version").out.strip() == f"encoder-audit {version('encoder-audit')}"
+    text = call("--help").out
+    assert "--debug" in text
+    help_ = " ".join(call("audit", "--help").out.replace("│", " ").split())
+    assert f"all that follow: {', '.join(STAGES[:-1])} or {STAGES[-1]}" in help_
 
 
 def test_shards_commands(call, tmp_path: Path) -> None:

@@ -228,3 +228,24 @@ except OSError as error:
     with pytest.raises(OSError, match="No space left") as caught, storage.naming("/data/run/x"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert storage_fault(caught.value).startswith("/data/run/x: No space left on device")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", ".."])
+def test_nothing_is_written_or_removed_outside(place: str, name: str) -> None:
+    storage.write_atomic(f"{place}/x", b"kept")
+    for change in (lambda path: storage.write_atomic(path, b"1"), storage.remove):
+        with pytest.raises(UserError, match=r"leads out of its folder; nothing is written there"):
+            change(f"{place}/run/{name}")
+    with pytest.raises(UserError, match="leads out"), storage.lock(f"{place}/run/{name}"):
+        pass
+    assert storage.read_bytes(f"{place}/x") == b"kept"
+    assert storage.list_files(place) == [f"{place}/x"]
+
+
+def test_users_may_name_places_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert storage.target("../x/./y") == f"{tmp_path.parent}/x/y"
+    assert storage.target("s3://bucket/x/") == "s3://bucket/x"
+    for path in ("a\0b", "a" * 5000):
+        with pytest.raises(UserError, match="can be no path"):
+            storage.target(path)

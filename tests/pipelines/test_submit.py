@@ -114,7 +114,6 @@ def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
             assert {path for path in found if path.parts[0] == package and path.suffix != ".md"} >= {
                 path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")
             }
-        assert (stage / "pipelines" / "quickstart.yaml").read_bytes() == (ROOT / "configs/quickstart.yaml").read_bytes()
     assert not stage.exists()
 
 
