@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -76,7 +77,7 @@ def render(found: Estimate, wanted: Cluster | None = None) -> RenderableType:
     return Group(*parts, *(Text(line) for line in _lines(found, wanted)))
 
 
-def _stages(found: Estimate) -> Table:
+def _stages(found: Estimate) -> Wide:
     money = bool(found.prices.known)
     names = [name for name, stage in found.stages.items() if stage.images.value]
     columns = ("images", "queries", "CPU time", "GPU time", "here", "stored", *(("money",) if money else ()))
@@ -85,10 +86,8 @@ def _stages(found: Estimate) -> Table:
     last = ["", "", duration(cpu), duration(gpu) if gpu.value else "", "", ""]
     rows.append([*last, *([decimal(found.spent("money", names))] if money else [])])
     shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    table = _table("stage", *(columns[place] for place in shown))
-    for name, row in zip([*names, "total"], rows, strict=True):
-        table.add_row(name, *(row[place] for place in shown), end_section=name == names[-1])
-    return table
+    told = [(name, [row[place] for place in shown]) for name, row in zip([*names, "total"], rows, strict=True)]
+    return Wide("stage", [columns[place] for place in shown], told, total=True)
 
 
 def _cells(stage: StageCost) -> Iterator[str]:
@@ -100,19 +99,24 @@ def _cells(stage: StageCost) -> Iterator[str]:
     yield size(stage.gigabytes) if stage.gigabytes.value else ""
 
 
-def _encoders(found: Estimate) -> Table:
-    table = _table("encoder", "images", "queries")
-    for name, asked in found.encoders.items():
-        table.add_row(name, count(asked.images), count(asked.queries))
-    return table
+def _encoders(found: Estimate) -> Wide:
+    rows = [(name, [count(asked.images), count(asked.queries)]) for name, asked in found.encoders.items()]
+    return Wide("encoder", ["images", "queries"], rows)
 
 
-def _steps(costs: Mapping[str, QueryCost]) -> Table:
-    table = _table("ms per image", *STEPS.values(), "bytes", "timed")
-    for name, cost in costs.items():
-        steps = (decimal(cost.step(step) * 1000) for step in STEPS)
-        table.add_row(name, *steps, decimal(cost.row_bytes), f"{len(cost.chunks)} x {cost.batch}")
-    return table
+def _steps(costs: Mapping[str, QueryCost]) -> Wide:
+    rows = [
+        (
+            name,
+            [
+                *(decimal(cost.step(step) * 1000) for step in STEPS),
+                decimal(cost.row_bytes),
+                f"{len(cost.chunks)} x {cost.batch}",
+            ],
+        )
+        for name, cost in costs.items()
+    ]
+    return Wide("ms per image", [*STEPS.values(), "bytes", "timed"], rows)
 
 
 def _lines(found: Estimate, wanted: Cluster | None) -> Iterator[str]:
@@ -131,12 +135,47 @@ def _lines(found: Estimate, wanted: Cluster | None) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(first, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+class Wide:
+    """A table that is never cut: what does not fit stands below, each part beginning with the names of the rows.
+
+    Args:
+        first: head of the names.
+        columns: heads of the others.
+        rows: name and cells.
+        total: whether the last row is set apart.
+    """
+
+    def __init__(
+        self, first: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, total: bool = False
+    ) -> None:
+        self.first, self.columns, self.rows, self.total = first, columns, rows, total
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """The parts, of as many columns as fit."""
+        edge = _EXTRA + max(cell_len(name) for name in (self.first, *(name for name, _ in self.rows)))
+        parts: list[list[int]] = [[]]
+        used = edge
+        for place, column in enumerate(self.columns):
+            width = _EXTRA + max(cell_len(text) for text in (column, *(cells[place] for _, cells in self.rows)))
+            if parts[-1] and used + width > options.max_width:
+                parts.append([])
+                used = edge
+            parts[-1].append(place)
+            used += width
+        yield from map(self._part, parts)
+
+    def _part(self, places: Sequence[int]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column(self.first, overflow="fold")
+        for place in places:
+            table.add_column(self.columns[place], justify="right", overflow="fold")
+        for number, (name, cells) in enumerate(self.rows):
+            last = self.total and number == len(self.rows) - 2
+            table.add_row(name, *(cells[place] for place in places), end_section=last)
+        return table
+
+
+_EXTRA = 3  # padding of a column, and the edge beside it
 
 
 def spread(quantity: Quantity, written: Any) -> str:

@@ -40,7 +40,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
     def run(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["encoder-audit", *map(str, arguments)])
-        monkeypatch.setattr(cli.output, "file", sys.stdout)
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -141,8 +140,7 @@ def test_lists_name_every_method(call) -> None:
     assert all(word in shown for line in words for word in line.split() if "[" in word)
 
 
-def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(console.console, "file", sys.stderr)
+def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("data", "photos[red] of [/me]")
     assert "photos[red] of [/me]" in capsys.readouterr().err
 

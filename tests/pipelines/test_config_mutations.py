@@ -61,8 +61,14 @@ def test_many_mistakes_are_one_line(path: Path, tmp_path: Path) -> None:
     judge(path, tmp_path / "run.yaml", rounds=150, seed=1)
 
 
-def test_loading_a_shipped_config_takes_less_than_a_second() -> None:
-    for path in SHIPPED:
+SLOWEST = ("contrastiveleaks-cifar10", "contrastiveleaks-defenses-cifar10", "alm-cifar10-cpu")
+
+
+@pytest.mark.parametrize(
+    "paths", [[path for path in SHIPPED if path.stem in SLOWEST], pytest.param(SHIPPED, marks=pytest.mark.slow)]
+)
+def test_loading_a_shipped_config_takes_less_than_a_second(paths: list[Path]) -> None:
+    for path in paths:
         overrides = [
             f"data.sources.{name}={yaml.safe_dump(one, default_flow_style=True, width=9999).strip()}"
             for name, one in whole(path)["data"]["sources"].items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from mi_core.costs import Quantity
 from pipelines import audit, estimate_view, extract, outline, pretrain, spending, splits, storage
@@ -238,3 +240,16 @@ def test_a_source_without_a_usable_image_is_named() -> None:
         _ = empty.usable
     with pytest.raises(UserError, match="too few images to time"):
         _ = empty.reading
+
+
+def test_no_number_is_cut_on_a_narrow_terminal() -> None:
+    columns = ["images", "queries", "CPU time", "GPU time", "here", "stored", "money"]
+    cells = [f"1,234,56{place} ±12%" for place in range(len(columns))]
+    table = estimate_view.Wide("stage", columns, [("extract", cells), ("total", cells)], total=True)
+    for width in (40, 80, 120):
+        written = io.StringIO()
+        Console(width=width, file=written, markup=False).print(table)
+        lines = written.getvalue().splitlines()
+        assert all(sum(cell in line for line in lines) == 2 for cell in cells)
+        assert all(any(column in line for line in lines) for column in columns)
+        assert max(map(len, lines)) <= width
