@@ -15,6 +15,7 @@ from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.interrupts import Interrupted, heed_sigterm, interruptible
 from pipelines.listing import list_app
+from pipelines.shard_commands import shards_app
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -26,7 +27,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Tells whether given images were used to train an image encoder, and how sure that is.",
 )
-shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
@@ -319,58 +319,6 @@ def _gpus() -> float:
     import torch
 
     return float(torch.cuda.device_count())
-
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        help="A folder of images; tars (folder, path, {000..009} range, glob, URI); digits; torchvision:<Name>.",
-        metavar="SOURCE",
-    ),
-]
-Root = Annotated[str | None, typer.Option("--root", help="Folder of a torchvision data set.")]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="name=value: of a torchvision data set, or of tars."),
-]
-
-
-@shards_app.command("import")
-def import_(
-    source: Source,
-    out: Annotated[str, typer.Argument(help="Folder or URI for the shards.", metavar="OUT")],
-    root: Root = None,
-    option: Options = None,
-    max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Share of unusable samples to bear.")] = 0.01,
-) -> None:
-    """Write images as WebDataset shards, bytes as they are, with a manifest."""
-    from pipelines import shards
-
-    found = shards.source_of(source, root=root, options=_named_values(option))
-    shards.import_shards(found, out, max_rejected=max_rejected)
-
-
-@shards_app.command("inspect")
-def inspect(
-    source: Source,
-    root: Root = None,
-    option: Options = None,
-) -> None:
-    """Counts, formats, bad samples and duplicates."""
-    from pipelines import shards
-
-    found = shards.source_of(source, root=root, options=_named_values(option))
-    output.print(shards.inspect(found).table())
-
-
-def _named_values(options: list[str] | None) -> dict[str, Any]:
-    import yaml
-
-    pairs = [option.partition("=") for option in options or ()]
-    unnamed = [name for name, equals, _ in pairs if not equals]
-    if unnamed:
-        raise UserError(f"--option {unnamed[0]}: write name=value")
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
 
 
 def main(stage: str | None = None) -> None:

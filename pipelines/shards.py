@@ -25,6 +25,7 @@ from pipelines import storage
 from pipelines.console import bars, say
 from pipelines.errors import UserError
 from pipelines.losses import MANIFEST, Reading, Rejection, Tally, rejections
+from pipelines.mistakes import told
 from pipelines.paths import expand, tars_of
 from pipelines.samples import Problem, Sample
 from pipelines.scan import usable
@@ -52,8 +53,8 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
             return SourceConfig(kind=text, path=root, options=options or {})
         if text in KINDS and text not in ("shards", "imagefolder"):
             return SourceConfig(kind=text)
-    except ValueError as error:
-        raise UserError(" ".join(str(error).split())) from error
+    except ValidationError as error:
+        raise UserError(told(error)) from error
     if storage.is_folder(text) and not tars_of(text):
         return SourceConfig(kind="imagefolder", path=text)
     if not storage.is_folder(text) and not any(mark in text for mark in "{*?[") and not storage.exists(text):
@@ -62,8 +63,7 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     try:
         return SourceConfig(**{**(options or {}), "kind": "shards", "path": text})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"--option {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise UserError(f"--option {told(error)}") from error
 
 
 @dataclass

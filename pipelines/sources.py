@@ -23,7 +23,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -203,11 +202,8 @@ class NoiseOptions:
 def _noise_options(source: SourceConfig) -> NoiseOptions:
     try:
         return build(NoiseOptions, source.options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            raise ValueError(str(first["ctx"]["error"])) from error
-        raise ValueError(f"options of noise: {first['loc'][0]} is missing or of a wrong type") from error
+    except ValueError as error:
+        raise ValueError(f"options of noise: {error}") from error
 
 
 def _noise_items(source: SourceConfig) -> list[Item]:

@@ -310,11 +310,23 @@ def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.
         ("{8..10}", ["8", "9", "10"]),
         ("{08..10}", ["08", "09", "10"]),
         ("{a,b}-{0..1}", ["a-0", "a-1", "b-0", "b-1"]),
-        ("{3..1}", []),
     ],
 )
 def test_braces(pattern: str, expected: list[str]) -> None:
     assert expand_braces(pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("x/{3..1}.tar", "counts down; write {1..3}"),
+        ("x/{0..99999999}.tar", "names more than 1,000,000 files; give a folder"),
+        ("{0..9999}/{0..9999}.tar", "names more than 1,000,000 files"),
+    ],
+)
+def test_braces_that_cannot_be_meant(pattern: str, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        expand_braces(pattern)
 
 
 def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:
