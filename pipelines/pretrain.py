@@ -97,6 +97,8 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
     at_once = resources.trainings_at_once()
     import ray
 
+    if not resources.train_gpus:
+        _tell_of_emulation(jobs)
     board = ray.remote(num_cpus=0)(Board).remote()
     with step("starting the workers that train"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
@@ -112,6 +114,16 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
         except KeyboardInterrupt:
             _save_all(board)
             raise
+
+
+def _tell_of_emulation(jobs: Sequence[TrainingJob]) -> None:
+    """Say that bfloat16 is slow, where a training asks for it and this CPU has no instructions for it."""
+    from mi_core.pretraining import emulates_bfloat16
+
+    asked = [job.name for job in jobs if isinstance(job.config, TrainedConfig) and job.config.precision == "bfloat16"]
+    if asked and emulates_bfloat16():
+        words = "bfloat16 is many times slower than float32 on this CPU, which has no AVX-512"
+        say("pretrain", f"{words}; set encoders.{asked[0]}.precision=float32")
 
 
 def _save_all(board: Any) -> None:

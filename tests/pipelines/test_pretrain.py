@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
-from pipelines.pretrain import _inputs, _save_all
+from pipelines.pretrain import _inputs, _save_all, _tell_of_emulation, training_jobs
 from tests.conftest import background, small_config, wait_until
 
 
@@ -78,6 +79,27 @@ def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, mo
     assert ray.get(board.stop.remote()) == ["shadow"]
     monkeypatch.setattr(pretrain, "SAVE_SECONDS", 0.2)
     _save_all(board)  # one that never saves does not keep the others
+
+
+@pytest.mark.parametrize(
+    ("precision", "cpu", "told"),
+    [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
+)
+def test_arithmetic_that_this_cpu_only_emulates_is_told(
+    precision: str,
+    cpu: str,
+    told: bool,
+    trained_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
+    said: list[str] = []
+    monkeypatch.setattr(pretrain, "say", lambda _, text: said.append(text))
+    jobs = list(training_jobs(config_with(3, [1]), RunFolder(str(trained_run))))
+    _tell_of_emulation(
+        [dataclasses.replace(job, config=job.config.model_copy(update={"precision": precision})) for job in jobs]
+    )
+    assert [text.endswith("set encoders.target.precision=float32") for text in said] == [True] * told
 
 
 @pytest.mark.slow
