@@ -1,11 +1,9 @@
 """Near-copies among images: a 64-bit perceptual hash, every pair of close hashes, and the groups these form.
 
 A non-member that is a re-compressed, resized or brightened copy of a member spoils an audit, and identical pixels do
-not find it. Mirrored copies are not found, and few that lost or gained an edge: .13 of copies cropped by 5 % a side,
-.22 of those with a caption bar.
-
-Hash: the signs of the low frequencies of the discrete cosine transform about their median (Zauner,
-"Implementation and benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs: the tables of Manku,
+not find it. Missed: mirrored copies, most of those cropped by 5 % a side (.13 found) or with a caption bar (.22). Hash:
+the signs of the low frequencies of the discrete cosine transform about their median (Zauner, "Implementation and
+benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs: the tables of Manku,
 Jain and Das Sarma, "Detecting near-duplicates for web crawling" (WWW 2007, section 3), sorted one after the other.
 
 Letters: N images, C channels, H and W their height and width, P pairs, D width of an embedding.

@@ -18,13 +18,11 @@ import yaml
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
-from mi_core.defenses import DEFENSES
 from mi_core.defenses.base import Defense
 from mi_core.features import consumes
-from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.base import Objective
-from pipelines import storage
+from pipelines import catalogue, storage
 from pipelines.attack_config import KNOWN, NONMEMBERS, SHADOW, SHADOWS, UNLABELLED
+from pipelines.catalogue import defenses, needs_of
 from pipelines.errors import UserError
 
 VIEWS = 10
@@ -81,15 +79,11 @@ _IN_ENTRY: dict[str, dict[str, Any]] = {
 }
 
 
-def defenses() -> dict[str, type[Defense] | type[Objective]]:
-    """The defenses of trained encoders, and the objectives that are defenses."""
-    return {**DEFENSES, **{name: method for name, method in OBJECTIVES.items() if method.hides}}
-
-
 def pages() -> dict[str, str]:
-    """The text of every page and of both indexes, by its path in the repository."""
+    """The text of every page, of both indexes and of the catalogue, by its path in the repository."""
     found = {f"{FOLDERS['attacks']}/README.md": _index_of_attacks(), f"{FOLDERS['defenses']}/README.md": _index()}
     found |= {f"{FOLDERS['attacks']}/docs/{name}.md": attack_page(name) for name in ATTACKS}
+    found[f"pipelines/{catalogue.FILE}"] = catalogue.text()
     return found | {f"{FOLDERS['defenses']}/docs/{name}.md": defense_page(name) for name in defenses()}
 
 
@@ -245,13 +239,6 @@ def _index() -> str:
 
 def _references(method: type[Attack]) -> list[str]:
     return [kind for kind in _FITTED_ON if kind in method.reference]
-
-
-def needs_of(method: type[Defense] | type[Objective]) -> frozenset[str]:
-    """What a defense cannot do without, as `Defense.needs` has it."""
-    if issubclass(method, Defense):
-        return method.needs
-    return frozenset({"attributes"} if method.target == "attribute" else ())
 
 
 def _place(method: type[Any]) -> str:

@@ -113,7 +113,9 @@ STAGES = [
     "caveats",
     "report",
     "compare",
+    "catalogue",
     "pages",
+    "listing",
     "estimate",
     "estimate_view",
     "spending",
@@ -194,7 +196,7 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     assert (3, "ray.data") in set(imports(bad))
 
 
-@pytest.mark.parametrize("module", ["pipelines.cli", "pipelines.readers", "pipelines.scan"])
+@pytest.mark.parametrize("module", ["pipelines.cli", "pipelines.listing", "pipelines.readers", "pipelines.scan"])
 def test_light_processes_leave_pytorch_alone(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'ray', 'sklearn'}} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

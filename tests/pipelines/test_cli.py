@@ -120,6 +120,17 @@ def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 
 
+@pytest.mark.parametrize("kind", ["attacks", "defenses", "encoders"])
+def test_a_list_is_printed_without_pytorch(kind: str) -> None:
+    code = (
+        "import sys; from pipelines.cli import app; app(standalone_mode=False); "
+        "assert not {'torch', 'ray', 'sklearn'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "list", kind], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 20
+
+
 def test_lists_name_every_method(call) -> None:
     from mi_core.attacks import ATTACKS
     from mi_core.encoders import ENCODERS
