@@ -17,34 +17,67 @@ import PIL
 import simplejpeg
 from PIL import Image, ImageOps
 
-from mi_core.checks import ConfigError, check_range
-from mi_core.image_files import ImageError, load_image, open_image, reason_of
+from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.image_files import MOST_PIXELS, ImageError, load_image, open_image, reason_of
 
 VERSION = 1  # of the decoder: a change of the pixels makes a new digest
 _LIBRARIES = PIL.__version__, version("simplejpeg")
+
+INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
+FITS = (CENTRE, SHORTEST, SQUASH)
 
 Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """How files become pixels: shorter side to S (bilinear, antialiased), centre crop S x S, C channels.
+    """How files become pixels: resized with antialiasing, centre crop S x S, C channels.
+
+    Args:
+        image_size: S.
+        channels: C, 1 or 3.
+        interpolation: ``bilinear`` (None) or ``bicubic``, as Pillow resizes.
+        fit: ``centre`` (None): the centre square is resized to S in one step. ``shortest``: the shorter side becomes
+            ``resize``, then the centre is cut, as torchvision's ``Resize`` and ``CenterCrop`` do. ``squash``: both
+            sides become ``resize``, then the centre is cut.
+        resize: side before the crop, for ``shortest`` and ``squash``; None: S.
 
     Raises:
-        ConfigError: S is below 1, or C is neither 1 nor 3.
+        ConfigError: S is below 1, C is neither 1 nor 3, an unknown choice, or ``resize`` is below S or without a crop.
     """
 
     image_size: int
     channels: int = 3
+    interpolation: str | None = None
+    fit: str | None = None
+    resize: int | None = None
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1, 4096)
         if self.channels not in (1, 3):
             raise ConfigError(f"channels = {self.channels}, allowed: 1, 3")
+        check_choice("interpolation", self.interpolation or "bilinear", INTERPOLATIONS)
+        check_choice("fit", self.fit or CENTRE, FITS)
+        if self.resize is not None:
+            check_range("resize", self.resize, self.image_size, 8192)
+            if self.fit in (None, CENTRE):
+                raise ConfigError(f"resize = {self.resize} is the side before a crop: set fit to shortest or squash")
+
+    def settings(self) -> dict[str, int | str]:
+        """What makes the pixels, spelled out: two decoders of equal settings decode alike."""
+        stated = {"interpolation": self.interpolation or "bilinear", "fit": self.fit or CENTRE}
+        return {
+            "image_size": self.image_size,
+            "channels": self.channels,
+            **stated,
+            "resize": self.resize or self.image_size,
+        }
 
     def digest(self) -> str:
         """Sha256 of the settings, of this code's version and of the decoding libraries'."""
-        return hashlib.sha256(repr((VERSION, _LIBRARIES, sorted(asdict(self).items()))).encode()).hexdigest()
+        given = sorted((name, value) for name, value in asdict(self).items() if value is not None)
+        return hashlib.sha256(repr((VERSION, _LIBRARIES, given)).encode()).hexdigest()
 
 
 def decode(data: bytes, decoder: Decoder) -> Pixels:
@@ -125,7 +158,7 @@ def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
     a small image. A file that is not flawless is left for that to judge.
     """
     size = decoder.image_size
-    if decoder.channels != 3 or _jpeg_frame(data) != (size, size, 3):
+    if decoder.channels != 3 or decoder.resize not in (None, size) or _jpeg_frame(data) != (size, size, 3):
         return None
     try:
         return np.ascontiguousarray(simplejpeg.decode_jpeg(data, "RGB", strict=True).transpose(2, 0, 1))
@@ -176,12 +209,32 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _fit(image: Image.Image, decoder: Decoder) -> Pixels:
     image = image.convert("L" if decoder.channels == 1 else "RGB")
-    size = decoder.image_size
-    if image.size != (size, size):
-        scale = size / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        left, top = (width - size) / 2 / scale, (height - size) / 2 / scale
-        box = (left, top, min(image.width, left + size / scale), min(image.height, top + size / scale))
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    image = _centre(image, decoder) if decoder.fit in (None, CENTRE) else _resized_and_cut(image, decoder)
     pixels: Pixels = np.asarray(image, dtype=np.uint8)
     return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+
+
+def _centre(image: Image.Image, decoder: Decoder) -> Image.Image:
+    """The centre square at the wanted size, in one step: nothing outside of it is read."""
+    size = decoder.image_size
+    if image.size == (size, size):
+        return image
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) / 2 / scale, (height - size) / 2 / scale
+    box = (left, top, min(image.width, left + size / scale), min(image.height, top + size / scale))
+    return image.resize((size, size), INTERPOLATIONS[decoder.interpolation or "bilinear"], box=box)
+
+
+def _resized_and_cut(image: Image.Image, decoder: Decoder) -> Image.Image:
+    """The whole image resized, then its centre cut; sides and offsets are rounded as torchvision does."""
+    size, side, shorter = decoder.image_size, decoder.resize or decoder.image_size, min(image.size)
+    wanted = (side, side)
+    if decoder.fit == SHORTEST:
+        wanted = (int(side * image.width / shorter), int(side * image.height / shorter))
+    if wanted[0] * wanted[1] > MOST_PIXELS:
+        raise ImageError(f"resized to {wanted[0]} x {wanted[1]} before the crop, more than {MOST_PIXELS} pixels")
+    if image.size != wanted:
+        image = image.resize(wanted, INTERPOLATIONS[decoder.interpolation or "bilinear"])
+    left, top = (round((whole - size) / 2) for whole in image.size)
+    return image.crop((left, top, left + size, top + size))

@@ -6,11 +6,13 @@ about the encoder that was meant. It is compared with a reference that surely le
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from scipy.stats import binomtest
 
-from mi_core.augmentations.views import Augmentation, make_views
+from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.intervals import rate
@@ -103,6 +105,49 @@ def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
         return True
     better, worse = int((found & ~reference).sum()), int((reference & ~found).sum())
     return better > 0 and float(binomtest(better, better + worse, alternative="greater").pvalue) <= _LEVEL
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How alike the answers to two ways of decoding the same images are.
+
+    Args:
+        cosine: mean over the images.
+        centred: the same after the mean embedding of all is taken away, which shows what tells images apart.
+        images: how many.
+    """
+
+    cosine: float
+    centred: float
+    images: int
+
+
+@torch.inference_mode()
+def agreement(
+    encoder: Encoder, first: torch.Tensor, second: torch.Tensor, *, device: torch.device | str = "cpu"
+) -> Agreement:
+    """Compare the embeddings of the same images decoded in two ways, on the encoder's last output but logits.
+
+    Args:
+        encoder: on ``device``.
+        first, second: (N, C, H, W) uint8, N at least 2; the sizes of the two may differ.
+        device: where the encoder is.
+
+    Raises:
+        ShapeError: they differ in number.
+    """
+    (count, *_) = check_shape("first", first, "N C H W")
+    check_shape("second", second, "N C H W", N=count)
+    output = [name for name in encoder.outputs if name != "logits"][-1]
+    answers = []
+    for images in (first, second):
+        parts = [encoder(clean(part.to(device)))[output].float() for part in images.split(_BATCH)]
+        answers.append(torch.cat(parts))
+    one, other = answers
+    middle = torch.cat(answers).mean(dim=0)
+    cosine = F.cosine_similarity(one, other, dim=1).mean()
+    centred = F.cosine_similarity(one - middle, other - middle, dim=1).mean()
+    return Agreement(float(cosine), float(centred), count)
 
 
 def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -14,12 +14,13 @@ import safetensors.torch
 import torch
 
 from mi_core.augmentations.views import clean
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.endpoint import Endpoint
 from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.hashing import digest64
-from mi_core.sanity import relative_differences, unit_lengths
-from pipelines import endpoints, ledger, storage
+from mi_core.sanity import Agreement, agreement, relative_differences, unit_lengths
+from pipelines import endpoints, ledger, preprocessing, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now
 from pipelines.console import say
 from pipelines.data_config import DataConfig
@@ -60,7 +61,9 @@ class Adoption:
     @property
     def queries(self) -> int:
         """What that takes: two views of each image, of an API some images twice as well."""
-        return 2 * self.probed + (2 * min(REPEATED, self.probed) if isinstance(self.config, EndpointConfig) else 0)
+        if isinstance(self.config, EndpointConfig):
+            return 2 * self.probed + 2 * min(REPEATED, self.probed)
+        return 2 * self.probed + 2 * min(preprocessing.compared(self.config, self.data), self.probed)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
@@ -142,8 +145,10 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             config.check_outputs(name, found.encoder.outputs)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
+            compared = _compared(found, config.data, splits, config.audited)
+            words = preprocessing.in_words(found.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(_taken(found)), ", ".join(found.encoder.outputs)
-            yield name, f"{layout}, {found.preprocessing.words()}, outputs {outputs}; {worth}"
+            yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             endpoints.api_key(name, encoder.parameters())
             endpoints.secret_query(name, encoder.parameters())
@@ -157,15 +162,18 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
         if not storage.exists(config.weights) or storage.is_folder(config.weights):
             raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
         content = storage.read_bytes(config.weights)
-    found = adopt(
-        config.load,
-        content,
-        channels=data.channels,
-        image_size=data.image_size,
-        preprocessing=config.preprocessing(),
-        activations=config.activations(),
-        fresh=digest64(seed, "encoder", name) if config.fresh else None,
-    )
+    try:
+        found = adopt(
+            config.load,
+            content,
+            channels=data.channels,
+            image_size=data.image_size,
+            preprocessing=config.preprocessing(),
+            activations=config.activations(),
+            fresh=digest64(seed, "encoder", name) if config.fresh else None,
+        )
+    except (ConfigError, ShapeError) as error:
+        raise UserError(f"{config.place(name)}: {error}") from error
     return found, content or b""
 
 
@@ -191,13 +199,15 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | 
     """Read the weights, convert them and, where it is not given, see whether they work."""
     found, data = _read(job.name, config, job.data, job.folder.seed)
     code = config.load.partition(":")[0] in CODE
+    compared = None if shown else _compared(found, job.data, Splits.load(job.folder.path), job.roles)
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
     return {
         **_taken(found),
         "activations": dict(found.activations),
         "outputs": found.encoder.outputs,
         "preprocessing": asdict(found.preprocessing),
-        "preprocessing_words": found.preprocessing.words(),
+        "preprocessing_words": preprocessing.in_words(found.preprocessing, job.data, compared),
+        **({} if compared is None else {"decoding": asdict(compared)}),
         "consistency": shown or weights_consistency(_probe(job, config), found.encoder),
         "fingerprints": {0: found.fingerprint},
     }
@@ -220,6 +230,16 @@ def _accounts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
     return Probe(config, job.data, job.folder.seed, job.images(PROBED))
+
+
+def _compared(found: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
+    """How alike the encoder's answers to the run's images are to those to its publisher's; None: they are the same."""
+    theirs = preprocessing.as_published(found.preprocessing, data)
+    if theirs is None:
+        return None
+    first, second = (load_images(way, splits, roles, limit=preprocessing.COMPARED).images for way in (theirs, data))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return agreement(found.encoder.to(device), torch.from_numpy(first), torch.from_numpy(second), device=device)
 
 
 def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:

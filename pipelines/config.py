@@ -45,6 +45,7 @@ from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig, PricesConfig
 from pipelines.methods import complete
 from pipelines.names import check_name
+from pipelines.preprocessing import with_published
 from pipelines.resources import ResourcesConfig
 from pipelines.shape import check_shape
 from pipelines.spelling import spell_out
@@ -97,7 +98,7 @@ class RunConfig(BaseModel):
         if not isinstance(value, dict):
             return value
         check_shape(value)
-        return with_defenses(value)
+        return with_published(with_defenses(value))
 
     @field_validator("encoders", mode="before")
     @classmethod

@@ -60,8 +60,19 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sources: dict[str, SourceConfig] = Field(min_length=1)
-    image_size: int = Field(ge=4, le=4096, description="side of the decoded image in pixels")
+    image_size: int = Field(
+        ge=4,
+        le=4096,
+        description="side of the decoded image in pixels; default: the loaded encoder's own",
+    )
     channels: int = Field(default=3, description="1 (grey) or 3")
+    interpolation: str | None = Field(default=None, description="bilinear (default) or bicubic, antialiased")
+    fit: str | None = Field(
+        default=None,
+        description="centre (default): the centre square in one step; shortest: shorter side to resize, then cut; "
+        "squash: both sides to resize, then cut",
+    )
+    resize: int | None = Field(default=None, description="side before the cut; default: image_size")
     roles: dict[str, Role] = Field(min_length=1)
     captions: dict[int, CaptionWords] = Field(
         default_factory=dict, description="name and attributes per class, for images without captions of their own"
@@ -87,6 +98,7 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> DataConfig:
+        self.decoder()
         for name in (*self.sources, *self.roles, *self.attributes):
             if not name.replace("-", "").replace("_", "").isalnum() or len(name.encode()) > LONGEST:
                 raise ValueError(
@@ -154,12 +166,13 @@ class DataConfig(BaseModel):
     @property
     def scan_digest(self) -> str:
         """What two data sections share that are scanned alike, whatever their roles."""
-        parts = {"sources", "image_size", "channels", "attributes", "group_by", "label"}
-        return digest(self.model_dump(mode="json", include=parts), self.near_duplicates is not None)
+        parts = {"sources", "attributes", "group_by", "label"}
+        own = self.model_dump(mode="json", include=parts)
+        return digest(own, self.decoder().digest(), self.near_duplicates is not None)
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
-        return Decoder(self.image_size, self.channels)
+        return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
 
     def check_sizes(self) -> None:
         """List every source, and compare role sizes with what can be counted without reading images.

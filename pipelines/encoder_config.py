@@ -284,7 +284,7 @@ class LoadedConfig(ForeignConfig):
         elif self.weights is None and not self.fresh:
             raise ValueError(f"weights is missing for {self.load!r}; give the file, or fresh: true for fresh weights")
         if kind in CODE and self.fresh:
-            raise ValueError(f"fresh = True: {self.load!r} has no architecture to build anew")
+            raise ValueError(f"fresh = True: {_SECOND[kind]}")
         return self
 
     @property
@@ -302,10 +302,23 @@ class LoadedConfig(ForeignConfig):
         """Activations of heads by output name, as far as they are set."""
         return {output: head.activation for output, head in self.heads.items()}
 
+    def place(self, name: str) -> str:
+        """What an error of loading names: the encoder, and the file if there is one."""
+        return f"encoders.{name}" + (f".weights = {self.weights}" if self.weights else f".load = {self.load}")
+
     def preprocessing(self) -> dict[str, Any]:
         """Settings that replace the encoder's own."""
         own = {"size": self.size, "interpolation": self.interpolation, "mean": self.mean, "std": self.std}
         return {name: value for name, value in own.items() if value is not None}
+
+
+_SECOND = {
+    "python": "a Python function cannot be re-initialised as control. Give a second function with random weights: "
+    "encoders.fresh={load: python:m:g, trust_code: true}",
+    "torchscript": "a TorchScript file cannot be re-initialised as control. Give a second file with random weights: "
+    "encoders.fresh={load: torchscript, weights: random.pt, trust_code: true}",
+}
+"""How to give the control of an encoder that is code."""
 
 
 class _Settings(BaseModel):

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors.numpy
 
+from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, load_weights
 from mi_core.encoders.endpoint import Endpoint
-from mi_core.encoders.foreign import Preprocessing, rebuild
+from mi_core.encoders.foreign import rebuild
+from mi_core.encoders.published import Preprocessing
 from mi_core.hashing import digest64
 from mi_core.pretraining import audited_encoder
 from pipelines import storage
@@ -67,15 +69,18 @@ class StoredEncoder:
         data = storage.read_bytes(weights_path(self.folder, epoch))
         if "load" in self.description["config"]:
             config = LoadedConfig(**self.description["config"])
-            encoder = rebuild(
-                config.load,
-                data,
-                Preprocessing(**self.description["preprocessing"]),
-                channels=channels,
-                image_size=size,
-                mark=self.description["fingerprints"][str(epoch)],
-                activations=self.description.get("activations"),
-            )
+            try:
+                encoder = rebuild(
+                    config.load,
+                    data,
+                    Preprocessing(**self.description["preprocessing"]),
+                    channels=channels,
+                    image_size=size,
+                    mark=self.description["fingerprints"][str(epoch)],
+                    activations=self.description.get("activations"),
+                )
+            except ConfigError as error:
+                raise ConfigError(f"encoders.{name}: {error}") from error
         else:
             trained = _model_of(self.description["config"])
             encoder = audited_encoder(trained.pretraining(), channels, size)

@@ -123,7 +123,8 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
     """What it took to see whether an encoder from elsewhere works, and whether one behind an API is still the same."""
     if not isinstance(config.encoders[encoder], ForeignConfig):
         return 0
-    of_answers = describe(folder, encoder).description.get("answers", {}).get("queries", 0)
+    found = describe(folder, encoder).description
+    of_answers = found.get("answers", {}).get("queries", 0) + 2 * found.get("decoding", {}).get("images", 0)
     checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
     return 2 * _probed_images(folder, encoder) + int(of_answers) + checks
 

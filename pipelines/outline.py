@@ -18,7 +18,7 @@ from mi_core.costs import Quantity, total
 from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.objectives import OBJECTIVES
 from mi_core.pretraining import audited_encoder
-from pipelines import extract, pretrain, storage
+from pipelines import extract, preprocessing, pretrain, storage
 from pipelines.adopt import REPEATED, Adoption, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
 from pipelines.data_config import DataConfig, Role
@@ -110,8 +110,11 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
                 described = storage.read_json(f"{origin}/encoder.json")
                 storage.write_json(f"{path}/encoder.json", described | {ORIGIN: origin})
             config.check_outputs(adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
-            again = REPEATED * 2 if isinstance(adoption.config, EndpointConfig) else 0
-            twice = total(counts[adoption.folder][role] for role in adoption.roles).at_most(again)
+            if isinstance(adoption.config, EndpointConfig):
+                again = REPEATED
+            else:
+                again = preprocessing.compared(adoption.config, adoption.data)
+            twice = total(counts[adoption.folder][role] for role in adoption.roles).at_most(again) * 2
             probes[adoption.inputs] = (adoption.name, total([images * 2, twice]))
         for job in pretrain.training_jobs(config, place):
             _describe(job)

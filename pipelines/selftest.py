@@ -186,7 +186,7 @@ def _random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
             TARGET_ROLES[1]: {"from": "nonmembers"},
             KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
         }
-        kept = {name: plain["data"][name] for name in ("image_size", "channels")}
+        kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
         plain["data"] = kept | {"sources": dict(sources), "roles": roles}
         plain["utility"] = {}
     plain["queries"] |= {"outputs": ["backbone"]}

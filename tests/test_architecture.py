@@ -64,6 +64,7 @@ STAGES = [
     "loading",
     "spelling",
     "encoder_config",
+    "preprocessing",
     "encoders",
     "endpoints",
     "readers",

@@ -1,23 +1,34 @@
-"""CLIP's vision transformer (Radford et al., ICML 2021), as open_clip defines it (the ``clip`` extra)."""
+"""CLIP and its kin (Radford et al., ICML 2021), as open_clip defines them (the ``clip`` extra), in parts.
+
+The backbone is the image tower before its projection, the projection leads to the space that images and texts share.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.input import ImageShape
+from mi_core.encoders.published import import_open_clip, open_clip_config, open_clip_tags
+
+State = dict[str, torch.Tensor]
+
+_OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files
+_QUICK = "-quickgelu"
 
 
 class CLIPBackbone(nn.Module):
     """The image tower before its projection: (B, 3, S, S) to (B, D)."""
 
-    def __init__(self, tower: nn.Module, width: int) -> None:
+    def __init__(self, tower: nn.Module, width: int | None) -> None:
         super().__init__()
         self.tower = tower
         self.width = width
@@ -26,6 +37,30 @@ class CLIPBackbone(nn.Module):
         """Images (B, 3, S, S) to embeddings (B, D)."""
         embeddings: torch.Tensor = self.tower(images)
         return embeddings
+
+
+class OtherTower(CLIPBackbone):
+    """An image tower that is no vision transformer of open_clip's own, and gives no feature map."""
+
+
+class AttentionPooling(nn.Module):
+    """The attention pooling of CLIP's ResNets without its last linear layer: (B, D, H, W) to (B, D)."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__()
+        self.positional_embedding = pool.positional_embedding
+        self.q_proj, self.k_proj, self.v_proj = pool.q_proj, pool.k_proj, pool.v_proj
+        self.heads = pool.num_heads
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """What the mean over positions attends to."""
+        rows = maps.flatten(2).transpose(1, 2)  # (B, L, D)
+        rows = torch.cat([rows.mean(dim=1, keepdim=True), rows], dim=1) + self.positional_embedding
+        query, key, value = (
+            layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for layer, part in ((self.q_proj, rows[:, :1]), (self.k_proj, rows), (self.v_proj, rows))
+        )
+        return F.scaled_dot_product_attention(query, key, value).flatten(1)
 
 
 def clip_vit_b(images: ImageShape) -> CLIPBackbone:
@@ -52,48 +87,158 @@ class OpenCLIPText(nn.Module):
 
 @dataclass(frozen=True)
 class SplitTower:
-    """An open_clip model in parts: image tower, its projection as a layer, text side, preprocessing."""
+    """An open_clip model in parts.
+
+    Args:
+        backbone: the image tower before its projection.
+        projection: to the space shared with texts; an identity where the tower has no width of its own before it.
+        projection_key: where the projection's weights stand among the tower's; empty: nowhere.
+        text: texts to embeddings; None where open_clip would have to download files for it.
+    """
 
     backbone: CLIPBackbone
-    projection: nn.Linear
-    text: OpenCLIPText
-    preprocessing: dict[str, Any]
+    projection: nn.Module
+    projection_key: str
+    text: OpenCLIPText | None
+
+    @property
+    def notes(self) -> list[str]:
+        """What somebody who reads its outputs must know."""
+        same = isinstance(self.projection, nn.Identity)
+        return [
+            *(["backbone and projection are the same, the tower ends in the shared space"] if same else []),
+            *(["its text side is left out, for its tokenizer is not in open_clip"] if self.text is None else []),
+        ]
 
 
 def split_tower(architecture: str, *, image_size: int | None = None) -> SplitTower:
     """The parts of an open_clip model with fresh weights.
 
     Raises:
-        ConfigError: open_clip is not installed, has no such model, or its image tower is not a ViT with a projection.
+        ConfigError: open_clip is not installed, has no such model, or cannot build it.
     """
-    open_clip = import_open_clip()
-    if architecture not in open_clip.list_models():
-        raise ConfigError(f"open_clip has no model {architecture!r}; see open_clip.list_models()")
-    logging.disable(logging.WARNING)  # fresh weights are meant
+    visual, text = _built(architecture, image_size)
+    if hasattr(visual, "output_tokens"):
+        visual.output_tokens = False
+    projection, key = _take_projection(visual)
+    width = getattr(projection, "in_features", None)
+    family = CLIPBackbone if key == "proj" else OtherTower
+    return SplitTower(family(visual, width), projection, key, text)
+
+
+def _built(architecture: str, image_size: int | None) -> tuple[Any, OpenCLIPText | None]:
+    """Image tower and text side with fresh weights."""
+    open_clip, config = import_open_clip(), open_clip_config(architecture)
     try:
-        model = open_clip.create_model(architecture, pretrained=None, load_weights=False, force_image_size=image_size)
+        with _quiet():
+            if _needs_download(config["text_cfg"]):
+                quick = config.get("quick_gelu", False)
+                return open_clip.model._build_vision_tower(config["embed_dim"], config["vision_cfg"], quick), None
+            sizes = {"pretrained": None, "load_weights": False, "force_image_size": image_size}
+            model = open_clip.create_model(architecture, **sizes)
+    except Exception as error:
+        raise ConfigError(f"open_clip cannot build {architecture}: {' '.join(str(error).split())[:160]}") from error
+    visual, model.visual = model.visual, nn.Identity()
+    return visual, OpenCLIPText(model, open_clip.get_tokenizer(architecture))
+
+
+def _needs_download(text: dict[str, Any]) -> bool:
+    return bool(text.get("hf_model_name") or text.get("hf_tokenizer_name"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warning that weights are fresh, which is meant."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
     finally:
         logging.disable(logging.NOTSET)
-    tower = model.visual
-    projection = getattr(tower, "proj", None)
-    if not isinstance(projection, nn.Parameter):
-        raise ConfigError(
-            f"open_clip {architecture}: only vision transformers with a projection can be split; load it "
-            "through python:module:function"
-        )
-    preprocessing = dict(open_clip.get_model_preprocess_cfg(model))
-    tower.proj = None
-    layer = nn.Linear(projection.shape[0], projection.shape[1], bias=False)
-    layer.weight = nn.Parameter(projection.detach().T.contiguous())
-    model.visual = nn.Identity()
-    text = OpenCLIPText(model, open_clip.get_tokenizer(architecture))
-    return SplitTower(CLIPBackbone(tower, projection.shape[0]), layer, text, preprocessing)
 
 
-def import_open_clip() -> Any:
-    """The open_clip package. Raises ConfigError naming the extra when it is missing."""
-    try:
-        import open_clip
-    except ImportError as error:
-        raise ConfigError("this needs open_clip: pip install 'encoder-audit[clip]'") from error
-    return open_clip
+def _take_projection(visual: Any) -> tuple[nn.Module, str]:
+    """Take the projection out of an image tower; returns it and where its weights stood."""
+    if isinstance(getattr(visual, "proj", None), nn.Parameter):
+        width, shared = visual.proj.shape
+        layer = nn.Linear(width, shared, bias=False)
+        layer.weight = nn.Parameter(visual.proj.detach().T.contiguous())
+        visual.proj = None
+        return layer, "proj"
+    if hasattr(visual, "attnpool"):
+        last = visual.attnpool.c_proj
+        visual.attnpool = AttentionPooling(visual.attnpool)
+        return last, "attnpool.c_proj"
+    head = getattr(visual, "head", None)
+    if isinstance(head, nn.Module) and head.state_dict():
+        visual.head = nn.Identity()
+        return head, "head"
+    last = visual.trunk.get_classifier()
+    place = next((name for name, module in visual.named_modules() if module is last), "")
+    if not isinstance(last, nn.Linear) or not place:
+        return nn.Identity(), ""
+    parent, _, attribute = place.rpartition(".")
+    setattr(visual.get_submodule(parent), attribute, nn.Identity())
+    return last, place
+
+
+def convert_open_clip(state: State, parts: SplitTower, name: str) -> State:
+    """Weights of a whole model, of open_clip's or of OpenAI's own names, for an encoder of its parts.
+
+    Raises:
+        ConfigError: they are OpenAI's own, which need QuickGELU, and the architecture has GELU.
+    """
+    if all(part in state for part in _OPENAI):
+        _refuse_gelu(name)
+    state = {key: value for key, value in state.items() if key not in _OPENAI}
+    tower = {key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")}
+    key = parts.projection_key
+    if key == "proj" and key in tower:
+        tower = {**tower, "proj.weight": tower["proj"].T}
+        del tower["proj"]
+    found = {}
+    for place, value in tower.items():
+        own = key and place.startswith(f"{key}.")
+        found[f"projection.{place.removeprefix(f'{key}.')}" if own else f"backbone.tower.{place}"] = value
+    return found | (_text_weights(state, parts.text) if parts.text is not None else {})
+
+
+def _text_weights(state: State, text: OpenCLIPText) -> State:
+    """Weights of the text side under the names that the model has, whichever of open_clip's two they come in."""
+    own = text.model.state_dict()
+    rest = {key: value for key, value in state.items() if not key.startswith("visual.")}
+    if "positional_embedding" in rest and "positional_embedding" not in own:
+        rest = import_open_clip().model.convert_to_custom_text_state_dict(rest)
+    scalars = {key: value.reshape(own[key].shape) for key, value in rest.items() if key in own and value.numel() == 1}
+    return {f"text.model.{key}": value for key, value in (rest | scalars).items()}
+
+
+def activation_note(name: str, tag: str) -> str:
+    """Whether the file's activation can be told; empty where it is known or makes no difference.
+
+    Raises:
+        ConfigError: the published weights of this tag have the other activation; the architecture to write is named.
+    """
+    twin = _twin(name)
+    if twin is None:
+        return ""
+    quick = name.endswith(_QUICK)
+    of_quick = [known for known, entry in open_clip_tags(name.removesuffix(_QUICK)).items() if entry.get("quick_gelu")]
+    if tag:
+        if (tag in of_quick) != quick:
+            raise ConfigError(f"the weights {tag} of {name} need load = 'open_clip:{twin}:{tag}'")
+        return ""
+    own, other = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
+    which = "all others" if quick else ", ".join(of_quick)
+    return f"taken to have {own}, which no file tells; weights with {other} ({which}) need open_clip:{twin}"
+
+
+def _twin(name: str) -> str | None:
+    """The architecture with the other activation, where open_clip has one."""
+    twin = name.removesuffix(_QUICK) if name.endswith(_QUICK) else f"{name}{_QUICK}"
+    return twin if twin in import_open_clip().list_models() else None
+
+
+def _refuse_gelu(name: str) -> None:
+    twin = _twin(name)
+    if twin is not None and not name.endswith(_QUICK):
+        raise ConfigError(f"the file is OpenAI's own, whose weights need QuickGELU: set load = 'open_clip:{twin}'")

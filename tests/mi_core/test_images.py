@@ -175,6 +175,47 @@ def test_resizing_matches_torchvision(height: int, width: int) -> None:
     assert np.abs(found - expected)[inside].max() <= 1
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("fit", ["shortest", "squash"])
+@pytest.mark.parametrize("resize", [32, 37])
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (41, 97), (128, 33), (32, 32), (20, 31)])
+def test_resizing_then_cutting_is_torchvision_s(
+    height: int, width: int, resize: int, fit: str, interpolation: str
+) -> None:
+    from torchvision import transforms
+
+    noise = Image.fromarray(np.random.default_rng(3).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    side = resize if fit == "shortest" else (resize, resize)
+    mode = transforms.InterpolationMode(interpolation)
+    theirs = transforms.Compose([transforms.Resize(side, mode), transforms.CenterCrop(32)])(noise)
+    found = decode(saved(noise), Decoder(32, 3, interpolation, fit, resize))
+    np.testing.assert_array_equal(found, np.asarray(theirs).transpose(2, 0, 1))
+
+
+def test_a_jpeg_of_the_wanted_size_is_cut_where_the_side_before_the_cut_is_larger() -> None:
+    data = saved(Image.fromarray(square()), "JPEG", quality=95)
+    assert (decode(data, Decoder(32, 3, None, "shortest", 40)) != decode(data, COLOUR_32)).any()
+    np.testing.assert_array_equal(decode(data, Decoder(32, 3, "bicubic", "shortest")), decode(data, COLOUR_32))
+
+
+def test_an_image_too_long_to_resize_whole_is_refused() -> None:
+    line = saved(Image.fromarray(np.zeros((1, 60_000, 3), dtype=np.uint8)))
+    assert decode(line, COLOUR_32).shape == (3, 32, 32)
+    with pytest.raises(ImageError, match="resized to 13440000 x 224 before the crop, more than"):
+        decode(line, Decoder(224, 3, "bicubic", "shortest"))
+
+
+def test_a_decoder_without_new_settings_keeps_its_digest() -> None:
+    """Older run folders go on: their decoder is known by these two settings alone."""
+    from mi_core import images
+
+    known = repr((images.VERSION, images._LIBRARIES, [("channels", 3), ("image_size", 32)]))
+    assert Decoder(32).digest() == hashlib.sha256(known.encode()).hexdigest()
+    others = [Decoder(32, 3, "bicubic"), Decoder(32, 3, None, "shortest"), Decoder(32, 3, None, "shortest", 40)]
+    assert len({Decoder(32).digest(), *(one.digest() for one in others)}) == 4
+    assert Decoder(32).settings() == Decoder(32, 3, "bilinear", "centre").settings()
+
+
 def test_the_hash_is_of_pixels_not_of_files() -> None:
     image = Image.fromarray(COLOUR)
     _, png = decode_and_hash(saved(image), COLOUR_32)
@@ -232,5 +273,13 @@ def test_info_and_settings() -> None:
         Decoder(32, 2)
     with pytest.raises(ConfigError, match="image_size = 0"):
         Decoder(0)
+    for wrong, message in (
+        (("nearest", None, None), "interpolation = 'nearest'"),
+        ((None, "cut", None), "fit = 'cut'"),
+        ((None, "shortest", 31), "resize = 31"),
+        ((None, None, 40), "set fit to shortest or squash"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Decoder(32, 3, *wrong)
     assert Decoder(32).digest() == Decoder(32).digest() != Decoder(33).digest()
     np.testing.assert_array_equal(decode(encode_png(square()), COLOUR_32), square().transpose(2, 0, 1))

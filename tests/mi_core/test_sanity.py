@@ -10,7 +10,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.pixels import pixels
-from mi_core.sanity import consistency, recognises, views_found
+from mi_core.sanity import agreement, consistency, recognises, views_found
 from mi_core.streams import stream_keys
 
 COUNT = 100
@@ -87,3 +87,13 @@ def test_bad_input() -> None:
         views_found(None, IMAGES, STREAMS[:3], MILD)
     with pytest.raises(ConfigError, match="images = 1"):
         views_found(None, IMAGES[:1], STREAMS[:1], MILD)
+
+
+def test_two_ways_of_decoding_are_compared() -> None:
+    same = agreement(encoder("pixels"), IMAGES, IMAGES)
+    assert (round(same.cosine, 5), round(same.centred, 5), same.images) == (1.0, 1.0, COUNT)
+    brighter = (IMAGES.int() + 40).clamp(0, 255).to(torch.uint8)
+    apart = agreement(encoder("pixels"), IMAGES, brighter)
+    assert apart.centred < apart.cosine < 0.999
+    with pytest.raises(ShapeError, match="second"):
+        agreement(encoder("pixels"), IMAGES, IMAGES[1:])

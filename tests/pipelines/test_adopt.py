@@ -107,7 +107,7 @@ def test_it_is_the_encoder_that_was_saved(audited: Path, trained_run: Path) -> N
     assert stored.description["layout"] == "encoder.* state dict"
     assert stored.description["activations"] == {"projection": "relu"}
     assert stored.description["preprocessing"] == {
-        "size": None, "interpolation": "bilinear", "mean": [0.5], "std": [0.5],
+        "size": None, "interpolation": "bilinear", "mean": [0.5], "std": [0.5], "resize": None, "fit": None,
     }  # fmt: skip
     images = torch.rand(3, 1, 8, 8)
     for output, embedding in stored.load(0)(images).items():
@@ -237,7 +237,8 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
         ({"weights": "nowhere.pth"}, r"encoders.target.weights = nowhere.pth is no file"),
         (
             {"load": "checkpoint:resnet8"},
-            r"weights do not fit checkpoint:resnet8; the file looks like a encoder.\* state dict of an unknown network",
+            r"encoders.target.weights = .*simclr.pth: weights do not fit checkpoint:resnet8; the file looks like a "
+            r"encoder.\* state dict of an unknown network",
         ),
         ({"heads": {}}, r"heads.projection.activation is missing: layers .* of the projection have no weights"),
         (
@@ -278,7 +279,16 @@ def test_what_does_not_fit_ends_before_any_query(
         ),
         ({"load": "torchscript", "weights": "w"}, "runs code of others; set trust_code: true"),
         ({"load": "python:a:b", "trust_code": True, "weights": "w"}, "a Python callable brings its own"),
-        ({"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True}, "no architecture to build anew"),
+        (
+            {"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True},
+            "a TorchScript file cannot be re-initialised as control. Give a second file with random weights",
+        ),
+        (
+            {"load": "python:a:b", "trust_code": True, "fresh": True},
+            "a Python function cannot be re-initialised as control. Give a second function with random weights: "
+            "encoders.fresh={load: python:m:g, trust_code: true}",
+        ),
+        ({"load": "python:a:b", "trust_code": True, "fit": "squash"}, "unknown key encoders.target.fit"),
         ({"load": "checkpoint:conv4"}, "weights is missing for 'checkpoint:conv4'; give the file, or fresh"),
         ({"load": "checkpoint:conv4", "weights": "w", "epochs": 3}, "unknown key encoders.target.epochs; "),
         (

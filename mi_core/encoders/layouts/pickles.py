@@ -61,7 +61,10 @@ def unreadable(data: bytes) -> str:
     """Why a file cannot be read as plain tensors, what is in it, and what to do."""
     remedy = "save its state_dict() anew, or load TorchScript with torchscript"
     if _is_torchscript(data):
-        return f"the weights are a TorchScript file, which is code; {remedy}"
+        return (
+            "the weights are a TorchScript file, which is code (OpenAI publishes CLIP so); save its weights alone: "
+            "python -c \"import torch; torch.save(torch.jit.load('FILE', map_location='cpu').state_dict(), 'new.pt')\""
+        )
     try:
         held = _held(data)
     except Exception:  # noqa: BLE001 - a damaged pickle may fail in any way

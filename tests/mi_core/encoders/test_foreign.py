@@ -64,7 +64,9 @@ def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
     large = nn.functional.interpolate(small, (224, 224), mode="bilinear", antialias=True).clamp(0, 1)
     with torch.no_grad():
         torch.testing.assert_close(adopted.encoder(small)["backbone"], adopted.encoder(large)["backbone"])
-    assert adopted.preprocessing.words() == "224 px, bilinear, mean 0.485, 0.456, 0.406, std 0.229, 0.224, 0.225"
+    assert adopted.preprocessing.words() == (
+        "224 px, bilinear, shorter side to 256, centre crop, mean 0.485, 0.456, 0.406, std 0.229, 0.224, 0.225"
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
@@ -103,10 +105,43 @@ def test_open_clip_weights() -> None:
     rebuilt(adopted, load)
     with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
         adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
-    with pytest.raises(ConfigError, match="only vision transformers with a projection"):
-        adopt("open_clip:RN50", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):
         adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
+
+
+def test_a_network_without_a_linear_classifier_has_its_pooled_features() -> None:
+    torch.manual_seed(0)
+    network = models.squeezenet1_0(weights=None).eval()
+    load = "torchvision:squeezenet1_0"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.layout == "torchvision state dict; no logits: its classifier convolves"
+    pixels = images(224)
+    with torch.no_grad():
+        expected = network.features(normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))).mean(dim=(2, 3))
+        torch.testing.assert_close(adopted.encoder(pixels)["backbone"], expected)
+    rebuilt(adopted, load)
+
+
+def test_a_classifier_with_classes_of_its_own() -> None:
+    network = models.shufflenet_v2_x0_5(weights=None, num_classes=7)
+    adopted = adopt("torchvision:shufflenet_v2_x0_5", saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.encoder(images(224))["logits"].shape == (2, 7)
+    rebuilt(adopted, "torchvision:shufflenet_v2_x0_5")
+
+
+def test_what_cannot_be_used_is_one_line() -> None:
+    state = models.shufflenet_v2_x0_5(weights=None).state_dict()
+    state["conv1.0.weight"][0] = torch.nan
+    load = "torchvision:shufflenet_v2_x0_5"
+    with pytest.raises(ConfigError, match="backbone.conv1.0.weight holds 27 values that are NaN or infinite, of 648"):
+        adopt(load, saved(state), channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="takes colour images; set data.channels=3, not 1"):
+        adopt(load, None, channels=1, image_size=32, fresh=0)
+    pytest.importorskip("timm")
+    with pytest.raises(
+        ConfigError, match="it does not answer an image of 3 x 224 x 224: Input height .* doesn't match"
+    ):
+        adopt("timm:test_vit", None, channels=3, image_size=32, fresh=0, preprocessing={"size": 224})
 
 
 def test_torchvision_names_are_checked() -> None:
@@ -127,11 +162,17 @@ def test_torchscript() -> None:
     torch.jit.save(torch.jit.trace(network, images(4)), buffer)
     settings = {"mean": (0.5,), "std": (0.25,), "size": 4}
     adopted = adopt("torchscript", buffer.getvalue(), channels=3, image_size=32, preprocessing=settings)
+    with pytest.raises(ConfigError, match="it does not answer an image of 3 x 32 x 32"):
+        adopt("torchscript", buffer.getvalue(), channels=3, image_size=32)
     again = rebuild(
         "torchscript", buffer.getvalue(), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
     )
     for encoder in (adopted.encoder, again):
         torch.testing.assert_close(encoder(images(4))["backbone"], network((images(4) - 0.5) / 0.25))
+    with pytest.raises(
+        ConfigError, match=r"are a TorchScript file, which is code \(OpenAI publishes CLIP so\); .*torch.save\("
+    ):
+        adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), channels=3, image_size=32)
     with pytest.raises(ConfigError, match="not a TorchScript file"):
         adopt("torchscript", b"nothing", channels=3, image_size=32)
     with pytest.raises(ConfigError, match="needs weights"):
@@ -154,7 +195,7 @@ def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     changed = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
     assert changed.fingerprint != adopted.fingerprint
     with pytest.raises(ShapeError, match="returned a str"):
-        adopt("python:foreign_encoder:broken", None, channels=3, image_size=32).encoder(images(8))
+        adopt("python:foreign_encoder:broken", None, channels=3, image_size=32)
     for name, message in (
         ("foreign_encoder", "write python:module:function"),
         ("no_such_module:encode", "No module named 'no_such_module'; the module must be importable on every node"),
