@@ -30,7 +30,7 @@ def check_architecture(load: str, channels: int, image_size: int) -> None:
         raise ConfigError(f"load = {load!r}: write python:module:function")
     elif kind in _PACKAGES:
         known = _names(kind)
-        bare = name.partition(".")[0] if kind == "timm" else name  # timm's names may end in a dot and a tag of weights
+        bare = name.partition("." if kind == "timm" else ":")[0]  # names may end in a tag of published weights
         if known and bare not in known:
             near = difflib.get_close_matches(bare, known, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; see {_PACKAGES[kind]}.list_models()"
