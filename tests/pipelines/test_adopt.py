@@ -323,9 +323,10 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
         return dict(try_out(parsed, draw(parsed.data, parsed.data.scan(), 0), 0))
 
     found = tried(config)
-    assert found["target"].startswith(
-        "encoder.* state dict, any size, mean 0.5, std 0.5, outputs backbone, projection; finds the other view of an "
-        "image among 64 in "
+    assert found["target"].startswith("encoder.* state dict; used: backbone 24, projection 8; ")
+    assert (
+        "any size, mean 0.5, std 0.5, outputs backbone, projection; finds the other view of an image among 64 in "
+        in found["target"]
     )
     assert found["fresh"].startswith("fresh weights, ")
     assert "WARNING" not in found["fresh"]  # it is meant to know nothing
