@@ -328,7 +328,7 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
         "any size, mean 0.5, std 0.5, outputs backbone, projection; finds the other view of an image among 64 in "
         in found["target"]
     )
-    assert found["fresh"].startswith("fresh weights, ")
+    assert found["fresh"].startswith("fresh weights; assumed: activation relu in the projection, as the config says, ")
     assert "WARNING" not in found["fresh"]  # it is meant to know nothing
     config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])
     fault = "WARNING: this encoder recognises images no better than an untrained one: wrong weights or preprocessing?"
