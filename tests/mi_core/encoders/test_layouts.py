@@ -733,6 +733,7 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
         sorted_out(state)
 
 
+@pytest.mark.slow
 def test_every_layout_is_shown() -> None:
     shown = {build().layout.partition(" with ")[0] for build in CASES}
     rest = {"state dict of this package", "encoder.* state dict", "f.* state dict"}

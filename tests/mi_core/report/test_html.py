@@ -92,7 +92,8 @@ def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any]
     """Charts are inverted on a dark page; a photograph would be its negative."""
     shown = {"views": Drawing(b"\x89PNG" + b"0" * 40, "Views", "views", photographs=True), "loss": drawings["loss"]}
     source = render_html(short_report, shown)
-    inverted = re.findall(r"([^{}]+)\{[^{}]*invert", source)
+    (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
+    inverted = re.findall(r"([^{}]+)\{[^{}]*invert", style)
     assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) img"]
     figures = [attributes.get("class") for tag, attributes in Page(source).tags if tag == "figure"]
     assert sorted(figures, key=str) == [None, "photographs"]
