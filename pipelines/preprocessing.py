@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.architectures import check_architecture
 from mi_core.encoders.published import PUBLISHED, Preprocessing, published
 from mi_core.sanity import Agreement
 from pipelines.data_config import DataConfig
@@ -35,6 +36,7 @@ def with_published(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _published(name: str, load: str) -> Preprocessing:
     try:
+        check_architecture(load, channels=3, image_size=0)  # of these kinds the name alone is looked up
         found = published(load)
     except ConfigError as error:
         raise ValueError(f"encoders.{name}: {error}") from error
