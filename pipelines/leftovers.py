@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
@@ -16,10 +15,9 @@ from typing import Any
 
 from pipelines import storage
 from pipelines.console import count_of, say
-from pipelines.machine import Process, descendants, identity, this_process
+from pipelines.machine import Process, descendants, end_all, identity, this_process
 
 RECORD = ".ray.json"
-END_SECONDS = 5.0  # what a killed process may take to go
 
 
 @contextmanager
@@ -53,13 +51,10 @@ def end_leftovers(folder: str) -> int:
     if record.get("machine") != identity() or Process(*record["driver"]).alive():
         return 0
     left = [one for one in (Process(*pair) for pair in record["processes"]) if _of_ray(one, record["session"])]
-    ended = [one for one in left if one.end()]
-    until = time.monotonic() + END_SECONDS
-    while any(one.alive() for one in ended) and time.monotonic() < until:
-        time.sleep(0.05)
+    ended = end_all(left)
     if ended:
-        say("ray", f"ended {count_of(len(ended), 'process', 'processes')} that a killed run of this folder had left")
-    return len(ended)
+        say("ray", f"ended {count_of(ended, 'process', 'processes')} that a killed run of this folder had left")
+    return ended
 
 
 def _session() -> str | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+END_SECONDS = 5.0  # what killed processes may take to go
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -90,6 +92,15 @@ class Process:
         finally:
             os.close(handle)
         return True
+
+
+def end_all(processes: Iterable[Process]) -> int:
+    """Kill processes and wait until they are gone, for some seconds at most; how many were killed."""
+    ended = [one for one in processes if one.end()]
+    until = time.monotonic() + END_SECONDS
+    while any(one.alive() for one in ended) and time.monotonic() < until:
+        time.sleep(0.02)
+    return len(ended)
 
 
 def this_process() -> Process:

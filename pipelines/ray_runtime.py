@@ -20,7 +20,7 @@ from typing import Any
 from pipelines.console import bars, count_of, say
 from pipelines.errors import Unavailable, UserError
 from pipelines.interrupts import own_sigterm
-from pipelines.machine import cpus, descendants
+from pipelines.machine import cpus, descendants, end_all
 
 PROBE_SECONDS = 5.0
 QUIET = {
@@ -116,8 +116,7 @@ def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
 
     def clear() -> None:
         tidy()
-        for process in set(descendants(os.getpid())) - before:
-            process.end()
+        end_all(set(descendants(os.getpid())) - before)
 
     for attempt in range(STARTS):
         try:

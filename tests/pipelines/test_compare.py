@@ -244,7 +244,6 @@ def test_the_command(
     for second, code in ((other, 0), (tmp_path, 2)):
         arguments = ["encoder-audit", "compare", finished_run, second, "--json", tmp_path / "found.json"]
         monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
-        monkeypatch.setattr(cli.output, "file", sys.stdout)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert (ended.value.code or 0) == code
