@@ -128,7 +128,7 @@ def quickstart(
     force: Force = None,
     verbose: Verbose = False,
 ) -> None:
-    """The whole chain on embedded real data: CPU, no download, two to three minutes on two cores."""
+    """The whole chain on embedded real data: CPU, no download, two to four minutes on two cores."""
     from pipelines.shipped import shipped
 
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
