@@ -126,7 +126,7 @@ def test_a_server_that_stays_down_ends_in_one_line(server: FaultyServer) -> None
         client_of(server, retries=2).embed(png_bytes(images()))
     assert server.requests == 3
     server.server_close()
-    with pytest.raises(ConfigError, match=r"failed 1 times, last: \w+Error: .*; the same command continues later"):
+    with pytest.raises(ConfigError, match=r"failed 1 times, last: \w+Error:.*; the same command continues later"):
         client_of(server, retries=0).embed(png_bytes(images()))
 
 
