@@ -29,6 +29,7 @@ from pipelines.encoders import ANSWERS, describe, is_done, share, weights_path, 
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.loading import Loaded, load_images
+from pipelines.ray_runtime import finished
 from pipelines.recognition import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
 from pipelines.splits import Splits
 
@@ -89,7 +90,8 @@ def run(runs: Sequence[Run]) -> None:
     ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
     remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
     with endpoints.access(runs if jobs else ()) as access:
-        ray.get([remote.remote(job, access) for job in jobs])
+        for _ in finished([remote.remote(job, access) for job in jobs], "encoders", "loading and trying out"):
+            pass
     for job in jobs:
         found = describe(job.folder, job.name).description
         layout = layout_in_words(found)

@@ -18,6 +18,7 @@ from pipelines.machine import identity, this_process
 LINE_SECONDS = 30.0  # longest silence
 WRITE_SECONDS = 10.0  # between two states of `progress.json`
 PROGRESS = "progress.json"
+LABELS = {"pretrain": "encoders"}  # a stage that may load encoders and train none
 SHOWN = 4  # pieces that are told of, each on a line
 
 
@@ -65,7 +66,7 @@ class Heartbeat:
         while not self.over.wait(min(1.0, LINE_SECONDS / 4)):
             if min(quiet_for(), time.monotonic() - began) >= LINE_SECONDS and not drawn():
                 for line in lines(under_way()) or [f"under way for {duration(time.time() - self.began)}"]:
-                    say(self.stage, line)
+                    say(LABELS.get(self.stage, self.stage), line)
             if time.monotonic() - written >= WRITE_SECONDS:
                 self.write("running")
                 written = time.monotonic()

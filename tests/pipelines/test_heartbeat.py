@@ -59,7 +59,7 @@ def test_a_silent_step_is_told_of_by_the_clock(
     assert "spent  data 1 min 15 s" in status(folder.path)
     shown = capsys.readouterr().err
     assert "drawing the roles: under way" in shown
-    assert "target: 200 of 400 epochs" in shown
+    assert "encoders  target: 200 of 400 epochs" in shown, "a stage that may only load encoders is not called training"
 
 
 def test_an_end_by_a_fault_or_an_interrupt_is_kept(tmp_path: Path) -> None:
