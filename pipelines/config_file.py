@@ -97,8 +97,10 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
     whole = {section: value for section, value in raw.items() if section != "sweep"}
     plain = {section: value for section, value in whole.items() if section != "tune"}
     try:
-        _fill_data_path(raw)
-        base = RunConfig.model_validate(whole)
+        missing = _fill_data_path(raw)
+        base = RunConfig.model_validate(whole)  # a misspelled key first: it may be why a path is missing
+        if missing:
+            raise ValueError(_add(missing))
         if base.tune is not None:
             base = with_fields(base, base.tune, plain, _one_line)
         return expand(base, plain, raw.get("sweep") or {}, _one_line)
@@ -108,25 +110,32 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
         raise UserError(f"{origin}: {error}") from error
 
 
-def _fill_data_path(raw: dict[str, Any]) -> None:
-    """``data.path`` is the path of every source that has none, so that a config need not name one."""
+def _fill_data_path(raw: dict[str, Any]) -> list[str]:
+    """``data.path`` is the path of every source that has none, so that a config need not name one.
+
+    Returns:
+        Sources that have no path all the same; they get a placeholder, with which the rest can be checked.
+    """
     data = raw.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):
-        return
+        return []
     path = data.pop("path", None)
     missing = [
         name
         for name, source in data["sources"].items()
         if isinstance(source, dict) and source.get("kind") in _ON_FILES and not source.get("path")
     ]
-    if path is None and missing:
-        fields = [f"data.sources.{name}.path" for name in missing]
-        raise ValueError(
-            f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
-            f"{' '.join(f'{field}=...' for field in fields)}"
-        )
     for name in missing:
-        data["sources"][name]["path"] = path
+        data["sources"][name]["path"] = "missing" if path is None else path
+    return missing if path is None else []
+
+
+def _add(sources: Sequence[str]) -> str:
+    fields = [f"data.sources.{name}.path" for name in sources]
+    return (
+        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
+        f"{' '.join(f'{field}=...' for field in fields)}"
+    )
 
 
 def _one_line(error: ValidationError) -> str:
@@ -143,10 +152,11 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
         elif part in CONFIGS:
             annotation = CONFIGS[str(part)]
         else:
-            known = [model.model_fields[part] for model in models if part in model.model_fields]
-            annotation = known[0].annotation if known else annotation
+            fields = [model.model_fields[part] for model in models if part in model.model_fields]
+            annotation = fields[0].annotation if fields else annotation
     models = _models_in(annotation)
-    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+    known = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    return sorted(known | {"path"} if tuple(location) == ("data",) else known)
 
 
 def _models_in(annotation: Any) -> list[Any]:

@@ -154,6 +154,8 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
         UserError, match=r"data.sources.pool.path is missing; add to the command: data.sources.pool.path=\.\.\.$"
     ):
         load(str(ROOT / "configs" / "cifar10.yaml"))
+    with pytest.raises(UserError, match=r"unknown key data.pathh; did you mean path"):
+        load(str(ROOT / "configs" / "cifar10.yaml"), ["data.pathh=shards"])
     both = r"controls.path are missing; add to the command: data.sources.candidates.path=... data.sources.controls"
     with pytest.raises(UserError, match=both):
         load(str(ROOT / "configs" / "clip-audit.yaml"))
