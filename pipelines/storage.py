@@ -10,6 +10,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from pipelines.console import say
 from pipelines.errors import UserError
 
 LONGEST = 4096  # characters of a path
+_SECRET = re.compile(r"(?i)(key|token|secret|passw|auth|sig|credential)[^=&]*=")
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
 STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
@@ -47,10 +49,8 @@ def absolute(path: str) -> str:
     """
     if "\0" in path or len(path) > LONGEST:
         raise UserError(f"{path[:60]!r}... can be no path: it holds a NUL, or more than {LONGEST:,} characters")
-    if is_uri(path) and urlsplit(path).password is not None:
-        raise UserError(
-            f"{path.partition('://')[0]}://...:...@... holds a key; set keys in the environment of every node"
-        )
+    if is_uri(path) and (urlsplit(path).password is not None or _SECRET.search(urlsplit(path).query)):
+        raise UserError(f"{path.partition('://')[0]}://... holds a key; set keys in the environment of every node")
     return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
 
 
