@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from mi_core.checks import ConfigError, ShapeError, check_range
 
@@ -56,7 +56,7 @@ class Quantity:
             >>> Quantity(12.0).interval()
             (12.0, 12.0)
         """
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, self.freedom)) * math.sqrt(self.variance)
+        reach = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(self.variance)
         return max(0.0, self.value - reach), self.value + reach
 
     def as_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from scipy.stats import binomtest
+from scipy.special import betainc
 
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import check_range, check_shape
@@ -104,7 +104,7 @@ def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
     if consistency(found).low > _NEARLY_ALL:
         return True
     better, worse = int((found & ~reference).sum()), int((reference & ~found).sum())
-    return better > 0 and float(binomtest(better, better + worse, alternative="greater").pvalue) <= _LEVEL
+    return better > 0 and float(betainc(better, worse + 1, 0.5)) <= _LEVEL  # P(Binomial(better + worse, 1/2) >= better)
 
 
 @dataclass(frozen=True)

@@ -92,20 +92,23 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One local Ray for all tests that need it: small object store, four logical CPUs, always shut down."""
-    from pipelines.ray_runtime import QUIET
+    from pipelines.ray_runtime import QUIET, start_or_give_up
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=4,
-        object_store_memory=200 * 2**20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    def start() -> None:
+        ray.init(
+            address="local",
+            num_cpus=4,
+            object_store_memory=200 * 2**20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+
+    start_or_give_up(start, ray.shutdown)
     yield
     ray.shutdown()
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import LogisticRegression
 
 from mi_core.attacks.base import Attack
 from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
@@ -131,6 +130,8 @@ def _logistic(
     if positive.all() or not positive.any():
         odds = np.log(len(positive) + 1)
         return slopes, np.full(statistics.shape[1], odds if positive.all() else -odds)
+    from sklearn.linear_model import LogisticRegression  # here, since it takes as long to import as all the rest
+
     for column, values in enumerate(statistics.T):
         mean, spread = values.mean(), values.std() or 1.0
         model = LogisticRegression(C=_INVERSE_PENALTY).fit((values - mean)[:, None] / spread, positive)
