@@ -8,7 +8,7 @@ quality:
 	$(PYTHON) -m mypy
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 2
 
 slow:
 	$(PYTHON) -m pytest -m slow

@@ -12,9 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# an example that takes longer on a busy machine is no failure
+hypothesis.settings.register_profile("untimed", suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 
 def small_config(**sections: Any) -> dict[str, Any]:
@@ -87,6 +91,13 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
         assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several test processes (``-n 2``) one has all tests of the shared Ray, so that there is one."""
+    for item in items:
+        if "local_ray" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")

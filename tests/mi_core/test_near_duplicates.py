@@ -209,7 +209,7 @@ def test_copies_are_a_chain() -> None:
     assert near_pairs(many[:1]).shape == near_pairs(many[:0]).shape == (0, 2)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), max_size=25), st.integers(0, 3))
 def test_groups_are_those_of_all_pairs(values: list[int], distance: int) -> None:
     words = np.array(values, dtype=np.uint64)

@@ -37,7 +37,7 @@ def similarities(count: int, shift: float, seed: int) -> tuple[Features, np.ndar
     return features(count, 0.5 + level + generator.normal(0, 0.02, (count, 45))), member
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=14))
 def test_threshold_makes_as_few_errors_as_a_search_over_all(cases: list[tuple[int, bool]]) -> None:
     scores = np.array([score for score, _ in cases], dtype=np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mi_core.encoders.meter import Limits, Meter, Spent
@@ -21,7 +21,6 @@ class Clock:
         return self.now
 
 
-@settings(deadline=None)
 @given(
     rate=st.floats(0.1, 1000),
     steps=st.lists(st.floats(0, 5), min_size=1, max_size=60),
@@ -51,7 +50,6 @@ def test_without_a_rate_nothing_waits() -> None:
     assert meter.spent == Spent(3, 15, 0.0)
 
 
-@settings(deadline=None)
 @given(
     images=st.lists(st.integers(1, 64), max_size=200),
     per_request=st.sampled_from([0.0, 0.01, 0.3]),

@@ -38,7 +38,7 @@ def loop_covariance(first: np.ndarray, second: np.ndarray, member: np.ndarray) -
     return a, b, s10 / len(a10) + s01 / len(a01)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=6, max_size=30))
 def test_auc_and_variance_equal_the_loops(cases: list[tuple[int, bool]]) -> None:
     scores = np.array([score for score, _ in cases], dtype=np.float64)

@@ -28,7 +28,7 @@ def split(cases: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([score for score, _ in cases], dtype=np.float64), np.array([truth for _, truth in cases])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(CASES, st.integers(0, 9))
 def test_rates_equal_scikit_learn(cases: list[tuple[int, bool]], threshold: int) -> None:
     scores, member = split(cases)
@@ -46,7 +46,7 @@ def test_rates_equal_scikit_learn(cases: list[tuple[int, bool]], threshold: int)
         assert found is None
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(CASES, st.sampled_from([0.01, 0.1, 0.25, 0.29, 0.5, 1.0]))
 def test_tpr_at_fpr_is_the_best_allowed(cases: list[tuple[int, bool]], fpr: float) -> None:
     scores, member = split(cases)
@@ -169,7 +169,7 @@ def test_copies_of_a_sample_tell_nothing_more() -> None:
         assert alone.high - alone.low < 0.6 * (once.high - once.low)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from(["one class", "both classes"]))
 def test_groups_change_no_value_and_narrow_no_rate(seed: int, kinds: str) -> None:
     scores, member, groups = clustered(seed, kinds)

@@ -52,7 +52,7 @@ def grouped(generator: np.random.Generator, sizes: np.ndarray) -> tuple[np.ndarr
     return levels[(groups + 30) // 10] + 0.1 * generator.standard_normal(len(groups)), groups
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(SCORES, SCORES)
 def test_p_values_equal_the_definition(candidates: list[int], controls: list[int]) -> None:
     expected = [(1 + sum(c >= s for c in controls)) / (len(controls) + 1) for s in candidates]
@@ -60,7 +60,7 @@ def test_p_values_equal_the_definition(candidates: list[int], controls: list[int
     np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=25), st.sampled_from([0.05, 0.1, 0.2, 0.3, 1.0]))
 def test_flags_equal_the_step_up_procedure(numerators: list[int], fdr: float) -> None:
     exact, rate = [Fraction(k, 40) for k in numerators], Fraction(str(fdr))

@@ -53,7 +53,7 @@ def grouped(
     return scores, ids < groups[0], ids
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(2, 30), st.integers(2, 30), st.floats(0.1, 5), st.floats(-3, 3), st.integers(0, 1000))
 def test_welch_equals_the_referee(n: int, m: int, spread: float, shift: float, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -253,7 +253,7 @@ def test_needed_follows_the_interval_of_the_effect() -> None:
     }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.floats(1e-6, 1e6), st.floats(-5, 5))
 def test_unit_and_origin_of_the_scores_do_not_matter(seed: int, unit: float, origin: float) -> None:
     scores, candidate, ids = grouped(seed, (6, 8))
@@ -331,7 +331,6 @@ def test_bad_input() -> None:
             dataset_test(constant, candidate, seed=0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_rejects_what_the_steps_reject(p_values: list[float]) -> None:
     adjusted = holm(p_values)

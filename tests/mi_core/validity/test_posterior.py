@@ -76,7 +76,7 @@ def loop_posterior(scores: np.ndarray, controls: np.ndarray, share: float, seed:
     return np.array([max(0.0, 1 - factor / r) if r > 0 else 0.0 for r in ratio])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SCORES, st.lists(st.integers(-4, 4), min_size=2, max_size=20), st.sampled_from([0.1, 0.5, 0.9]))
 def test_posteriors_equal_the_loops(candidates: list[int], controls: list[int], share: float) -> None:
     scores, known = np.array(candidates, dtype=float), np.array(controls, dtype=float)
@@ -121,7 +121,7 @@ def test_unequal_groups_have_equal_weight(n: int, m: int) -> None:
     assert np.mean(found) == pytest.approx(0.3, abs=0.02)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SCORES, SCORES, st.floats(0, 1), st.floats(0, 1))
 def test_bounds(candidates: list[int], controls: list[int], first: float, second: float) -> None:
     scores, known = np.array(candidates, dtype=float), np.array(controls, dtype=float)

@@ -38,7 +38,7 @@ def test_share_used_covers_the_truth(n: int, k: int, m: int, fpr: float, tpr: fl
         assert np.mean([estimate.value for estimate in estimates]) == pytest.approx(share, abs=0.02)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_share_used_holds_the_shares_that_the_contrast_does_not_refute(data: st.DataObject) -> None:
     counts = []
