@@ -104,8 +104,8 @@ class Client:
 
         Args:
             images: PNG files.
-            cached: take answers from the cache where it has them, and keep new ones there; otherwise all images are
-                sent and nothing is kept.
+            cached: take answers from the cache where it has them, keep new ones there, and send equal images once;
+                otherwise, and without a cache, all images are sent and nothing is kept.
 
         Raises:
             ConfigError: a request was refused by the server or the account, or failed as often as it may.
@@ -117,7 +117,8 @@ class Client:
         cache = self.cache if cached else None
         found = {} if cache is None else cache.get(keys, outputs)
         known: list[Mapping[str, npt.NDArray[np.float32]] | None] = [found.get(key) for key in keys]
-        missing = [row for row, answer in enumerate(known) if answer is None]
+        first = {key: row for row, key in reversed(list(enumerate(keys)))}
+        missing = [row for row, key in enumerate(keys) if known[row] is None and (cache is None or first[key] == row)]
         stopped = threading.Event()
 
         def ask(rows: Sequence[int]) -> None:
@@ -136,7 +137,8 @@ class Client:
 
         size = self.parameters.batch
         self._ask_all([missing[start : start + size] for start in range(0, len(missing), size)], ask)
-        return {output: np.stack([answer[output] for answer in known if answer is not None]) for output in outputs}
+        answers = [known[row] or known[first[key]] for row, key in enumerate(keys)]
+        return {output: np.stack([answer[output] for answer in answers if answer is not None]) for output in outputs}
 
     def _ask_all(self, parts: Sequence[Sequence[int]], ask: Callable[[Sequence[int]], None]) -> None:
         """Do every part, some at once; raises the first fault that is no consequence of another."""

@@ -262,6 +262,15 @@ def test_what_is_cached_costs_nothing(server: FaultyServer) -> None:
     assert meter.spent.images == server.asked == 22
 
 
+def test_equal_images_are_sent_once_where_answers_are_kept(server: FaultyServer) -> None:
+    twice = png_bytes(images(6))[:3] * 2
+    told = client_of(server, cache=Kept(), batch=2).embed(twice)
+    assert server.asked == 3
+    np.testing.assert_array_equal(told["backbone"][:3], told["backbone"][3:])
+    client_of(server).embed(twice)
+    assert server.asked == 3 + 6
+
+
 def test_a_key_is_sent_and_told_to_nobody(server: FaultyServer) -> None:
     server.always = status(401)
     for header, expected in (("Authorization", "Bearer s3cret"), ("x-api-key", "s3cret")):
