@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 import traceback
+from collections import Counter
 from dataclasses import fields
 from datetime import date
 from fnmatch import fnmatchcase
@@ -66,9 +67,11 @@ class Rounded(torch.nn.Module):
         return self.encoder((images * 255).round() / 255)
 
 
-def once(server: FaultyServer) -> int:
-    """Images that a server is sent where each is asked once, beside those of the probe that are asked twice more."""
-    return len(server.images) + 2 * REPEATED
+def asked_since(server: FaultyServer, before: Counter[bytes]) -> int:
+    """Different images that arrived since; each did once, but for those that show whether it is the same encoder."""
+    since = server.images - before
+    assert sum(since.values()) == len(since) + CHECKED
+    return len(since)
 
 
 @pytest.mark.slow
@@ -76,6 +79,10 @@ def test_an_audit_over_http_is_the_audit_itself(
     server: FaultyServer, folder: Path, trained_run: Path, finished_run: Path
 ) -> None:
     config = config_of(server, {"batch": 50, "price_per_image": 0.01})
+    audit.run(config, str(folder), last="pretrain")
+    assert server.asked == PROBE
+    probe = Counter(server.images)
+    time.sleep(1)  # starts are told apart by the second
     audit.run(config, str(folder))
     place = RunFolder(str(folder)).seed(0)
 
@@ -105,9 +112,10 @@ def test_an_audit_over_http_is_the_audit_itself(
         assert row["auc"]["value"] == pytest.approx(aucs[row["attack"], row["output"]], abs=0.02)
 
     entries = [entry for entry in report["queries"]["entries"] if entry["encoder"] == "target"]
-    assert {entry["role"]: entry["queries"] for entry in entries}["(probe)"] == PROBE
-    assert sum(entry["queries"] for entry in entries) == PROBE + ASKED
-    assert server.asked == once(server) < PROBE + ASKED, "some crops of 8 pixels are equal"
+    assert {entry["role"]: entry["queries"] for entry in entries}["(probe)"] == PROBE + CHECKED
+    assert sum(entry["queries"] for entry in entries) == PROBE + CHECKED + ASKED
+    assert server.asked == PROBE + CHECKED + asked_since(server, probe)
+    assert asked_since(server, probe) < ASKED, "some crops of 8 pixels are equal"
     assert charged(folder, server).images == server.asked
     assert charged(folder, server).requests == server.requests
     target = report["encoders"]["target"]
@@ -128,7 +136,7 @@ def test_an_audit_over_http_is_the_audit_itself(
     again = json.loads((folder / "report.json").read_text())
     assert [row["auc"] for row in again["attacks"]] == [row["auc"] for row in report["attacks"]]
     probed = [entry for entry in again["queries"]["entries"] if entry["role"] == "(probe)"]
-    assert [entry["queries"] for entry in probed] == [PROBE + CHECKED]
+    assert [entry["queries"] for entry in probed] == [PROBE + 2 * CHECKED]
 
 
 @pytest.mark.slow
@@ -142,6 +150,7 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     poor = config_of(server, costs, queries=chunks, resources=two)
     (folder / "config.yaml").write_text(yaml.safe_dump(poor.model_dump(mode="json", by_alias=True)))
     audit.run(poor, str(folder), last="pretrain")
+    probe = Counter(server.images)
     server.always = slow(0.3)
     with pytest.raises(UserError, match=r"/json\): max_spend = 4.72, of which 4.\d+ is spent on .*; raise it and run"):
         audit.run(poor, str(folder), last="extract")
@@ -152,7 +161,7 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     sent = server.asked
     rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks, resources=two)
     audit.run(rich, str(folder), last="extract")
-    assert server.asked == once(server) + CHECKED  # nothing was asked twice
+    assert server.asked == PROBE + CHECKED + asked_since(server, probe)  # nothing was asked twice
     assert sent < server.asked == charged(folder, server).images
     assert features(rich, folder, "projection", 0)["norm:2"].shape == (AUDITED,)
 
@@ -190,7 +199,7 @@ def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_r
     assert fault is not None
     assert "encoders.target.endpoint: its answers differ from those at its adoption by" in fault
     assert "redo with --force pretrain" in fault
-    assert server.asked == charged(folder, server).images == len(server.images) + REPEATED + CHECKED
+    assert server.asked == charged(folder, server).images == PROBE + CHECKED
     server._embed = trained(trained_run)
     time.sleep(1)
     audit.run(config, str(folder), last="extract")
