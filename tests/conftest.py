@@ -100,6 +100,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 
+def own_processes(name: str) -> set[int]:
+    """Processes that this one started, or those started, by a part of their command line; nobody else's."""
+    from pipelines.machine import descendants
+
+    found = set()
+    for process in descendants(os.getpid()):
+        with suppress(OSError):
+            if name.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                found.add(process.pid)
+    return found
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One local Ray for all tests that need it: small object store, four logical CPUs, always shut down."""

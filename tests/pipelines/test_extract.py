@@ -33,7 +33,7 @@ from pipelines.readers import Compaction, ReadOrder, Share, compact, read_chunks
 from pipelines.shard_jobs import load_features, rejected_samples, shard_jobs
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits
-from tests.conftest import background, small_config, wait_until
+from tests.conftest import background, own_processes, small_config, wait_until
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember")
@@ -131,20 +131,6 @@ def chunk_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "seed-0" / "features").rglob("*.parquet") if path.stem.count("-") == 2]
 
 
-def encoder_actors() -> list[int]:
-    """Processes of encoder actors on this host."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"EncodeChunks" in text:
-                found.append(int(entry.name))
-    return found
-
-
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
 @pytest.mark.slow
 def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, folder: Path) -> None:
@@ -177,10 +163,10 @@ def test_a_killed_actor_is_replaced_and_nothing_lost(folder: Path) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
     reference = folder.parent / "reference"
     shutil.copytree(folder, reference)
-    before = set(encoder_actors())
+    before = own_processes("(EncodeChunks)")
     with background("pipelines.extract", str(folder)) as process:
         wait_until(lambda: len(chunk_files(folder)) >= 6, process)
-        victims = set(encoder_actors()) - before
+        victims = own_processes("(EncodeChunks)") - before
         assert victims
         for victim in victims:
             os.kill(victim, signal.SIGKILL)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.pretrain import _inputs, _save_all, _tell_of_emulation, training_jobs
-from tests.conftest import background, small_config, wait_until
+from tests.conftest import background, own_processes, small_config, wait_until
 
 
 def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunConfig:
@@ -231,14 +230,14 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     config = parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5}), "small.yaml")
     whole = train(config, tmp_path / "whole")
     place = tmp_path / "run/seed-0/encoders/target"
-    before = set(training_workers())
+    before = own_processes("RayTrainWorker")
     done: list[int] = []
 
     def kill_one() -> None:
         while not (states := list(place.glob("state/*.pt"))):
             time.sleep(0.005)
         epoch = torch.load(states[0], weights_only=True)["epoch"]
-        for pid in set(training_workers()) - before:
+        for pid in own_processes("RayTrainWorker") - before:
             os.kill(pid, signal.SIGKILL)
             done.append(epoch)
 
@@ -250,17 +249,6 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     assert done[0] < 120
     assert again["losses"] == pytest.approx(whole["losses"], abs=1e-6)
     assert again["fingerprints"] == whole["fingerprints"]
-
-
-def training_workers() -> list[int]:
-    """Process ids of Ray Train's workers on this machine."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if b"RayTrainWorker" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.slow
