@@ -93,6 +93,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
         time.sleep(0.01)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several test processes (``-n 2``) one has all tests of the shared Ray, so that there is one."""
     for item in items:
