@@ -93,14 +93,6 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
         time.sleep(0.01)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several test processes (``-n 2``) one has all tests of the shared Ray, so that there is one."""
-    for item in items:
-        if "local_ray" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("ray"))
-
-
 def own_processes(name: str) -> set[int]:
     """Processes that this one started, or those started, by a part of their command line; nobody else's."""
     from pipelines.machine import descendants
@@ -115,7 +107,7 @@ def own_processes(name: str) -> set[int]:
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    """One local Ray for all tests that need it: small object store, four logical CPUs, always shut down."""
+    """One local Ray for all tests of a process that need it: small object store, four logical CPUs, always shut down."""
     from pipelines.ray_runtime import QUIET, start_or_give_up
 
     for name, value in QUIET.items():

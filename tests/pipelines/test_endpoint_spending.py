@@ -28,7 +28,7 @@ from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
 from pipelines.endpoints import Access, Meters, _tell_of_a_kill, access, certain, spent
 from pipelines.errors import UserError
-from tests.conftest import background, own_processes, wait_until
+from tests.conftest import background, wait_until
 from tests.endpoints import FaultyServer, slow
 from tests.pipelines.served import (
     ASKED,
@@ -196,6 +196,18 @@ def _pid_of(meters: Any) -> int:
     return int(ray.get(meters.__ray_call__.remote(lambda meters: __import__("os").getpid())))
 
 
+def encoder_actors() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if b"(EncodeChunks)" in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
 def chunk_files(folder: Path) -> list[Path]:
     """Files of chunks of the target that were committed."""
     files = (folder / "seed-0/features/target").rglob("*.parquet")
@@ -203,7 +215,7 @@ def chunk_files(folder: Path) -> list[Path]:
 
 
 KILLS: dict[str, Callable[[Any], set[int]]] = {
-    "worker": lambda process: own_processes("(EncodeChunks)"),
+    "worker": lambda process: encoder_actors(),
     "driver": lambda process: {process.pid},
 }
 
@@ -223,7 +235,7 @@ def test_a_kill_loses_no_sample_and_no_charge(
     assert undisturbed == charged(reference, server).images
     server.images.clear()
     server.always = slow(0.05)
-    before = own_processes("(EncodeChunks)")
+    before = encoder_actors()
     with background("pipelines.extract", str(folder)) as process:
         wait_until(lambda: len(chunk_files(folder)) >= 3, process)
         for pid in KILLS[victim](process) - before:
@@ -240,7 +252,7 @@ def test_a_kill_loses_no_sample_and_no_charge(
     audit.run(config, str(folder), last="extract")
     checks = CHECKED if victim == "driver" else 0
     again = server.asked - undisturbed - checks  # what was in flight and not yet kept
-    assert 0 <= again <= 4 * 4 * (1 + len(own_processes("(EncodeChunks)")))
+    assert 0 <= again <= 4 * 4 * (1 + len(encoder_actors()))
     assert server.asked <= charged(folder, server).images <= server.asked + 4 * 4 * 2  # in flight at the kill
     for output in ("backbone", "projection"):
         one, two = features(config, folder, output, 0), features(config, reference, output, 0)
