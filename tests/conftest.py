@@ -107,7 +107,7 @@ def own_processes(name: str) -> set[int]:
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    """One local Ray for all tests of a process that need it: small object store, four logical CPUs, always shut down."""
+    """One local Ray for all tests of a process: small object store, four logical CPUs, always shut down."""
     from pipelines.ray_runtime import QUIET, start_or_give_up
 
     for name, value in QUIET.items():
