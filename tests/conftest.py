@@ -97,12 +97,7 @@ def own_processes(name: str) -> set[int]:
     """Processes that this one started, or those started, by a part of their command line; nobody else's."""
     from pipelines.machine import descendants
 
-    found = set()
-    for process in descendants(os.getpid()):
-        with suppress(OSError):
-            if name.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-                found.add(process.pid)
-    return found
+    return {process.pid for process in descendants(os.getpid()) if name in process.command()}
 
 
 @pytest.fixture(scope="session")
