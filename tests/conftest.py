@@ -17,7 +17,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # an example that takes longer on a busy machine is no failure
-hypothesis.settings.register_profile("untimed", suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
 

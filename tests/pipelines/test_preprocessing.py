@@ -69,7 +69,7 @@ def test_no_image_size_and_no_encoder_that_publishes_one_is_one_line() -> None:
         parse(config_of("checkpoint:conv4"), "own.yaml")
     with pytest.raises(
         UserError,
-        match="own.yaml: encoders.target: load = 'torchvision:resnet51': torchvision has no model 'resnet51'; did you mean",
+        match="own.yaml: encoders.target: load = 'torchvision:resnet51': torchvision has no model 'resnet51'; did you",
     ):
         parse(config_of("torchvision:resnet51"), "own.yaml")
 
