@@ -10,6 +10,8 @@ from tests.mi_core.encoders.references.parts import (
     MOMENTUM,
     STRIDES,
     Case,
+    activations,
+    chained,
     cifar_resnet,
     mlp,
     moco_positions,
@@ -46,7 +48,7 @@ def moco_v2() -> Case:
     query, key = seeded(build), seeded(build, 2)
     state = prefixed(query, "module.encoder_q.") | prefixed(key, "module.encoder_k.") | random(queue=(16, 64))
     state["module.queue"] = state.pop("queue")
-    assumed = ("activation relu in the projection, as the code behind a MoCo v2 checkpoint has it",)
+    assumed = activations("MoCo v2 checkpoint", "projection")
     ignored = (f"encoder_k.*, 124 keys ({MOMENTUM})", "queue (the queue of negatives)")
     backbone = without_fc(seeded(build))
     return Case(
@@ -80,17 +82,14 @@ def moco_v3_resnet() -> Case:
     state = (
         prefixed(base, "base_encoder.") | prefixed(momentum, "momentum_encoder.") | prefixed(predictor, "predictor.")
     )
-    expected = {"projection": base, "prediction": lambda pixels: predictor(base(pixels))}
+    expected = {"projection": base, "prediction": nn.Sequential(base, predictor)}
     return Case(
         "resnet18-imagenet",
         {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}},
         "MoCo v3 checkpoint",
         expected,
         (f"momentum_encoder.*, 130 keys ({MOMENTUM})",),
-        tuple(
-            f"activation relu in the {head}, as the code behind a MoCo v3 checkpoint has it"
-            for head in ("projection", "prediction")
-        ),
+        activations("MoCo v3 checkpoint", "projection", "prediction"),
     )
 
 
@@ -107,14 +106,13 @@ def moco_v3_vit() -> Case:
         prefixed(base, "base_encoder.") | prefixed(momentum, "momentum_encoder.") | prefixed(predictor, "predictor.")
     )
     said = "12 attention heads, as a file with the fixed positions of MoCo v3 has"
-    heads = ("projection", "prediction")
     return Case(
         "vit-s/16",
         {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}},
         "MoCo v3 checkpoint with timm names",
-        {"projection": base, "prediction": lambda pixels: predictor(base(pixels))},
+        {"projection": base, "prediction": nn.Sequential(base, predictor)},
         (f"momentum_encoder.*, 166 keys ({MOMENTUM})",),
-        (said, *(f"activation relu in the {head}, as the code behind a MoCo v3 checkpoint has it" for head in heads)),
+        (said, *activations("MoCo v3 checkpoint", "projection", "prediction")),
     )
 
 
@@ -135,9 +133,9 @@ def simclr_leftthomas() -> Case:
         "resnet18",
         state,
         f"{layout} with numbered (no max-pooling) names",
-        {"backbone": backbone, "projection": lambda pixels: head(backbone(pixels))},
+        {"backbone": backbone} | chained(backbone, head),
         ("total_ops, total_params, 12 keys (counters of thop)",),
-        (f"activation relu in the projection, as the code behind a {layout} has it", STRIDES),
+        (*activations(layout, "projection"), STRIDES),
     )
 
 
@@ -145,10 +143,11 @@ def simclr_sthalles() -> Case:
     network = seeded(cifar_resnet)
     network.fc = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), network.fc)
     layout = "SimCLR checkpoint of sthalles/SimCLR"
-    said = f"activation relu in the projection, as the code behind a {layout} has it"
     content = {"epoch": 100, "arch": "resnet18", "state_dict": prefixed(network, "backbone."), "optimizer": sgd()}
     ignored = ("epoch, arch (no weights)", "optimizer (the state of its training)")
-    return Case("resnet18", content, layout, {"projection": network}, ignored, (said, STRIDES))
+    return Case(
+        "resnet18", content, layout, {"projection": network}, ignored, (*activations(layout, "projection"), STRIDES)
+    )
 
 
 def compiled() -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -97,6 +97,19 @@ def moco_positions(side: int, width: int) -> torch.Tensor:
     return result
 
 
+def chained(backbone: nn.Module, projection: nn.Module, prediction: nn.Module | None = None) -> dict[str, nn.Module]:
+    """Outputs of a backbone with one or two heads behind it."""
+    outputs = {"projection": nn.Sequential(backbone, projection)}
+    if prediction is not None:
+        outputs["prediction"] = nn.Sequential(backbone, projection, prediction)
+    return outputs
+
+
+def activations(layout: str, *heads: str, activation: str = "relu") -> tuple[str, ...]:
+    """Sentences that say which activation was assumed in each head."""
+    return tuple(f"activation {activation} in the {head}, as the code behind a {layout} has it" for head in heads)
+
+
 def saved(content: Any, **how: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer, **how)
@@ -122,7 +135,7 @@ class Case:
     load: str
     content: dict[str, Any]
     layout: str
-    expected: dict[str, Callable[[torch.Tensor], torch.Tensor]]
+    expected: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     ignored: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     activations: dict[str, str] = field(default_factory=dict)

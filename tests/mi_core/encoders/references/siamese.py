@@ -13,6 +13,8 @@ from tests.mi_core.encoders.references.parts import (
     MOMENTUM,
     STRIDES,
     Case,
+    activations,
+    chained,
     cifar_resnet,
     mlp,
     numbered,
@@ -34,17 +36,13 @@ def lightly_byol() -> Case:
     state |= prefixed(numbered(seeded(models.resnet18, 2), "fc"), "backbone_momentum.")
     state |= prefixed(seeded(lambda: heads.BYOLProjectionHead(512, 64, 16), 2), "projection_head_momentum.")
     backbone = without_fc(seeded(models.resnet18))
-    both = ("projection", "prediction")
     return Case(
         "resnet18-imagenet",
         state,
         "lightly state dict with numbered names",
-        {
-            "projection": lambda pixels: projection(backbone(pixels)),
-            "prediction": lambda pixels: prediction(projection(backbone(pixels))),
-        },
+        chained(backbone, projection, prediction),
         (f"backbone_momentum.*, projection_head_momentum.*, 128 keys ({MOMENTUM})",),
-        tuple(f"activation relu in the {head}, as the code behind a lightly state dict has it" for head in both),
+        activations("lightly state dict", "projection", "prediction"),
     )
 
 
@@ -58,9 +56,9 @@ def lightly_swav() -> Case:
         "resnet18-imagenet",
         state | prefixed(prototypes, "prototypes."),
         "lightly state dict with numbered names",
-        {"projection": lambda pixels: projection(backbone(pixels))},
+        chained(backbone, projection),
         ("prototypes.*, 2 keys (prototypes, with which the loss compares)",),
-        ("activation relu in the projection, as the code behind a lightly state dict has it",),
+        activations("lightly state dict", "projection"),
     )
 
 
@@ -78,12 +76,12 @@ def lightly_dino() -> Case:
         "resnet18-imagenet",
         state,
         "lightly DINO state dict with numbered names",
-        {"projection": lambda pixels: teacher_head.layers(teacher(pixels))},
+        chained(teacher, teacher_head.layers),
         (
             "student_backbone.*, student_head.*, 136 keys (the other network; DINO releases the teacher)",
             "teacher_head.*, 2 keys (prototypes, with which the loss compares)",
         ),
-        ("activation gelu in the projection, as the code behind a lightly DINO state dict has it",),
+        activations("lightly DINO state dict", "projection", activation="gelu"),
     )
 
 
@@ -105,10 +103,7 @@ def solo_learn() -> Case:
         "resnet18",
         content,
         layout,
-        {
-            "projection": lambda pixels: projector(backbone(pixels)),
-            "prediction": lambda pixels: predictor(projector(backbone(pixels))),
-        },
+        chained(backbone, projector, predictor),
         (
             "classifier.*, 2 keys (a classifier trained beside the encoder)",
             f"momentum_backbone.*, momentum_projector.*, momentum_classifier.*, 131 keys ({MOMENTUM})",
@@ -116,10 +111,7 @@ def solo_learn() -> Case:
             "loops (the state of its training)",
         ),
         (
-            *(
-                f"activation relu in the {head}, as the code behind a {layout} has it"
-                for head in ("projection", "prediction")
-            ),
+            *activations(layout, "projection", "prediction"),
             STRIDES,
         ),
     )
@@ -151,12 +143,9 @@ def simsiam() -> Case:
         "resnet18-imagenet",
         {"epoch": 100, "arch": "resnet18", "state_dict": state, "optimizer": sgd()},
         "SimSiam checkpoint",
-        {"projection": encoder, "prediction": lambda pixels: predictor(encoder(pixels))},
+        {"projection": encoder, "prediction": nn.Sequential(encoder, predictor)},
         ("epoch, arch (no weights)", "optimizer (the state of its training)"),
-        tuple(
-            f"activation relu in the {head}, as the code behind a SimSiam checkpoint has it"
-            for head in ("projection", "prediction")
-        ),
+        activations("SimSiam checkpoint", "projection", "prediction"),
     )
 
 
@@ -176,19 +165,13 @@ def byol_pytorch() -> Case:
         "resnet18-imagenet",
         state,
         layout,
-        {
-            "projection": lambda pixels: projector(backbone(pixels)),
-            "prediction": lambda pixels: predictor(projector(backbone(pixels))),
-        },
+        chained(backbone, projector, predictor),
         (
             "net.*, 122 keys (the same network once more)",
             "online_encoder.*, 2 keys (the network's own classifier, which BYOL does not train)",
             f"target_encoder.*, 131 keys ({MOMENTUM})",
         ),
-        tuple(
-            f"activation relu in the {head}, as the code behind a {layout} has it"
-            for head in ("projection", "prediction")
-        ),
+        activations(layout, "projection", "prediction"),
     )
 
 
@@ -215,9 +198,9 @@ def swav() -> Case:
         "resnet18-imagenet",
         state,
         "SwAV checkpoint",
-        {"projection": lambda pixels: projection(reference(pixels))},
+        chained(reference, projection),
         ("prototypes.* (prototypes, with which the loss compares)",),
-        ("activation relu in the projection, as the code behind a SwAV checkpoint has it",),
+        activations("SwAV checkpoint", "projection"),
     )
 
 
@@ -230,13 +213,13 @@ def barlow_twins() -> Case:
         "resnet18-imagenet",
         {"epoch": 3, "model": state, "optimizer": sgd()},
         "Barlow Twins checkpoint",
-        {"projection": lambda pixels: projector(network(pixels))},
+        chained(network, projector),
         (
             "bn.*, 3 keys (the norm before the loss)",
             "epoch (no weights)",
             "optimizer (the state of its training)",
         ),
-        ("activation relu in the projection, as the code behind a Barlow Twins checkpoint has it",),
+        activations("Barlow Twins checkpoint", "projection"),
     )
 
 
@@ -249,9 +232,9 @@ def vicreg() -> Case:
         "resnet18-imagenet",
         {"epoch": 3, "model": state, "optimizer": sgd()},
         "VICReg checkpoint",
-        {"projection": lambda pixels: projector(network(pixels))},
+        chained(network, projector),
         ("epoch (no weights)", "optimizer (the state of its training)"),
-        ("activation relu in the projection, as the code behind a VICReg checkpoint has it",),
+        activations("VICReg checkpoint", "projection"),
     )
 
 

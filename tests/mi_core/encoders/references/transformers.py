@@ -11,6 +11,8 @@ from torchvision import models
 from tests.mi_core.encoders.references.parts import (
     STRIDES,
     Case,
+    activations,
+    chained,
     cifar_resnet,
     mlp,
     prefixed,
@@ -47,7 +49,7 @@ def dino(load: str, build: Callable[[], nn.Module], naming: str, assumed: tuple[
         load,
         content,
         f"DINO checkpoint{naming}",
-        {"backbone": teacher, "projection": lambda pixels: head.mlp(teacher(pixels))},
+        {"backbone": teacher} | chained(teacher, head.mlp),
         (
             "head.*, 2 keys (prototypes, with which the loss compares)",
             "student (the other network; DINO releases the teacher)",
@@ -55,7 +57,7 @@ def dino(load: str, build: Callable[[], nn.Module], naming: str, assumed: tuple[
             "epoch (no weights)",
             "dino_loss (values of the loss)",
         ),
-        (*assumed, "activation gelu in the projection, as the code behind a DINO checkpoint has it"),
+        (*assumed, *activations("DINO checkpoint", "projection", activation="gelu")),
     )
 
 
@@ -144,7 +146,7 @@ def separate_dictionaries() -> Case:
         "resnet18",
         content,
         "backbone.* state dict",
-        {"projection": lambda pixels: head(backbone(pixels))},
+        chained(backbone, head),
         ("optimizer (the state of its training)",),
         ("activation gelu in the projection, as the config says", STRIDES),
         activations={"projection": "gelu"},
