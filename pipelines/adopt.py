@@ -22,6 +22,7 @@ from mi_core.hashing import digest64
 from mi_core.sanity import Agreement, agreement, relative_differences, unit_lengths
 from pipelines import endpoints, ledger, preprocessing, storage
 from pipelines.artifacts import RunFolder, SeedFolder, digest, now
+from pipelines.config_checks import check_outputs
 from pipelines.console import say
 from pipelines.data_config import DataConfig
 from pipelines.encoder_config import EndpointConfig, LoadedConfig
@@ -34,7 +35,8 @@ from pipelines.recognition import PROBED, TRIED, Probe, consistency_in_words, vi
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 VERSION = 2
 REPEATED = 16  # images that an API is asked twice
@@ -107,7 +109,7 @@ def run(runs: Sequence[Run]) -> None:
         _renew(job)
     for config, folder in runs:
         for job in adoptions(config, folder):
-            config.check_outputs(job.name, tuple(describe(job.folder, job.name).description["outputs"]))
+            check_outputs(config, job.name, tuple(describe(job.folder, job.name).description["outputs"]))
 
 
 def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
@@ -144,7 +146,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
             found = _read(name, encoder, config.data, seed)[0]
-            config.check_outputs(name, found.encoder.outputs)
+            check_outputs(config, name, found.encoder.outputs)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
             compared = _compared(found, config.data, splits, config.audited)
@@ -350,7 +352,7 @@ def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
 
 def _check(job: Adoption, access: Access | None) -> None:
     stored = describe(job.folder, job.name)
-    encoder = stored.load(0, access)
+    encoder = stored.load(0, None if access is None else access.client)
     known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))
     images = clean(torch.from_numpy(job.images(CHECKED).images))
     answers = encoder(images, cached=False)

@@ -34,7 +34,8 @@ from pipelines.tasks import Task, evaluated_of, features_of, reference_of, tasks
 from pipelines.utility import measure, utility_path
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 
 def run(runs: Sequence[Run]) -> None:

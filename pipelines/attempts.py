@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
+from pipelines.shard_jobs import ATTEMPTS, Begun, ShardJob
 
-if TYPE_CHECKING:
-    from pipelines.shard_jobs import ShardJob
-
-ATTEMPTS = 5  # at a chunk in one session, at most: what is left of it then is committed as crashed
 CARELESS = 2  # deaths after which samples are asked one by one
 QUERYING, DECODING = "attempts", "decoding"  # what is attempted: the whole chunk, or its decoding by a stage of its own
-Begun = tuple[int, int]
-"""Markers of a chunk, and deaths of workers that they prove."""
 
 
 def markers_folder(folder: SeedFolder, encoder: str, kind: str) -> str:
@@ -43,6 +37,28 @@ def begun(folder: SeedFolder, encoder: str) -> Mapping[str, Begun]:
     return {name: (found.total(), found.total() - len(found)) for name, found in sessions.items()}
 
 
+def begun_of(job: ShardJob, begun: Mapping[str, Begun]) -> dict[int, Begun]:
+    """What was begun of the chunks of a job, from what is begun by the name of markers."""
+    if not begun:
+        return {}
+    names = {chunk: marker_path(job, chunk, "1", QUERYING).rpartition(".")[0] for chunk in range(job.chunks)}
+    return {chunk: begun[name] for chunk, name in names.items() if name in begun}
+
+
+def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
+    """Marker of an attempt at a chunk."""
+    return f"{markers_folder(job.folder, job.layer.encoder, kind)}/{_chunk_name(job, chunk)}.{number}"
+
+
+def _suspects_path(job: ShardJob, chunk: int) -> str:
+    """Where the samples of a chunk that may kill a worker are noted."""
+    return f"{job.folder.path}/features/{job.layer.encoder}/suspects/{_chunk_name(job, chunk)}.json"
+
+
+def _chunk_name(job: ShardJob, chunk: int) -> str:
+    return f"{job.source}-{job.item.name}.{job.tag}-{chunk:05d}"
+
+
 def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
     """Mark an attempt at a chunk: the deaths before it, or None if it may not be tried again.
 
@@ -51,7 +67,7 @@ def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
     markers, deaths = job.begun.get(chunk, (0, 0)) if kind == QUERYING else (0, 0)
     session = "" if kind == QUERYING else f"-{job.session}"
     for more in range(min(ATTEMPTS - deaths, job.attempts)):
-        marker = job.marker(chunk, f"{markers + more + 1}{session}", kind)
+        marker = marker_path(job, chunk, f"{markers + more + 1}{session}", kind)
         if not storage.exists(marker):
             storage.write_atomic(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode())
             return deaths + more
@@ -60,20 +76,20 @@ def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
 
 def end(job: ShardJob, chunk: int) -> None:
     """Take one marker away: one attempt is what it takes. Those that stay were lost."""
-    storage.remove(job.marker(chunk, "1", QUERYING))
-    storage.remove(job.marker(chunk, f"1-{job.session}", DECODING))
+    storage.remove(marker_path(job, chunk, "1", QUERYING))
+    storage.remove(marker_path(job, chunk, f"1-{job.session}", DECODING))
 
 
 def suspects(job: ShardJob, chunk: int) -> list[str]:
     """Keys of a chunk that were noted when a worker died."""
-    path = job.suspects(chunk)
+    path = _suspects_path(job, chunk)
     found: list[str] = storage.read_json(path) if storage.exists(path) else []
     return found
 
 
 def note(job: ShardJob, chunk: int, keys: Sequence[str]) -> None:
     """Note the samples that killed a worker, and last the one that is asked now."""
-    storage.write_json(job.suspects(chunk), list(keys))
+    storage.write_json(_suspects_path(job, chunk), list(keys))
 
 
 def _queries(marker: str) -> int:

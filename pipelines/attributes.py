@@ -70,7 +70,7 @@ class AttributeConfig(BaseModel):
             raise ValueError("give values, or bounds for a number")
         if self.bounds is not None and list(self.bounds) != sorted(set(self.bounds)):
             raise ValueError(f"bounds = {list(self.bounds)}, allowed: ascending numbers")
-        if len(self.names) < 2 or len(self._numbers) < sum(map(len, self._groups)):
+        if len(self.names) < 2 or len(self.numbers) < sum(map(len, self._groups)):
             raise ValueError(f"values = {shortened(self.values)}, allowed: at least two, each text once")
         check_pattern(self.pattern)
         return self
@@ -91,30 +91,9 @@ class AttributeConfig(BaseModel):
         return [(text,) for text in self.values or ()]
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, int]:
+        """The number of every text."""
         return {text: number for number, texts in enumerate(self._groups) for text in texts}
-
-    def value(self, sample: Sample) -> int:
-        """The number of a sample's value.
-
-        Raises:
-            ValueError: it has none; the message says why.
-            UserError: the table cannot be read.
-        """
-        text = text_of(sample, self.origin, self.pattern)
-        if self.table is not None:
-            rows = read_table(self.table, self.column)
-            if text not in rows:
-                raise ValueError(f"{text!r} is not in {self.table}")
-            text = rows[text]
-        if self.bounds is not None:
-            try:
-                return bisect.bisect_right(self.bounds, float(text))
-            except ValueError as error:
-                raise ValueError(f"{text!r} is no number") from error
-        if text not in self._numbers:
-            raise ValueError(f"{text!r} is not among {', '.join(self._numbers)}")
-        return self._numbers[text]
 
 
 class GroupConfig(BaseModel):
@@ -141,17 +120,6 @@ class GroupConfig(BaseModel):
         check_pattern(self.pattern)
         return self
 
-    def group(self, sample: Sample) -> str:
-        """The name of a sample's group.
-
-        Raises:
-            ValueError: it has none; the message says why.
-        """
-        try:
-            return text_of(sample, self.origin, self.pattern)
-        except ValueError as error:
-            raise ValueError(f"group_by: {error}") from error
-
 
 def check_pattern(pattern: str | None) -> None:
     """Raise ValueError unless a pattern is a regular expression with one group, or there is none."""
@@ -163,6 +131,41 @@ def check_pattern(pattern: str | None) -> None:
         raise ValueError(f"pattern = {pattern!r}: {error}") from error
     if groups != 1:
         raise ValueError(f"pattern = {pattern!r} has {groups} groups, expected one, the text")
+
+
+def value_of(attribute: AttributeConfig, sample: Sample) -> int:
+    """The number of a sample's value.
+
+    Raises:
+        ValueError: it has none; the message says why.
+        UserError: the table cannot be read.
+    """
+    text = text_of(sample, attribute.origin, attribute.pattern)
+    if attribute.table is not None:
+        rows = read_table(attribute.table, attribute.column)
+        if text not in rows:
+            raise ValueError(f"{text!r} is not in {attribute.table}")
+        text = rows[text]
+    if attribute.bounds is not None:
+        try:
+            return bisect.bisect_right(attribute.bounds, float(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no number") from error
+    if text not in attribute.numbers:
+        raise ValueError(f"{text!r} is not among {', '.join(attribute.numbers)}")
+    return attribute.numbers[text]
+
+
+def group_of(group: GroupConfig, sample: Sample) -> str:
+    """The name of a sample's group.
+
+    Raises:
+        ValueError: it has none; the message says why.
+    """
+    try:
+        return text_of(sample, group.origin, group.pattern)
+    except ValueError as error:
+        raise ValueError(f"group_by: {error}") from error
 
 
 def text_of(sample: Sample, origin: str, pattern: str | None) -> str:
@@ -216,7 +219,7 @@ def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict
     found = {}
     for name, attribute in attributes.items():
         try:
-            found[name] = attribute.value(sample)
+            found[name] = value_of(attribute, sample)
         except ValueError as error:
             raise ValueError(f"attribute {name}: {error}") from error
     return found

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from pipelines import attack, extract, pretrain, report, spending, splits, storage, tune
 from pipelines.artifacts import STAGES, RunFolder, digest, now
-from pipelines.config import Run, RunConfig
+from pipelines.config import RunConfig
 from pipelines.config_checks import check_drawn
 from pipelines.console import say, step
 from pipelines.errors import UserError
 from pipelines.heartbeat import heartbeat
 from pipelines.leftovers import watched
-from pipelines.ray_runtime import finished, ray_cluster
-from pipelines.scan import Scan
+from pipelines.ray_runtime import check_connected, finished, ray_cluster
+from pipelines.scan import Scan, scan
 from pipelines.splits import Splits
-from pipelines.sweep import points, runs_of
+from pipelines.sweep import Run, points, runs_of
+from pipelines.tasks import stopping_rule
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
     "pretrain": pretrain.run,
-    "extract": extract.run,
+    "extract": partial(extract.run, rule_of=stopping_rule),
     "attack": attack.run,
     "tune": tune.run,
 }
@@ -56,7 +58,7 @@ def run(
     folder = RunFolder(storage.target(out))
     asked = STAGES[: STAGES.index(last) + 1]
     stages = [stage for stage in asked if stage != "tune" or config.tune is not None]
-    config.data.check_sizes()
+    splits.check_sizes(config.data)
     if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
         raise UserError(
             f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose "
@@ -72,7 +74,7 @@ def run(
         pulse = stack.enter_context(heartbeat(folder, stages))
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
-        config.resources.check_connected()
+        check_connected(config.resources)
         spending.confirm(runs, stages, yes=yes)
         for stage in stages:
             pulse.enter(stage)
@@ -121,7 +123,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
             continue
         read = config.data.scan_digest
         if read not in scans:
-            found = scans[read] = config.data.scan(_scan_map)
+            found = scans[read] = scan(config.data, _scan_map)
             lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.tally.unusable else ""
             say("data", f"{len(found.samples)} usable samples{lost}")
             for note in found.tally.notes():

@@ -30,10 +30,12 @@ from pipelines.data_config import DataConfig
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.outline import lay_weights
+from pipelines.ray_runtime import actors as actors_of
 from pipelines.readers import ReadOrder, read_chunks
 from pipelines.resources import ResourcesConfig
 from pipelines.shard_jobs import ShardJob
 from pipelines.source_samples import SHARDS, Samples, ShardSample
+from pipelines.sources import Source
 
 SECONDS = 20.0  # for one kind of queries over all its shards, or of training
 LEAST, MOST = 3, 12  # timed chunks of a shard
@@ -156,7 +158,7 @@ class Calibrator:
         """The classes that the encoder itself gives: a search for its boundary then does all of its work."""
         found: dict[str, int] = {}
         encoder = for_queries(describe(job.folder, job.layer.encoder).load(job.layer.epochs[-1]), self.actor.device)
-        for sample in job.reader.read(job.item, set(keys)):
+        for sample in Source(job.reader).read(job.item, set(keys)):
             pixels = torch.from_numpy(decode(sample.image, job.decoder))[None].to(self.actor.device)
             with torch.inference_mode():
                 found[sample.key] = int(encoder(clean(pixels))["logits"].argmax())
@@ -192,7 +194,7 @@ def calibrators(resources: ResourcesConfig) -> Iterator[list[Any]]:
     import ray
 
     remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(Calibrator)
-    actors = [remote.remote() for _ in range(min(resources.actors(), SHARDS))]
+    actors = [remote.remote() for _ in range(min(actors_of(resources), SHARDS))]
     try:
         yield actors
     finally:

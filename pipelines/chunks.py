@@ -160,7 +160,10 @@ class EncodeChunks:
             self.extractors.clear()  # one layer's checkpoints at a time in memory
             layer = job.layer
             stored = describe(job.folder, layer.encoder)
-            ready = {epoch: for_queries(stored.load(epoch, self.access), self.device) for epoch in layer.epochs}
+            ready = {
+                epoch: for_queries(stored.load(epoch, None if self.access is None else self.access.client), self.device)
+                for epoch in layer.epochs
+            }
             self.extractors[name] = Extractor(
                 {
                     named(job, epoch): repeated(remembering(encoder, self.memory), layer.repeats)

@@ -220,11 +220,12 @@ def check(config: Config, overrides: Overrides = None) -> None:
     from pipelines.config_checks import check_drawn
     from pipelines.console import count_of
     from pipelines.machine import cpus
+    from pipelines.scan import scan
 
     loaded = configs.load(config, overrides or ())
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
-    loaded.data.check_sizes()
-    found = loaded.data.scan()
+    splits.check_sizes(loaded.data)
+    found = scan(loaded.data)
     output.print(f"data: {found.tally}")
     for note in found.tally.notes():
         output.print(f"data: {note}")
@@ -299,13 +300,14 @@ def estimate(
     from pipelines.artifacts import RunFolder
     from pipelines.estimate import cluster
     from pipelines.estimate import estimate as estimated
-    from pipelines.ray_runtime import largest_node, ray_cluster
+    from pipelines.ray_runtime import check_connected, largest_node, ray_cluster
+    from pipelines.splits import check_sizes
     from pipelines.sweep import runs_of
 
     loaded, place = _load(config, overrides, out)
-    loaded.data.check_sizes()
+    check_sizes(loaded.data)
     with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
-        loaded.resources.check_connected()
+        check_connected(loaded.resources)
         found = estimated(runs_of(loaded, RunFolder(storage.target(place))))
         cpus, gpus = largest_node()
     node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+BATCH = 100_000  # samples whose texts are Python's at once
+
 
 @dataclass(frozen=True)
 class Coded:

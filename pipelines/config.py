@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.features import consumes
-from pipelines.artifacts import RunFolder
 from pipelines.attack_config import (
     ATTACK_CONFIGS,
     BANK_ROLE,
@@ -26,25 +25,12 @@ from pipelines.attack_config import (
     each_attack,
 )
 from pipelines.attribute_inference import AttributeInferenceConfig, each_inference
-from pipelines.config_checks import (
-    check_attack,
-    check_calibration,
-    check_controls,
-    check_inference,
-    check_loaded,
-    check_repeats,
-    check_roles,
-    check_training,
-)
 from pipelines.data_config import DataConfig
 from pipelines.defenses import DefenseConfig, with_defenses
-from pipelines.demands import demands_of
-from pipelines.encoder_config import EncoderConfig, ForeignConfig, LoadedConfig, TrainedConfig
-from pipelines.errors import UserError
-from pipelines.layers import Demand, QueriesConfig, Recipe, crops_alone
+from pipelines.encoder_config import EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.layers import QueriesConfig, Recipe, crops_alone
 from pipelines.ledger import BudgetConfig, PricesConfig
 from pipelines.methods import complete
-from pipelines.names import check_name
 from pipelines.preprocessing import with_published
 from pipelines.resources import ResourcesConfig
 from pipelines.shape import check_shape
@@ -121,31 +107,6 @@ class RunConfig(BaseModel):
         if len(set(value)) != len(value):
             raise ValueError(f"seeds {list(value)} repeat; each seed runs once")
         return value
-
-    @model_validator(mode="after")
-    def _check(self) -> RunConfig:
-        if self.budget.money is not None and not self.prices.known:
-            raise ValueError(f"budget.money = {self.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
-        for name, encoder in self.encoders.items():
-            check_name("encoders", name)
-            check_roles(f"encoders.{name}.train_on", encoder.train_on, self.data)
-            if isinstance(encoder, TrainedConfig):
-                self.members_of(name)
-                check_training(self, f"encoders.{name}", encoder)
-            if isinstance(encoder, LoadedConfig):
-                check_loaded(self, f"encoders.{name}", encoder)
-        for position, attack in enumerate(self.attacks):
-            check_attack(self, f"attacks.{position}", attack)
-        for position, inference in enumerate(self.attribute_inference):
-            check_inference(self, f"attribute_inference.{position}", inference)
-        check_controls(self)
-        check_calibration(self)
-        check_repeats(self)
-        demands = self.demands()
-        for name, encoder in self.encoders.items():
-            if encoder.outputs is not None:
-                self.check_outputs(name, encoder.outputs, demands)
-        return self
 
     def members_of(self, name: str) -> set[str]:
         """Roles that an encoder was trained on, with those of the encoders it started from."""
@@ -262,17 +223,6 @@ class RunConfig(BaseModel):
         shadows = self.shadows(attack)
         return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
 
-    def check_outputs(self, name: str, outputs: Sequence[str], demands: Sequence[Demand] | None = None) -> None:
-        """Raise UserError if attacks ask an encoder for an output that it does not have; ``demands``: if known."""
-        every = self.demands() if demands is None else demands
-        asked = {output for demand in every if demand.encoder == name for output in demand.outputs}
-        missing = sorted(asked - set(outputs))
-        if missing:
-            raise UserError(
-                f"queries.outputs asks for {missing[0]!r}, but the encoder {name!r} has {', '.join(outputs)}; "
-                f"set queries.outputs=[{outputs[0]}]"
-            )
-
     def auxiliary_roles(self, inference: AttributeInferenceConfig) -> tuple[str, ...]:
         """Roles whose attribute an attacker knows."""
         return inference.auxiliary or self.encoders[inference.target].train_on
@@ -337,11 +287,3 @@ class RunConfig(BaseModel):
     def whole_roles(self, roles: Sequence[str]) -> list[str]:
         """Those of some roles that are not parts of audited ones, which are queried anyway."""
         return [role for role in roles if self.data.roles[role].source_name not in self.audited]
-
-    def demands(self) -> tuple[Demand, ...]:
-        """Everything that extraction must compute."""
-        return demands_of(self)
-
-
-Run = tuple[RunConfig, RunFolder]
-"""A run and where it stands; sweeps make several at once."""

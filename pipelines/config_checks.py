@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.architectures import check_architecture
@@ -20,12 +20,64 @@ from pipelines.attack_config import (
     AttackConfig,
 )
 from pipelines.attribute_inference import AttributeInferenceConfig
+from pipelines.config import RunConfig
 from pipelines.data_config import DataConfig
+from pipelines.demands import demands_of
 from pipelines.encoder_config import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig, is_half
 from pipelines.errors import UserError
+from pipelines.layers import Demand
+from pipelines.names import check_name
 
-if TYPE_CHECKING:
-    from pipelines.config import RunConfig
+
+def build(values: Mapping[str, Any]) -> RunConfig:
+    """The run that plain values describe, checked as a whole; the only way to make one.
+
+    Raises:
+        ValidationError: a value has the wrong type or range.
+        ValueError: values that do not fit each other.
+    """
+    config = RunConfig.model_validate(values)
+    _check(config)
+    return config
+
+
+def _check(config: RunConfig) -> None:
+    if config.budget.money is not None and not config.prices.known:
+        raise ValueError(f"budget.money = {config.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
+    for name, encoder in config.encoders.items():
+        check_name("encoders", name)
+        check_roles(f"encoders.{name}.train_on", encoder.train_on, config.data)
+        if isinstance(encoder, TrainedConfig):
+            config.members_of(name)
+            check_training(config, f"encoders.{name}", encoder)
+        if isinstance(encoder, LoadedConfig):
+            check_loaded(config, f"encoders.{name}", encoder)
+    for position, attack in enumerate(config.attacks):
+        check_attack(config, f"attacks.{position}", attack)
+    for position, inference in enumerate(config.attribute_inference):
+        check_inference(config, f"attribute_inference.{position}", inference)
+    check_controls(config)
+    check_calibration(config)
+    check_repeats(config)
+    demands = demands_of(config)
+    for name, encoder in config.encoders.items():
+        if encoder.outputs is not None:
+            _check_demanded(name, encoder.outputs, demands)
+
+
+def check_outputs(config: RunConfig, name: str, outputs: Sequence[str]) -> None:
+    """Raise UserError if attacks ask an encoder for an output that it does not have."""
+    _check_demanded(name, outputs, demands_of(config))
+
+
+def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]) -> None:
+    asked = {output for demand in demands if demand.encoder == name for output in demand.outputs}
+    missing = sorted(asked - set(outputs))
+    if missing:
+        raise UserError(
+            f"queries.outputs asks for {missing[0]!r}, but the encoder {name!r} has {', '.join(outputs)}; "
+            f"set queries.outputs=[{outputs[0]}]"
+        )
 
 
 def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> None:

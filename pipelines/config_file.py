@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pipelines import shipped, storage
 from pipelines.attack_config import ATTACK_CONFIGS
 from pipelines.config import RunConfig
+from pipelines.config_checks import build
 from pipelines.config_text import read_text, read_value
 from pipelines.encoder_config import CONFIGS
 from pipelines.errors import UserError
@@ -98,7 +99,7 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
     plain = {section: value for section, value in whole.items() if section != "tune"}
     try:
         missing = _fill_data_path(raw)
-        base = RunConfig.model_validate(whole)  # a misspelled key first: it may be why a path is missing
+        base = build(whole)  # a misspelled key first: it may be why a path is missing
         if missing:
             raise ValueError(_add(missing))
         if base.tune is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
@@ -11,9 +9,7 @@ from mi_core.images import Decoder
 from pipelines.artifacts import digest
 from pipelines.attributes import AttributeConfig, GroupConfig
 from pipelines.duplicates import NearDuplicatesConfig
-from pipelines.errors import UserError
 from pipelines.names import LONGEST, shortened
-from pipelines.scan import ATTRIBUTE, Scan, ScanMap, scan
 from pipelines.sources import SourceConfig
 
 
@@ -145,24 +141,6 @@ class DataConfig(BaseModel):
         if origin not in self.sources and parent is not None and parent.count is not None and asked > parent.count:
             raise ValueError(f"roles {', '.join(names)} ask for {asked} of the {parent.count} samples of {origin}")
 
-    def scan(self, scan_map: ScanMap | None = None) -> Scan:
-        """Read, decode and hash all sources (see `pipelines.scan.scan`)."""
-        found = scan(
-            self.sources,
-            self.decoder(),
-            max_rejected=self.max_rejected,
-            scan_map=scan_map,
-            attributes=self.attributes,
-            group_by=self.group_by,
-            near=self.near_duplicates is not None,
-        )
-        if self.label is None:
-            return found
-        place = found.samples.column_names.index("label")
-        return replace(
-            found, samples=found.samples.set_column(place, "label", found.samples[f"{ATTRIBUTE}{self.label}"])
-        )
-
     @property
     def scan_digest(self) -> str:
         """What two data sections share that are scanned alike, whatever their roles."""
@@ -173,24 +151,3 @@ class DataConfig(BaseModel):
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
         return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
-
-    def check_sizes(self) -> None:
-        """List every source, and compare role sizes with what can be counted without reading images.
-
-        Raises:
-            UserError: a path matches nothing, or a source is too small for its roles.
-        """
-        for name, source in self.sources.items():
-            sizes = [item.count for item in source.items()]
-            if None not in sizes:
-                self.check_size(name, sum(size or 0 for size in sizes))
-
-    def check_size(self, source: str, available: int) -> None:
-        """Raise UserError unless a source with ``available`` usable images can fill its roles' counts."""
-        asked = {name: role.count for name, role in self.roles.items() if role.source_name == source and role.count}
-        if sum(asked.values()) > available:
-            sizes = " + ".join(f"{name} {count}" for name, count in asked.items())
-            raise UserError(
-                f"data.roles: {sizes} = {sum(asked.values())} images asked of {source}, which has {available} "
-                "distinct usable ones; lower the counts or give more data"
-            )

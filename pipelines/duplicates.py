@@ -17,6 +17,7 @@ from pipelines import storage
 from pipelines.columns import Coded, codes_of, ids_of
 from pipelines.errors import UserError
 from pipelines.scan import DESCRIPTOR, PHASH
+from pipelines.sources import Source
 
 if TYPE_CHECKING:
     from pipelines.data_config import DataConfig, Role
@@ -149,12 +150,12 @@ def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen:
         of_item.setdefault((one["source"], one["item"]), set()).add(one["key"])
     embeddings: dict[int, npt.NDArray[np.float32]] = {}
     for name, model in data.sources.items():
-        for item in model.items():
+        for item in Source(model).items():
             keys = of_item.get((name, item.name))
             if not keys:
                 continue
             try:
-                for sample in model.read(item, keys):
+                for sample in Source(model).read(item, keys):
                     pixels = torch.from_numpy(decode(sample.image, data.decoder()))[None].float() / 255
                     with torch.inference_mode():
                         embeddings[position[name, sample.key]] = encoder(pixels)["backbone"][0].float().numpy()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.numpy
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, load_weights
+from mi_core.encoders.client import Client
 from mi_core.encoders.endpoint import Endpoint
 from mi_core.encoders.foreign import rebuild
 from mi_core.encoders.published import Preprocessing
@@ -18,9 +20,6 @@ from pipelines import storage
 from pipelines.artifacts import SeedFolder
 from pipelines.encoder_config import ConfigOfEncoder, DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
-
-if TYPE_CHECKING:
-    from pipelines.endpoints import Access
 
 ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
 DEFENSE = "defense.safetensors"  # the state of a fitted defense
@@ -47,24 +46,24 @@ class StoredEncoder:
             return (ANSWERS,)
         return (*map(_weights_name, self.epochs), *((DEFENSE,) if "defends" in config else ()))
 
-    def load(self, epoch: int, access: Access | None = None) -> Encoder:
+    def load(self, epoch: int, client: Callable[..., Client] | None = None) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
 
         Args:
             epoch: of the checkpoint.
-            access: how those behind an API are asked.
+            client: makes what asks those behind an API, as `Access.client`.
 
         Raises:
-            UserError: it is behind an API, and no access is given, or its key is missing.
+            UserError: it is behind an API, and no client is given, or its key is missing.
             ConfigError: it is code, and the code is no longer what was adopted; or its weights are damaged.
         """
         name = self.description["name"]
         if "endpoint" in self.description["config"]:
-            if access is None:
+            if client is None:
                 raise UserError(f"the encoder {name} is behind an API: there are no weights of it")
             parameters = EndpointConfig(**self.description["config"]).parameters()
             identity, widths = self.description["fingerprints"][str(epoch)], self.description["answers"]["widths"]
-            return Endpoint(access.client(name, parameters, identity=identity, widths=widths)).eval()
+            return Endpoint(client(name, parameters, identity=identity, widths=widths)).eval()
         channels, size = self.description["channels"], self.description["image_size"]
         data = storage.read_bytes(weights_path(self.folder, epoch))
         if "load" in self.description["config"]:

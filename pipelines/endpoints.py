@@ -27,7 +27,7 @@ from pipelines.encoder_config import EndpointConfig
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from pipelines.sweep import Run
 
 
 _KEEPING_SECONDS = 30.0  # an answer that came may take so long to be checked and kept

@@ -37,7 +37,8 @@ from pipelines.stage_costs import (
 from pipelines.training_calibration import TrainingCost, time_training, training_key
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 
 @dataclass(frozen=True)

@@ -19,23 +19,35 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from mi_core.encoders.remembering import Memory
-from pipelines import adopt, attempts, endpoints, ledger, preflight, rules, storage
+from pipelines import adopt, endpoints, ledger, preflight, rules, storage
 from pipelines.artifacts import RunFolder, SeedFolder
-from pipelines.attempts import begun
+from pipelines.attempts import begun, begun_of
 from pipelines.chunks import EncodeChunks, decode_chunks
 from pipelines.console import count_of, meter, say
 from pipelines.decoding import Decoding
+from pipelines.demands import demands_of
 from pipelines.encoder_config import EndpointConfig
 from pipelines.endpoints import Access
 from pipelines.errors import UserError
 from pipelines.layers import Layer, inherit_layers, layers_of, layers_path
-from pipelines.readers import Kept, ReadOrder, chunks_of, compact, read_chunks
-from pipelines.shard_jobs import Place, ShardJob, jobs_of, places_of, rejected_samples, remaining, share_features
+from pipelines.ray_runtime import actors as actors_of
+from pipelines.readers import Kept, ReadOrder, chunks_of, compact, compaction_of, read_chunks
+from pipelines.shard_jobs import (
+    ATTEMPTS,
+    Place,
+    ShardJob,
+    jobs_of,
+    places_of,
+    rejected_samples,
+    remaining,
+    share_features,
+)
 from pipelines.splits import Splits
 from pipelines.throughput import Throughput, steady_rate
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 
 READERS_PER_ACTOR = 2
@@ -70,10 +82,14 @@ class _Planned:
         return sum(sum(counts[role] for role in layer.roles) // self.config.queries.chunk + 1 for layer in self.layers)
 
 
-def run(runs: Sequence[Run]) -> None:
+def run(runs: Sequence[Run], rule_of: rules.RuleOf) -> None:
     """Compute every feature that the attacks of some runs need and that is not committed yet.
 
     What two runs have in common is queried once: the first gets it, the others a copy.
+
+    Args:
+        runs: a run and the points of its sweeps.
+        rule_of: fits what decides how many views of an image are asked, as `pipelines.attack.tasks.stopping_rule`.
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
@@ -98,16 +114,16 @@ def run(runs: Sequence[Run]) -> None:
         for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
             wave = [one.only(stopped=stopped) for one in planned]
             if any(one.layers for one in wave):
-                _query(runs, wave, parts, _Session(session, allowed, access))
+                _query(runs, wave, parts, _Session(session, allowed, access, rule_of))
     for config, folder in runs:
         _account(config, folder)
 
 
-def here(runs: Sequence[Run], memory: Memory, kept: Kept) -> None:
+def here(runs: Sequence[Run], rule_of: rules.RuleOf, memory: Memory, kept: Kept) -> None:
     """`run` in this process, shard after shard: for a trial, which is a piece of work of Ray's itself.
 
     Args:
-        runs: as for `run`.
+        runs, rule_of: as for `run`.
         memory: what backbones answered before in this process.
         kept: samples that were read before in this process.
 
@@ -115,18 +131,18 @@ def here(runs: Sequence[Run], memory: Memory, kept: Kept) -> None:
         UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
     """
     planned, places = plan_layers(runs), _places(runs)
-    session, encode = _Session(uuid.uuid4().hex, attempts.ATTEMPTS, None), EncodeChunks(memory=memory)
+    session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
     for stopped in (False, True):
         jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
         first = _distinct(jobs)
         todo = _counted(remaining(list(first.values())), session)
-        todo = rules.fitted(todo, runs, here=True)
+        todo = rules.fitted(todo, runs, rule_of, here=True)
         for order in _orders(todo):
             for row in chunks_of(order, kept.reader(order.reader)):
                 (receipt,) = encode(row).to_pylist()
                 if receipt["error"]:
                     raise UserError(receipt["error"])
-        compact([job.compaction() for job in todo])
+        compact([compaction_of(job) for job in todo])
         for job in jobs:
             share_features(first[job.identity], job)
     for config, folder in runs:
@@ -135,11 +151,12 @@ def here(runs: Sequence[Run], memory: Memory, kept: Kept) -> None:
 
 @dataclass
 class _Session:
-    """One start of a run: its name, how often a chunk may be begun, and how endpoints are asked."""
+    """One start of a run: its name, how often a chunk may be begun, how endpoints are asked, when asking ends."""
 
     name: str
     allowed: int
     access: Access | None
+    rule_of: rules.RuleOf
     decoding: Decoding | None = None
 
     def prepare(self, runs: Sequence[Run]) -> Decoding:
@@ -167,8 +184,8 @@ def _query(
             say("extract", f"{done} of {whole} shards done before")
         if todo:
             decoding = session.prepare(runs)
-            todo = rules.fitted(todo, runs)
-            first_of_all = decoding.trial(todo, config.resources.actors())
+            todo = rules.fitted(todo, runs, session.rule_of)
+            first_of_all = decoding.trial(todo, actors_of(config.resources))
             for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
                 throughput = _stream(some, config, session.access, decoding.tasks or 0)
                 folder.append_manifest("extraction", asdict(throughput))
@@ -178,7 +195,7 @@ def _query(
                 asked = asked_in_words(some, throughput.images)
                 say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
                 if decoding.tasks is None:
-                    decoding.decide(throughput, config.resources.actors())
+                    decoding.decide(throughput, actors_of(config.resources))
         for job in jobs:
             share_features(first[job.identity], job)
 
@@ -218,7 +235,7 @@ def plan_layers(runs: Sequence[Run]) -> list[_Planned]:
             place = folder.seed(seed)
             earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
             inherit_layers(place, earlier, list(config.encoders))
-            layers = [layer for demand in config.demands() for layer in layers_of(demand, config, place, plan=True)]
+            layers = [layer for demand in demands_of(config) for layer in layers_of(demand, config, place, plan=True)]
             planned.append(_Planned(config, place, layers))
     return planned
 
@@ -275,7 +292,7 @@ def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
         replace(
             job,
             attempts=session.allowed,
-            begun=job.counted(before[job.folder, job.layer.encoder]),
+            begun=begun_of(job, before[job.folder, job.layer.encoder]),
             session=session.name,
         )
         for job in jobs
@@ -294,7 +311,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
     context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
-    actors = min(resources.actors(), max(1, chunks))
+    actors = min(actors_of(resources), max(1, chunks))
     rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         read_chunks,
@@ -356,13 +373,13 @@ def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
     import ray
 
     remote = ray.remote(num_cpus=config.resources.reader_cpus)(compact)
-    work = [job.compaction() for job in jobs]
+    work = [compaction_of(job) for job in jobs]
     ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
 
 
 def _account(config: RunConfig, folder: RunFolder) -> None:
     """Raise when too many samples were rejected, now or before."""
-    roles = {role for demand in config.demands() for role in demand.needs}
+    roles = {role for demand in demands_of(config) for role in demand.needs}
     for seed in config.seeds:
         asked = len(Splits.load(folder.seed(seed).path).rows(roles))
         found = rejected_samples(config, folder.seed(seed))

@@ -14,16 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipelines import storage
 from pipelines.artifacts import SeedFolder
-from pipelines.attempts import ATTEMPTS, lost_queries
+from pipelines.attempts import lost_queries
+from pipelines.demands import demands_of
 from pipelines.encoder_config import ForeignConfig
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.layers import SEQUENTIAL, Demand, Stopping, layers_of, recorded_layers
-from pipelines.shard_jobs import load_features
+from pipelines.shard_jobs import ATTEMPTS, load_features
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 PROBE, LOST = "(probe)", "(lost and asked again)"
 Entry = tuple[str, str, int, int]
@@ -79,7 +81,7 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         images = counts[role] if count is None else min(counts[role], count)
         return encoder, role, images, images * per_image
 
-    for demand in config.demands():
+    for demand in demands_of(config):
         if demand.stopping is not None:
             yield from _decided(demand, demand.stopping, config, folder)
             continue
@@ -97,7 +99,7 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
     for name in config.encoders:
         probed = probe_queries(config, folder, name)
         if probed:
-            yield name, PROBE, _probed_images(folder, name), probed
+            yield name, PROBE, probed_images(folder, name), probed
         lost = lost_queries(folder, name)
         if lost:
             yield name, LOST, 0, lost
@@ -114,7 +116,7 @@ def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: Seed
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
     """Layers that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
-    demands = [demand for demand in config.demands() if demand.encoder == encoder]
+    demands = [demand for demand in demands_of(config) if demand.encoder == encoder]
     read = {layer.base for demand in demands for layer in layers_of(demand, config, folder, plan=False)}
     return [entry for entry in recorded_layers(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 
@@ -126,10 +128,11 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
     found = describe(folder, encoder).description
     of_answers = found.get("answers", {}).get("queries", 0) + 2 * found.get("decoding", {}).get("images", 0)
     checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
-    return 2 * _probed_images(folder, encoder) + int(of_answers) + checks
+    return 2 * probed_images(folder, encoder) + int(of_answers) + checks
 
 
-def _probed_images(folder: SeedFolder, encoder: str) -> int:
+def probed_images(folder: SeedFolder, encoder: str) -> int:
+    """Images on which it was tried out."""
     return int(describe(folder, encoder).description["consistency"]["encoder"]["n"])
 
 

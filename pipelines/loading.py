@@ -14,6 +14,7 @@ from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.samples import Sample
+from pipelines.sources import Source
 from pipelines.splits import Splits
 
 
@@ -70,12 +71,12 @@ def read_samples(
     """
     decoder, wanted, missing = config.decoder(), list(roles), set(ids)
     for source, model in config.sources.items():
-        for item in model.items():
+        for item in Source(model).items():
             keys = {key for key in splits.keys(source, item.name, wanted) if f"{source}/{key}" in missing}
             if not keys:
                 continue
             try:
-                for sample in model.read(item, keys):
+                for sample in Source(model).read(item, keys):
                     yield f"{source}/{sample.key}", sample, decode(sample.image, decoder)
                     missing.discard(f"{source}/{sample.key}")
             except (OSError, ImageError) as error:

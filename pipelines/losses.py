@@ -16,7 +16,7 @@ from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.paths import covered
 from pipelines.samples import FILES, Damage, Item, Note, Problem
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 
 MANIFEST = "manifest.json"
 COUNTED, BY_MANIFEST, BY_BYTES, BY_OTHERS, UNKNOWN = "counted", "manifest", "bytes", "other shards", "unknown"
@@ -101,7 +101,7 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading]) -> 
             else:
                 found.append(_listed_as(name, reading.item.name, problem))
         found += yardstick.short(name, reading)
-    found += [_listed_as(name, str(source.path), problem) for problem in source.unread()]
+    found += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
     return found + list(yardstick.missing(name))
 
 

@@ -21,17 +21,19 @@ from mi_core.pretraining import audited_encoder
 from pipelines import extract, preprocessing, pretrain, storage
 from pipelines.adopt import REPEATED, Adoption, adopt_untried, adoptions
 from pipelines.artifacts import RunFolder, SeedFolder, digest
+from pipelines.config_checks import check_outputs
 from pipelines.data_config import DataConfig, Role
 from pipelines.encoder_config import DefendedConfig, EndpointConfig, TrainedConfig
 from pipelines.encoders import weights_path, write_description
 from pipelines.recognition import PROBED
 from pipelines.scan import ATTRIBUTE
 from pipelines.shard_jobs import ShardJob
+from pipelines.sources import Source
 from pipelines.splits import Splits
 from pipelines.training import TrainingJob
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from pipelines.sweep import Run
 
 ORIGIN = "origin"  # in the description of an encoder whose weights stand elsewhere: where
 RoleSizes = Mapping[str, Quantity]
@@ -109,7 +111,7 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
             else:
                 described = storage.read_json(f"{origin}/encoder.json")
                 storage.write_json(f"{path}/encoder.json", described | {ORIGIN: origin})
-            config.check_outputs(adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
+            check_outputs(config, adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
             if isinstance(adoption.config, EndpointConfig):
                 again = REPEATED
             else:
@@ -219,7 +221,7 @@ def _draws(data: DataConfig, origin: str, last: str | None) -> list[list[Any]]:
 def _stand_ins(data: DataConfig) -> Splits:
     """Splits with one row per cell, all in the first shard of their source."""
     cells = sorted(_cells(data), key=lambda cell: (cell.source, cell.key))
-    first = {name: data.sources[name].items()[0].name for name in {cell.source for cell in cells}}
+    first = {name: Source(data.sources[name]).items()[0].name for name in {cell.source for cell in cells}}
     label = next(iter(data.captions), 0)
     columns: dict[str, list[Any]] = {
         "source": [cell.source for cell in cells],

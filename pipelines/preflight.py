@@ -19,7 +19,7 @@ from pipelines.errors import UserError, fault_of_user
 from pipelines.ledger import attacked
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from pipelines.sweep import Run
 
 
 @dataclass(frozen=True)

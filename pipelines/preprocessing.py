@@ -30,7 +30,7 @@ def with_published(raw: dict[str, Any]) -> dict[str, Any]:
             continue
         own = {part: settings[part] for part in ("size", "interpolation") if settings.get(part) is not None}
         given = {part: value for part, value in data.items() if value is not None}
-        return {**raw, "data": _decoding(_published(name, load).changed(own)) | given}
+        return {**raw, "data": decoding_of(_published(name, load).changed(own)) | given}
     return raw
 
 
@@ -44,7 +44,7 @@ def _published(name: str, load: str) -> Preprocessing:
     return found.preprocessing
 
 
-def _decoding(own: Preprocessing) -> dict[str, Any]:
+def decoding_of(own: Preprocessing) -> dict[str, Any]:
     """The fields of the data section that decode as a published transform does."""
     crop = {"fit": own.fit, "resize": own.resize} if own.fit else {}
     return {"image_size": own.size, "interpolation": own.interpolation, **crop}
@@ -54,7 +54,7 @@ def as_published(own: Preprocessing, data: DataConfig) -> DataConfig | None:
     """The data section with the encoder's own decoding; None if that is what it has, or if nothing is published."""
     if own.fit is None:
         return None
-    theirs = data.model_copy(update=_decoding(own))
+    theirs = data.model_copy(update=decoding_of(own))
     return None if theirs.decoder().settings() == data.decoder().settings() else theirs
 
 
@@ -76,5 +76,5 @@ def in_words(own: Preprocessing, data: DataConfig, found: Agreement | None) -> s
     if found is not None and found.cosine >= SAME:
         return f"{own.words()}, as its publisher does it within rounding: {apart} on {found.images} images"
     on = "" if found is None else f" on {found.images} images"
-    wanted = " ".join(f"data.{name}={value}" for name, value in _decoding(own).items())
+    wanted = " ".join(f"data.{name}={value}" for name, value in decoding_of(own).items())
     return f"{own.words()}; NOTE: this run decodes {apart}{on} from that, to do as its publisher does set {wanted}"

@@ -21,11 +21,13 @@ from pipelines.encoder_config import DefendedConfig, TrainedConfig
 from pipelines.encoders import describe, is_done, share
 from pipelines.errors import UserError
 from pipelines.progress import Board
+from pipelines.ray_runtime import trainings_at_once
 from pipelines.splits import Splits
 from pipelines.training import TrainingJob, members_of, train_worker
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 VERSION = 3
 REFRESH_SECONDS = 0.5
@@ -94,7 +96,7 @@ class _Bases:
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     resources = config.resources
-    at_once = resources.trainings_at_once()
+    at_once = trainings_at_once(resources)
     import ray
 
     if not resources.train_gpus:

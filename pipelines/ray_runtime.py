@@ -21,6 +21,7 @@ from pipelines.console import bars, count_of, say
 from pipelines.errors import Unavailable, UserError
 from pipelines.interrupts import own_sigterm
 from pipelines.machine import cpus, descendants, end_all
+from pipelines.resources import ResourcesConfig
 
 PROBE_SECONDS = 5.0
 QUIET = {
@@ -135,6 +136,39 @@ def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
             say("ray", f"Ray did not start ({reason[:100]}); trying once more")
         else:
             return
+
+
+def check_connected(resources: ResourcesConfig) -> None:
+    """Refuse the cluster that is connected, as `ResourcesConfig.check`."""
+    import ray
+
+    resources.check(ray.cluster_resources())
+
+
+def actors(resources: ResourcesConfig) -> int:
+    """Encoder actors on the connected cluster."""
+    import ray
+
+    return resources.actors(ray.cluster_resources())
+
+
+def trainings_at_once(resources: ResourcesConfig) -> int:
+    """Encoders that the connected cluster can train side by side; one at least."""
+    import ray
+
+    held = {
+        "CPU": resources.train_workers * resources.train_cpus,
+        "GPU": resources.train_workers * resources.train_gpus,
+    }
+    there = ray.cluster_resources()
+    return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items() if amount))
+
+
+def available_cpus() -> float:
+    """CPUs of the cluster that is connected."""
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 1.0))
 
 
 def largest_node() -> tuple[float, float]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pipelines import storage
 from pipelines.captions import own_caption
 from pipelines.samples import Item, Sample
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
+
+if TYPE_CHECKING:
+    from pipelines.shard_jobs import ShardJob
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         Rows of job, chunk, keys, images, captions (where wanted), error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
-    yield from chunks_of(order, order.reader.read)
+    yield from chunks_of(order, Source(order.reader).read)
 
 
 def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
@@ -135,7 +139,7 @@ class Kept:
             place = (model.model_dump_json(), item.name)
             known = self.samples.get(place, {})
             if not keys <= known.keys():
-                known = {sample.key: sample for sample in model.read(item, keys | known.keys())}
+                known = {sample.key: sample for sample in Source(model).read(item, keys | known.keys())}
                 self.samples[place] = known
                 if sum(len(sample.image) for here in self.samples.values() for sample in here.values()) > self.limit:
                     del self.samples[place]
@@ -160,6 +164,13 @@ class Compaction:
     files: tuple[tuple[str, tuple[str, ...]], ...]
     rejected: str
     wanted: tuple[str, ...]
+
+
+def compaction_of(job: ShardJob) -> Compaction:
+    """The files of the shard of a job."""
+    numbers = range(job.chunks)
+    files = tuple((job.path(epoch), tuple(job.path(epoch, chunk) for chunk in numbers)) for epoch in job.layer.epochs)
+    return Compaction(job.source, job.item.name, files, job.rejected_path, job.wanted)
 
 
 def compact(work: Sequence[Compaction]) -> None:

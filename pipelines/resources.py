@@ -61,14 +61,10 @@ class ResourcesConfig(BaseModel):
                 f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
             )
 
-    def actors(self, available: Mapping[str, float] | None = None) -> int:
-        """Encoder actors: as many as the config says, or what fits ``available``; None: the connected cluster."""
+    def actors(self, available: Mapping[str, float]) -> int:
+        """Encoder actors: as many as the config says, or what fits ``available``."""
         if self.encoder_actors is not None:
             return self.encoder_actors
-        if available is None:
-            import ray
-
-            available = ray.cluster_resources()
         held = {"CPU": self.actor_cpus, "GPU": self.gpus_per_actor}
         left = {kind: available.get(kind, math.inf) for kind in held}
         left["CPU"] -= self.reader_cpus
@@ -84,23 +80,3 @@ class ResourcesConfig(BaseModel):
         """Tasks that could decode at once, on the CPUs that actors and readers leave."""
         left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
         return int((left + 1e-9) / self.decoder_cpus)
-
-    def check_connected(self) -> None:
-        """Refuse the cluster that is connected, as `check`."""
-        import ray
-
-        self.check(ray.cluster_resources())
-
-    def trainings_at_once(self) -> int:
-        """Encoders that the connected cluster can train side by side; one at least."""
-        import ray
-
-        held = {"CPU": self.train_workers * self.train_cpus, "GPU": self.train_workers * self.train_gpus}
-        there = ray.cluster_resources()
-        return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items() if amount))
-
-    def available_cpus(self) -> float:
-        """CPUs of the cluster that is connected."""
-        import ray
-
-        return float(ray.cluster_resources().get("CPU", 1.0))

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mi_core.features.sequential import StoppingRule
 from pipelines import storage
+from pipelines.artifacts import SeedFolder
 from pipelines.errors import UserError, fault_in
+from pipelines.layers import Stopping
 from pipelines.ray_runtime import finished
 from pipelines.shard_jobs import ShardJob
-from pipelines.tasks import stopping_rule
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 
-def fitted(jobs: list[ShardJob], runs: Sequence[Run], *, here: bool = False) -> list[ShardJob]:
+RuleOf = Callable[[RunConfig, SeedFolder, Stopping], StoppingRule]
+"""Fits the attack that decides when to stop asking, and gives its rule."""
+
+
+def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: bool = False) -> list[ShardJob]:
     """Jobs with their stopping rules, if any, fitted as Ray tasks, or here, and written where there is none yet.
 
     Raises:
@@ -27,7 +33,7 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], *, here: bool = False) -> 
     if not stopped:
         return jobs
     configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
-    first = {job.rule_path: (configs[job.folder], job) for job in stopped if not storage.exists(job.rule_path)}
+    first = {job.rule_path: (configs[job.folder], job, rule_of) for job in stopped if not storage.exists(job.rule_path)}
     faults = (fault_in(_fit, *work) for work in first.values()) if here else _as_tasks(list(first.values()))
     for fault in filter(None, faults):
         raise UserError(fault)
@@ -35,15 +41,15 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], *, here: bool = False) -> 
     return [job if job.layer.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
 
 
-def _as_tasks(work: Sequence[tuple[RunConfig, ShardJob]]) -> Sequence[str]:
+def _as_tasks(work: Sequence[tuple[RunConfig, ShardJob, RuleOf]]) -> Sequence[str]:
     import ray
 
     remote = ray.remote(num_cpus=1)(fault_in)
-    pending = [remote.remote(_fit, config, job) for config, job in work]
+    pending = [remote.remote(_fit, *given) for given in work]
     return list(finished(pending, "rules", "when to stop asking"))
 
 
-def _fit(config: RunConfig, job: ShardJob) -> None:
+def _fit(config: RunConfig, job: ShardJob, rule_of: RuleOf) -> None:
     """Fit and write a rule."""
     assert job.layer.stopping is not None
-    storage.write_json(job.rule_path, asdict(stopping_rule(config, job.folder, job.layer.stopping)))
+    storage.write_json(job.rule_path, asdict(rule_of(config, job.folder, job.layer.stopping)))

@@ -14,10 +14,11 @@ import pyarrow as pa
 from mi_core.image_files import ImageError, has_more_frames
 from mi_core.images import Decoder, decode_and_hash
 from mi_core.near_duplicates import descriptors, perceptual_hash
-from pipelines.attributes import AttributeConfig, GroupConfig, values_of
+from pipelines.attributes import AttributeConfig, GroupConfig, group_of, values_of
+from pipelines.data_config import DataConfig
 from pipelines.losses import Reading, Rejection, Tally, rejections
 from pipelines.samples import Item, Note, Problem, Sample
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
 GROUP = "group"  # the column of what samples belong to, where a config groups them
@@ -43,38 +44,26 @@ class Scan:
         return self.tally.rejected
 
 
-def scan(
-    sources: Mapping[str, SourceConfig],
-    decoder: Decoder,
-    *,
-    max_rejected: float,
-    scan_map: ScanMap | None = None,
-    attributes: Mapping[str, AttributeConfig] | None = None,
-    group_by: GroupConfig | None = None,
-    near: bool = False,
-) -> Scan:
+def scan(data: DataConfig, scan_map: ScanMap | None = None) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
     Args:
-        sources: where images come from, by name.
-        decoder: of the run.
-        max_rejected: share of unusable samples, in [0, 1], that is borne.
+        data: sources, decoder, what is read of every sample, and the share of unusable samples that is borne.
         scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
-        attributes: to read of every sample, by name.
-        group_by: what samples belong to.
-        near: hash them for near-copies as well.
 
     Raises:
         UserError: more samples than allowed are unusable; the first are named.
     """
-    work = [(name, source, item) for name, source in sources.items() for item in source.items()]
+    sources, attributes, group_by, near = data.sources, data.attributes, data.group_by, data.near_duplicates is not None
+    work = [(name, source, item) for name, source in sources.items() for item in Source(source).items()]
     mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
     read = {
-        name: {key: one for key, one in (attributes or {}).items() if one.sources is None or name in one.sources}
+        name: {key: one for key, one in attributes.items() if one.sources is None or name in one.sources}
         for name in sources
     }
+    decoder = data.decoder()
     found = mapped(scan_item, [(source, item, decoder, read[name], group_by, near) for name, source, item in work])
-    schema = _schema(attributes or {}, group_by, near)
+    schema = _schema(attributes, group_by, near)
     tables: list[pa.Table] = []
     readings: dict[str, list[Reading]] = {name: [] for name in sources}
     seen: dict[tuple[str, str], str] = {}
@@ -89,7 +78,10 @@ def scan(
     samples = pa.concat_tables(tables)
     rejected = [bad for name, source in sources.items() for bad in rejections(name, source, readings[name])]
     tally = Tally.of(len(samples), rejected, {name: [one.item for one in read] for name, read in readings.items()})
-    tally.check(max_rejected, f"data.max_rejected = {max_rejected:.2%}")
+    tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")
+    if data.label is not None:
+        place = samples.column_names.index("label")
+        samples = samples.set_column(place, "label", samples[f"{ATTRIBUTE}{data.label}"])
     return Scan(samples, tally)
 
 
@@ -121,7 +113,7 @@ def usable(
 ) -> Iterator[tuple[Sample, str, dict[str, Any]] | Problem]:
     """Everything in an item, in order: a sample that decodes, the hash of its pixels, what is known of it by the name
     of its column; or a problem."""
-    for sample in source.scan(item):
+    for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
             yield sample
             continue
@@ -130,7 +122,7 @@ def usable(
             known: dict[str, Any] = {
                 f"{ATTRIBUTE}{name}": value for name, value in values_of(attributes or {}, sample).items()
             }
-            known |= {GROUP: group_by.group(sample)} if group_by else {}
+            known |= {GROUP: group_of(group_by, sample)} if group_by else {}
             if near:
                 known |= {PHASH: int(perceptual_hash(pixels[None])[0]), DESCRIPTOR: descriptors(pixels[None]).tobytes()}
         except ImageError as error:

@@ -18,12 +18,14 @@ from pipelines import audit, storage
 from pipelines.artifacts import versions
 from pipelines.attack_config import KNOWN_ROLES, NONMEMBERS, TARGET_ROLES
 from pipelines.config import RunConfig
+from pipelines.config_checks import build
 from pipelines.console import say
 from pipelines.encoder_config import TrainedConfig
 from pipelines.errors import UserError
 from pipelines.leftovers import note, watched
 from pipelines.loading import read_samples
 from pipelines.ray_runtime import ray_cluster
+from pipelines.scan import scan
 from pipelines.splits import draw
 from pipelines.sweep import points
 
@@ -163,7 +165,7 @@ def _trained(config: RunConfig) -> RunConfig:
         "validity": {"attack": 0, "output": config.primary_output},
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
-    return RunConfig(**plain).model_copy(update={"sweep": {"audited": (other,)}})
+    return build(plain).model_copy(update={"sweep": {"audited": (other,)}})
 
 
 def _kin(config: RunConfig) -> Iterator[str]:
@@ -190,8 +192,8 @@ def _random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
         plain["data"] = kept | {"sources": dict(sources), "roles": roles}
         plain["utility"] = {}
     plain["queries"] |= {"outputs": ["backbone"]}
-    return RunConfig(
-        **plain
+    return build(
+        plain
         | {
             "name": "selftest-random",
             "encoders": {"target": _fresh(config), "fresh": _fresh(config)},
@@ -220,7 +222,7 @@ def _altered(config: RunConfig, place: str, alter: Callable[..., tuple[bytes, st
     """
     folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
     if not storage.exists(f"{place}/{RESULT}"):
-        splits = draw(config.data, config.data.scan(), config.seeds[0])
+        splits = draw(config.data, scan(config.data), config.seeds[0])
         for name, role in folders.items():
             for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
                 data, suffix = alter(pixels, member=name == "members")

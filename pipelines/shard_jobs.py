@@ -23,18 +23,21 @@ from mi_core.images import Decoder
 from mi_core.records import Features
 from pipelines import storage
 from pipelines.artifacts import SeedFolder, digest
-from pipelines.attempts import ATTEMPTS, QUERYING, Begun, markers_folder
 from pipelines.captions import made_caption
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.layers import SEQUENTIAL, Demand, Layer, Recipe, Stopping, layers_of
-from pipelines.readers import Compaction, Share
+from pipelines.readers import Share
 from pipelines.samples import Item
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 from pipelines.splits import Splits
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
+ATTEMPTS = 5  # at a chunk in one session, at most: what is left of it then is committed as crashed
+Begun = tuple[int, int]
+"""Markers of a chunk, and deaths of workers that they prove."""
 Place = tuple[str, SourceConfig, Item]
 """A shard: the name of its source, the source, and which of its items."""
 
@@ -107,13 +110,6 @@ class ShardJob:
             layer=replace(before.layer, epochs=tuple(sorted({*before.layer.epochs, *self.layer.epochs}))),
         )
 
-    def counted(self, begun: Mapping[str, Begun]) -> dict[int, Begun]:
-        """What was begun of its chunks, from what is begun by the name of markers."""
-        if not begun:
-            return {}
-        names = {chunk: self.marker(chunk, "1", QUERYING).rpartition(".")[0] for chunk in range(self.chunks)}
-        return {chunk: begun[name] for chunk, name in names.items() if name in begun}
-
     def path(self, epoch: int, chunk: int | None = None) -> str:
         """File of one chunk, or of the compacted shard."""
         suffix = "" if chunk is None else f"-{chunk:05d}"
@@ -130,29 +126,10 @@ class ShardJob:
         bare = replace(self, captions=None)
         return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
 
-    def compaction(self) -> Compaction:
-        """The files of the shard, for `readers.compact`."""
-        numbers = range(self.chunks)
-        files = tuple(
-            (self.path(epoch), tuple(self.path(epoch, chunk) for chunk in numbers)) for epoch in self.layer.epochs
-        )
-        return Compaction(self.source, self.item.name, files, self.rejected_path, self.wanted)
-
     @property
     def rejected_path(self) -> str:
         """File that lists the rejected samples, if there are any."""
         return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
-
-    def marker(self, chunk: int, number: str, kind: str) -> str:
-        """Marker of an attempt at a chunk."""
-        return f"{markers_folder(self.folder, self.layer.encoder, kind)}/{self._chunk_name(chunk)}.{number}"
-
-    def suspects(self, chunk: int) -> str:
-        """Where the samples of a chunk that may kill a worker are noted."""
-        return f"{self.folder.path}/features/{self.layer.encoder}/suspects/{self._chunk_name(chunk)}.json"
-
-    def _chunk_name(self, chunk: int) -> str:
-        return f"{self.source}-{self.item.name}.{self.tag}-{chunk:05d}"
 
 
 def load_features(
@@ -192,7 +169,7 @@ def load_features(
     asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
-    demands = [demand for demand in config.demands() if demand.encoder == encoder and output in demand.outputs]
+    demands = [demand for demand in demands_of(config) if demand.encoder == encoder and output in demand.outputs]
     for job in (job for demand in demands for job in shard_jobs(demand, config, folder)):
         present = [
             need
@@ -225,7 +202,7 @@ def load_features(
 
 def places_of(config: RunConfig) -> list[Place]:
     """All shards of all sources, in a fixed order."""
-    return [(source, model, item) for source, model in config.data.sources.items() for item in model.items()]
+    return [(source, model, item) for source, model in config.data.sources.items() for item in Source(model).items()]
 
 
 def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[ShardJob]:
@@ -265,13 +242,13 @@ def known_label(name: str, label: int | None) -> int:
 
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
-    paths = [job.rejected_path for demand in config.demands() for job in shard_jobs(demand, config, folder)]
-    there = _listed(paths)
+    paths = [job.rejected_path for demand in demands_of(config) for job in shard_jobs(demand, config, folder)]
+    there = listed(paths)
     entries = [entry for path in dict.fromkeys(paths) if path in there for entry in storage.read_json(path)]
     return list({tuple(entry.values()): entry for entry in entries}.values())
 
 
-def _listed(paths: Iterable[str]) -> set[str]:
+def listed(paths: Iterable[str]) -> set[str]:
     """What stands in the folders of some files; each folder is listed once."""
     folders = {path.rpartition("/")[0] for path in paths}
     return {path for folder in folders for path in storage.list_files(folder, recursive=False)}
@@ -279,7 +256,7 @@ def _listed(paths: Iterable[str]) -> set[str]:
 
 def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     """Those of some jobs whose shards are not complete, with the chunks to skip."""
-    there = _listed(job.path(epoch) for job in jobs for epoch in job.layer.epochs)
+    there = listed(job.path(epoch) for job in jobs for epoch in job.layer.epochs)
 
     def done(job: ShardJob, chunk: int | None = None) -> bool:
         return all(job.path(epoch, chunk) in there for epoch in job.layer.epochs)

@@ -29,7 +29,7 @@ from pipelines.mistakes import told
 from pipelines.paths import expand, tars_of
 from pipelines.samples import Problem, Sample
 from pipelines.scan import usable
-from pipelines.sources import KINDS, TORCHVISION, SourceConfig
+from pipelines.sources import KINDS, TORCHVISION, Source, SourceConfig
 
 MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard
@@ -159,7 +159,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
 def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
     """(shard/key, sample, pixel hash) of the samples that decode, in order; what was read of every item is listed."""
     with bars("shards") as progress:
-        for item in progress.track(source.items(), description="reading"):
+        for item in progress.track(Source(source).items(), description="reading"):
             problems: list[Problem] = []
             used = 0
             for found in usable(source, item, _ANY_SIZE):

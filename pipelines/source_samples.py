@@ -22,13 +22,13 @@ from pipelines.errors import UserError
 from pipelines.ray_runtime import finished
 from pipelines.samples import Item, Problem, Sample
 from pipelines.scan import ATTRIBUTE, usable
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 from pipelines.splits import Splits
 from pipelines.splits import exists as drawn_before
 from pipelines.training import TrainingJob
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
+    from pipelines.sweep import Run
 
 SHARDS = 4  # of a source, at most
 SAMPLED = 1024  # images of a shard that are decoded, at most
@@ -129,7 +129,7 @@ class Samples:
         for data in every:
             for name, source in data.sources.items():
                 first.setdefault((name, source.model_dump_json()), (source, data))
-        items = {key: source.items() for key, (source, _) in first.items()}
+        items = {key: Source(source).items() for key, (source, _) in first.items()}
         pending = {
             remote.remote(key[0], source, item, data.decoder(), data.attributes, data.label): key
             for key, (source, data) in first.items()
@@ -190,7 +190,7 @@ def sample_shard(
     classes: Counter[int | None] = Counter()
 
     def streamed() -> Iterator[int]:
-        for sample in source.scan(item):
+        for sample in Source(source).scan(item):
             classes[_class(sample, own, label)] += 1
             yield 1
 

@@ -44,6 +44,7 @@ SLICE = 1024  # samples per item of a source that has no shards
 OF_SHARDS = ("key", "image", "end_marker")  # settings of a source of kind shards
 TORCHVISION = "torchvision:"
 NOISE = "noise"
+KINDS = ("digits", NOISE, "imagefolder", "shards")
 
 
 class SourceConfig(BaseModel):
@@ -74,7 +75,7 @@ class SourceConfig(BaseModel):
         if value not in KINDS and not value.startswith(TORCHVISION):
             raise ValueError(f"kind = {value!r}, allowed: {', '.join(KINDS)}, {TORCHVISION}<Name>")
         if value.startswith(TORCHVISION):
-            _known_dataset(value.removeprefix(TORCHVISION))
+            known_dataset(value.removeprefix(TORCHVISION))
         return value
 
     @model_validator(mode="after")
@@ -84,7 +85,7 @@ class SourceConfig(BaseModel):
         for path in (self.path,) if isinstance(self.path, str) else self.path or ():
             check_braces(path)
         if self.kind == NOISE:
-            _noise_options(self)
+            noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
         strange = [name for name in OF_SHARDS if getattr(self, name) != type(self).model_fields[name].default]
@@ -106,17 +107,35 @@ class SourceConfig(BaseModel):
         """The paths as given."""
         return [self.path] if isinstance(self.path, str) else list(self.path or ())
 
+    def describe(self) -> str:
+        """The source in words, for the report."""
+        place = "" if self.path is None else f" {self.path if isinstance(self.path, str) else ', '.join(self.path)}"
+        return ("scikit-learn's handwritten digits" if self.kind == "digits" else self.kind) + place
+
+
+@dataclass(frozen=True)
+class _Reader:
+    items: Callable[[SourceConfig], list[Item]]
+    scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of images that can be listed and read."""
+
+    config: SourceConfig
+
     def items(self) -> list[Item]:
         """The items of the source, in a fixed order.
 
         Raises:
             UserError: there are none, or the folder or data set cannot be read.
         """
-        return self._reader().items(self)
+        return self._reader.items(self.config)
 
     def unread(self) -> tuple[Problem, ...]:
         """What stands in a folder of images beside the images: pictures that are lost, notes on other files."""
-        return contents(str(self.path)).unread if self.kind == "imagefolder" else ()
+        return contents(str(self.config.path)).unread if self.config.kind == "imagefolder" else ()
 
     def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
         """The usable samples of an item, in order, each key once; with ``wanted``, only those, as long as needed.
@@ -140,21 +159,11 @@ class SourceConfig(BaseModel):
 
     def scan(self, item: Item) -> Iterator[Sample | Problem]:
         """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
-        return self._reader().scan(self, item)
+        return self._reader.scan(self.config, item)
 
-    def describe(self) -> str:
-        """The source in words, for the report."""
-        place = "" if self.path is None else f" {self.path if isinstance(self.path, str) else ', '.join(self.path)}"
-        return ("scikit-learn's handwritten digits" if self.kind == "digits" else self.kind) + place
-
+    @property
     def _reader(self) -> _Reader:
-        return KINDS.get(self.kind, _TORCHVISION_READER)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    items: Callable[[SourceConfig], list[Item]]
-    scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
+        return READERS.get(self.config.kind, _TORCHVISION_READER)
 
 
 def _slices(count: int, path: str = "") -> list[Item]:
@@ -199,7 +208,8 @@ class NoiseOptions:
         check_choice("options.distribution", self.distribution, ("uniform", "gaussian"))
 
 
-def _noise_options(source: SourceConfig) -> NoiseOptions:
+def noise_options(source: SourceConfig) -> NoiseOptions:
+    """The options of a source of random pixels. Raises ValueError: they are none."""
     try:
         return build(NoiseOptions, source.options)
     except ValueError as error:
@@ -207,11 +217,11 @@ def _noise_options(source: SourceConfig) -> NoiseOptions:
 
 
 def _noise_items(source: SourceConfig) -> list[Item]:
-    return _slices(_noise_options(source).count)
+    return _slices(noise_options(source).count)
 
 
 def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    options = _noise_options(source)
+    options = noise_options(source)
     shape = (options.size, options.size, 3)
     for row in range(item.start, item.stop):
         generator = np.random.default_rng([row, options.size])
@@ -261,10 +271,10 @@ def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
 def _torchvision_class(name: str) -> Any:
     from torchvision import datasets
 
-    return getattr(datasets, _known_dataset(name))
+    return getattr(datasets, known_dataset(name))
 
 
-def _known_dataset(name: str) -> str:
+def known_dataset(name: str) -> str:
     """The name of a data set of torchvision. Raises ValueError if there is none."""
     if name not in _dataset_names():
         raise ValueError(f"torchvision has no data set {shortened(name)}, allowed: {', '.join(_dataset_names())}")
@@ -327,7 +337,7 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
         yield Sample(key, buffer.getvalue(), int(label) if isinstance(label, int) else None)
 
 
-KINDS: dict[str, _Reader] = {
+READERS: dict[str, _Reader] = {
     "digits": _Reader(_digits_items, _digits_scan),
     NOISE: _Reader(_noise_items, _noise_scan),
     "imagefolder": _Reader(_folder_items, _folder_scan),

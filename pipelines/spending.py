@@ -13,7 +13,8 @@ from pipelines.errors import UserError
 from pipelines.estimate import Estimate, estimate
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}
 

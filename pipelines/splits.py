@@ -21,18 +21,18 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digest64
 from pipelines import storage
-from pipelines.columns import Coded, codes_of, ids_of
+from pipelines.columns import BATCH, Coded, codes_of, ids_of
 from pipelines.data_config import DataConfig, Role
 from pipelines.duplicates import distinct, keeping, without_near_copies
 from pipelines.errors import UserError
 from pipelines.losses import Rejection
 from pipelines.scan import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH, Scan
+from pipelines.sources import Source
 
 SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
 NEAR = "near-copies.parquet"
 _HASH_RANGE = 2.0**64
 _NO_LABEL = np.iinfo(np.int64).min
-_BATCH = 100_000  # samples whose texts are Python's at once
 
 
 def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
@@ -62,7 +62,7 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
         if name in given:
             roles[rows] = names.index(given[name])
         else:
-            config.check_size(name, len(rows))
+            check_size(config, name, len(rows))
             _assign(roles, names, rows, rank[rows], labels[rows], groups, _takers(config, name))
     for parent in config.roles:
         rows = np.flatnonzero(roles == names.index(parent))
@@ -81,12 +81,35 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     return drawn
 
 
+def check_sizes(config: DataConfig) -> None:
+    """List every source, and compare role sizes with what can be counted without reading images.
+
+    Raises:
+        UserError: a path matches nothing, or a source is too small for its roles.
+    """
+    for name, source in config.sources.items():
+        sizes = [item.count for item in Source(source).items()]
+        if None not in sizes:
+            check_size(config, name, sum(size or 0 for size in sizes))
+
+
+def check_size(config: DataConfig, source: str, available: int) -> None:
+    """Raise UserError unless a source with ``available`` usable images can fill its roles' counts."""
+    asked = {name: role.count for name, role in config.roles.items() if role.source_name == source and role.count}
+    if sum(asked.values()) > available:
+        sizes = " + ".join(f"{name} {count}" for name, count in asked.items())
+        raise UserError(
+            f"data.roles: {sizes} = {sum(asked.values())} images asked of {source}, which has {available} "
+            "distinct usable ones; lower the counts or give more data"
+        )
+
+
 def _hashes(table: pa.Table, seed: int, purpose: str) -> npt.NDArray[np.uint64]:
     """A hash of (seed, purpose, source, key) for every row, or of (seed, purpose, group) where samples are grouped."""
     found = np.empty(len(table), dtype=np.uint64)
     start = 0
     for batch in table.select([GROUP] if GROUP in table.column_names else ["source", "key"]).to_batches(
-        max_chunksize=_BATCH
+        max_chunksize=BATCH
     ):
         names = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         found[start : start + len(batch)] = [digest64(seed, purpose, *name) for name in names]
@@ -287,8 +310,8 @@ class Splits:
         for role in roles:
             rows = self.rows([role])
             ranks = np.empty(len(rows), dtype=np.uint64)
-            for start in range(0, len(rows), _BATCH):
-                names = self._ids(rows[start : start + _BATCH])
+            for start in range(0, len(rows), BATCH):
+                names = self._ids(rows[start : start + BATCH])
                 ranks[start : start + len(names)] = [digest64(seed, "first", name) for name in names]
             found += self._ids(rows[np.argsort(ranks, kind="stable")[:count]])
         return found
@@ -362,8 +385,8 @@ class Splits:
         """Sha256 of the ids and pixels of a role: what a registration binds."""
         rows = self.rows([role])
         digest = hashlib.sha256(b"[[")
-        for start in range(0, len(rows), _BATCH):
-            some = rows[start : start + _BATCH]
+        for start in range(0, len(rows), BATCH):
+            some = rows[start : start + BATCH]
             pairs = zip(self._ids(some), self.table["sha256"].take(pa.array(some)).to_pylist(), strict=True)
             digest.update(((", " if start else "") + ", ".join(json.dumps(pair) for pair in pairs)).encode())
         digest.update(b"]]")

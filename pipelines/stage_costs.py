@@ -10,14 +10,16 @@ from mi_core.costs import Quantity, total
 from pipelines.calibration import QueryCost, query_key
 from pipelines.extract import READERS_PER_ACTOR, SHARES
 from pipelines.outline import Outline, Pass, Training
+from pipelines.ray_runtime import actors as actors_of
+from pipelines.ray_runtime import available_cpus, trainings_at_once
 from pipelines.source_samples import Samples, SourceSample
 from pipelines.splits import exists as drawn_before
 from pipelines.training import streams
 from pipelines.training_calibration import TrainingCost, training_key
 
 if TYPE_CHECKING:
-    from pipelines.config import Run
     from pipelines.resources import ResourcesConfig
+    from pipelines.sweep import Run
 
 HOUR = 3600.0
 GIGABYTE = 1e9
@@ -86,13 +88,13 @@ def data_stage(measured: Measured, runs: Sequence[Run]) -> StageCost:
     }
     every = [measured.samples.of(name, source) for data in scans.values() for name, source in data.sources.items()]
     hours = total(sample.scanning * sample.size() for sample in every) * (1 / HOUR)
-    cpus = runs[0][0].resources.available_cpus()
+    cpus = available_cpus()
     return StageCost(total(sample.size() for sample in every), hours, NOTHING, hours * (1 / cpus))
 
 
 def side_by_side(resources: ResourcesConfig, trainings: int) -> int:
     """How many encoders the connected cluster trains at a time; one at least."""
-    return max(1, min(resources.trainings_at_once(), trainings))
+    return max(1, min(trainings_at_once(resources), trainings))
 
 
 def pretrain_stage(measured: Measured, resources: ResourcesConfig) -> tuple[StageCost, Quantity]:
@@ -113,7 +115,7 @@ def pretrain_stage(measured: Measured, resources: ResourcesConfig) -> tuple[Stag
 def extract_stage(measured: Measured, resources: ResourcesConfig) -> StageCost:
     """What querying takes: actors and readers work side by side, so the slower of the two sets the time."""
     planned, encoding, reading = measured.planned, measured.encoding(), measured.reading()
-    actors = resources.actors()
+    actors = actors_of(resources)
     readers = READERS_PER_ACTOR * actors
     busy = max(encoding * (1 / actors), reading * (1 / readers), key=_value)
     startup = max((cost.startup for cost in measured.queries.values()), default=0.0)

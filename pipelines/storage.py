@@ -64,7 +64,7 @@ def target(path: str) -> str:
     return whole if is_uri(whole) else os.path.normpath(whole)
 
 
-def _refuse_climbing(path: str) -> None:
+def refuse_climbing(path: str) -> None:
     """Raise UserError if a path to be written leads out of a folder: names in it, of encoders or sweeps, never may.
 
     Places that users name have been through `target`, so that ``..`` can only come from such a name.
@@ -214,7 +214,7 @@ def write_atomic(path: str, data: bytes) -> None:
     Raises:
         UserError: the path leads out of its folder.
     """
-    _refuse_climbing(path)
+    refuse_climbing(path)
     filesystem, place = _resolve(path)
     if is_uri(path):
         with filesystem.open_output_stream(place) as stream:
@@ -292,7 +292,7 @@ def remove(path: str) -> None:
     Raises:
         UserError: the path leads out of its folder.
     """
-    _refuse_climbing(path)
+    refuse_climbing(path)
     filesystem, place = _resolve(path)
     kind = filesystem.get_file_info(place).type
     if kind == fs.FileType.Directory:
@@ -311,7 +311,7 @@ def lock(folder: str) -> Iterator[Callable[[], bool]]:
     Raises:
         UserError: another process holds it, or the path leads out of its folder.
     """
-    _refuse_climbing(folder)
+    refuse_climbing(folder)
     with _remote_lock(folder) if is_uri(folder) else _local_lock(folder) as deleted:
         yield deleted
 

@@ -28,7 +28,7 @@ from pipelines.captions import caption_of
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.samples import Item, Sample
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 from pipelines.splits import Splits
 
 MIXED_BYTES = 256 * 2**20  # decoded pixels that are shuffled among each other
@@ -89,7 +89,7 @@ class StreamedImages:
         self.shards = [
             _Shard(source, model, item, tuple(keys))
             for source, model in data.sources.items()
-            for item in model.items()
+            for item in Source(model).items()
             if (keys := splits.keys(source, item.name, roles))
         ]
         self.labels = splits.labels() if attribute is None else splits.attribute(attribute)
@@ -195,7 +195,7 @@ class StreamedImages:
 
 def _read(shard: _Shard, keys: set[str]) -> Iterator[Sample]:
     try:
-        yield from shard.model.read(shard.item, keys)
+        yield from Source(shard.model).read(shard.item, keys)
     except OSError as error:
         raise UserError(
             f"{shard.source}, shard {shard.item.name}: {error}; it changed since the roles were drawn"

@@ -16,18 +16,26 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from pipelines.artifacts import RunFolder
-from pipelines.config import Run, RunConfig
+from pipelines.config import RunConfig
+from pipelines.config_checks import build
 from pipelines.errors import UserError
 from pipelines.fields import differing, with_changes
 from pipelines.names import RULE, is_name, shortened
 
 LABEL = "label"
 Explain = Callable[[ValidationError], str]
+
+
+class Run(NamedTuple):
+    """A run and where it stands; sweeps make several at once."""
+
+    config: RunConfig
+    folder: RunFolder
 
 
 @dataclass(frozen=True)
@@ -57,15 +65,15 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
             place = folder if not changes else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}")
             whole = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
             changed = with_changes(whole | ({"checkpoints": "last"} if changes else {}), changes)
-            found.append(Point(name, str(entry[LABEL]), RunConfig.model_validate(changed), place))
+            found.append(Point(name, str(entry[LABEL]), build(changed), place))
     return found
 
 
 def runs_of(config: RunConfig, folder: RunFolder) -> list[Run]:
     """The run and the points of its sweeps that are not the run itself."""
     return [
-        (config, folder),
-        *((point.config, point.folder) for point in points(config, folder) if point.folder != folder),
+        Run(config, folder),
+        *(Run(point.config, point.folder) for point in points(config, folder) if point.folder != folder),
     ]
 
 
@@ -103,7 +111,7 @@ def _point(name: str, value: Any, before: dict[str, Any], plain: dict[str, Any],
     label = str(value[LABEL] if several else value)
     _check_slug(f"sweep.{name}, point {shortened(label)}", label)
     try:
-        after = RunConfig.model_validate(with_changes(deepcopy(plain), changes))
+        after = build(with_changes(deepcopy(plain), changes))
     except ValueError as error:
         text = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"sweep.{name}, point {label}: {text}") from error

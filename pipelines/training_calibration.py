@@ -28,7 +28,7 @@ from pipelines.ray_runtime import finished
 from pipelines.resources import ResourcesConfig
 from pipelines.samples import Item
 from pipelines.source_samples import ShardSample
-from pipelines.sources import SourceConfig
+from pipelines.sources import Source, SourceConfig
 from pipelines.training import TrainingJob
 
 LEAST, MOST = 3, 24  # timed steps
@@ -135,7 +135,7 @@ def _images(
     share = math.ceil(count / len(shards))
     for name, source, item, labels in shards:
         keys = list(labels)[:share]
-        for sample in source.read(item, set(keys)):
+        for sample in Source(source).read(item, set(keys)):
             label = labels[sample.key]
             caption, _ = caption_of(data, name, sample.key, sample.others, label)
             yield torch.from_numpy(decode(sample.image, data.decoder())), label, caption

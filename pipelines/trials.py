@@ -22,7 +22,8 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from pipelines import attack, extract, pretrain, storage
 from pipelines.artifacts import TUNED, RunFolder, digest
-from pipelines.config import Run, RunConfig
+from pipelines.config import RunConfig
+from pipelines.config_checks import build
 from pipelines.console import silence
 from pipelines.encoder_config import ForeignConfig, TrainedConfig
 from pipelines.encoders import share
@@ -31,7 +32,8 @@ from pipelines.fields import with_changes
 from pipelines.figure_data import result_of
 from pipelines.readers import Kept
 from pipelines.splits import Splits, exists
-from pipelines.tasks import tasks
+from pipelines.sweep import Run
+from pipelines.tasks import stopping_rule, tasks
 from pipelines.utility import utility_path
 
 Record = dict[str, Any]
@@ -85,15 +87,15 @@ class Trial:
         assert tune is not None
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         values = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
-        whole = RunConfig(**with_changes(values, changes | {"checkpoints": "last", "fold": self.fold}))
+        whole = build(with_changes(values, changes | {"checkpoints": "last", "fold": self.fold}))
         counted = [
             one for one in whole.attacks if one.target == self.target and one.attack in (tune.attacks or (one.attack,))
         ]
         named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
         kept = {name for served in named for name in _chain(whole, served)}
         values = whole.model_dump(mode="json", by_alias=True)
-        return RunConfig(
-            **values
+        return build(
+            values
             | {
                 "encoders": {name: values["encoders"][name] for name in whole.encoders if name in kept},
                 "attacks": [one.model_dump(mode="json") for one in counted],
@@ -166,7 +168,7 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
         pretrain.run([run, (own, trial.folder)])
     else:
         pretrain.here([run, (own, trial.folder)], threads)
-    extract.here([run, (own, trial.folder)], *_known())
+    extract.here([run, Run(own, trial.folder)], stopping_rule, *_known())
     attack.here(own, place)
 
 

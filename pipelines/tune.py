@@ -24,7 +24,8 @@ from pipelines.trials import Record, Trial, measure, trains
 from pipelines.tune_config import SearchConfig, TuneConfig
 
 if TYPE_CHECKING:
-    from pipelines.config import Run, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.sweep import Run
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
 WORST = 1.0  # of loss and leak: what a trial that fails counts as

@@ -14,20 +14,21 @@ A name is that of a field, as a sweep has it. A field of an encoder that others 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pipelines.config_checks import build
 from pipelines.errors import UserError
 from pipelines.fields import differing, with_changes
+from pipelines.sweep import Explain
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
 
-Explain = Callable[[ValidationError], str]
 SEARCHED = ("defenses.", "encoders.")
 
 
@@ -150,9 +151,7 @@ def with_fields(base: RunConfig, asked: TuneConfig, plain: Mapping[str, Any], ex
         for value in one.ends:
             changed = with_changes(deepcopy(dict(plain)), dict.fromkeys(one.fields or (name,), value))
             try:
-                dumps.append(
-                    type(base).model_validate(changed).model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
-                )
+                dumps.append(build(changed).model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"}))
             except ValueError as error:
                 text = explain(error) if isinstance(error, ValidationError) else str(error)
                 raise UserError(f"tune.search.{name} = {value}: {text}") from error

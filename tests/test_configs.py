@@ -12,6 +12,7 @@ import yaml
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import load
+from pipelines.demands import demands_of
 from pipelines.encoder_config import LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.knowledge import knowledge
@@ -51,7 +52,7 @@ def test_it_loads(path: Path) -> None:
     assert all(config.control_of(attack) is not None for attack in config.attacks)  # a verdict is possible
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):
-            assert config.demands(), name
+            assert demands_of(config), name
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

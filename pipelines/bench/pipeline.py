@@ -19,6 +19,8 @@ from pipelines.console import silence
 from pipelines.errors import UserError
 from pipelines.machine import cpus
 from pipelines.ray_runtime import ray_cluster
+from pipelines.sweep import Run
+from pipelines.tasks import stopping_rule
 
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
 OBJECT_STORE_MB = 1000
@@ -44,7 +46,7 @@ class Pipeline:
                 storage.remove(path)
         with silence(), ray_cluster(None, object_store_mb=OBJECT_STORE_MB):
             audit.run(self.config, self.folder.path, last="pretrain")
-            extract.run([(self.config, self.folder)])
+            extract.run([Run(self.config, self.folder)], stopping_rule)
         taken: dict[str, Any] = self.folder.manifest["extraction"][-1]
         if not taken["steady"]:
             raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")

@@ -14,6 +14,7 @@ from pipelines.bench import chosen_of
 from pipelines.console import say
 from pipelines.errors import UserError
 from pipelines.machine import cpus
+from pipelines.sources import Source
 
 CASES = {  # name in the result: case of mi_core.benchmark, precision
     "small": ("small", "float32"),
@@ -87,8 +88,8 @@ def _images(pattern: str) -> np.ndarray:
 
     source, decoder = SourceConfig(kind="shards", path=pattern), Decoder(32)
     found: list[np.ndarray] = []
-    for item in source.items():
-        for sample in source.read(item):
+    for item in Source(source).items():
+        for sample in Source(source).read(item):
             found.append(decode(sample.image, decoder))
             if len(found) == IMAGES:
                 return np.stack(found)

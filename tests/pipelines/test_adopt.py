@@ -23,6 +23,7 @@ from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError, fault_of_user
+from pipelines.scan import scan
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits, draw
 
@@ -320,7 +321,7 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
 
     def tried(changed: dict[str, Any]) -> dict[str, str]:
         parsed = parse(changed, "foreign.yaml")
-        return dict(try_out(parsed, draw(parsed.data, parsed.data.scan(), 0), 0))
+        return dict(try_out(parsed, draw(parsed.data, scan(parsed.data), 0), 0))
 
     found = tried(config)
     assert found["target"].startswith("encoder.* state dict; used: backbone 24, projection 8; ")

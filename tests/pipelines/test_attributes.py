@@ -14,6 +14,7 @@ from pipelines.captions import own_caption
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.samples import Sample
+from pipelines.scan import scan
 from pipelines.splits import draw
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -41,7 +42,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 def found(config: DataConfig, attribute: str) -> dict[str, int | None]:
-    values = draw(config, config.scan(), 0).attribute(attribute)
+    values = draw(config, scan(config), 0).attribute(attribute)
     return {name.partition("/")[2]: value for name, value in values.items()}
 
 
@@ -52,13 +53,13 @@ def test_utkface_names(tmp_path: Path) -> None:
     names = ["17_1_1_201.jpg", "25_0_2_20170116174525125.jpg", "60_1_0_201.jpg"]
     assert found(config, "race") == dict(zip(names, (1, 2, 0), strict=True))
     assert found(config, "age") == dict(zip(names, (0, 1, 2), strict=True))
-    assert list(draw(config, config.scan(), 0).labels().values()) == [1, 0, 1]
-    rejected = config.scan().rejected
+    assert list(draw(config, scan(config), 0).labels().values()) == [1, 0, 1]
+    rejected = scan(config).rejected
     assert [(bad.key, bad.reason.partition(" does")[0]) for bad in rejected] == [
         ("61_1_20170109142408075.jpg", "attribute race: '61_1_20170109142408075.jpg'")
     ]
     with pytest.raises(UserError, match="1 of 4 samples are unusable"):
-        config_of(tmp_path, UTKFACE).scan()
+        scan(config_of(tmp_path, UTKFACE))
     assert config.attributes["age"].names == ("below 18", "18 to 60", "60 and more")
     assert config.attributes["race"].names == ("a", "b", "other")
 
@@ -120,7 +121,7 @@ def test_a_source_without_the_attribute_keeps_its_samples(tmp_path: Path) -> Non
         roles={"candidate": {"from": "faces"}, "control": {"from": "plain"}},
         attributes={"gender": UTKFACE["gender"] | {"sources": ["faces"]}},
     )
-    splits = draw(config, config.scan(), 0)
+    splits = draw(config, scan(config), 0)
     assert splits.attribute("gender") == {"faces/25_0_2_1.jpg": 0, "plain/x.png": None}
     with pytest.raises(UserError, match="have no attribute race; redo with --force data"):
         splits.attribute("race")
@@ -182,7 +183,7 @@ def test_json_that_is_nested_too_deeply_is_listed_as_other_broken_json_is(tmp_pa
     (tmp_path / "one.tar").write_bytes(tar_bytes(members))
     smiling = {"smiling": {"from": "json:smiling", "values": ["false", "true"]}}
     config = config_of(tmp_path / "one.tar", smiling, kind="shards", max_rejected=0.5)
-    scanned = config.scan()
+    scanned = scan(config)
     assert found(config, "smiling") == {"a": 1, "d": 0}
     assert [(bad.key, bad.shard) for bad in scanned.rejected] == [("b", "one"), ("c", "one")]
     assert "attribute smiling: its JSON is nested too deeply" in scanned.rejected[0].reason

@@ -19,6 +19,7 @@ from pipelines import audit
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
+from pipelines.demands import demands_of
 from pipelines.encoders import describe
 from pipelines.errors import UserError
 from pipelines.ledger import count_queries
@@ -135,7 +136,7 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
 @pytest.mark.slow
 def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    crafted = [demand for demand in config.demands() if demand.crafter]
+    crafted = [demand for demand in demands_of(config) if demand.crafter]
     assert {demand.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
     assert {demand.crafter for demand in crafted} == {"contrastive-shadow"}
     need = next(need for demand in crafted for need in demand.needs["target-member"] if need.startswith("adversarial"))
@@ -220,7 +221,7 @@ def test_members_of_an_encoder_are_asked_of_a_classifier_built_on_it_with_other_
     assert config.member_roles("contrastive-shadow") == ("shadow-member",)
     attack = next(attack for attack in config.attacks if attack.attack == "baseline-a")
     assert config.reference_roles(attack) == ("shadow-member", "shadow-nonmember")
-    needs = next(d.needs for d in config.demands() if d.encoder == "contrastive-shadow" and d.outputs == ("logits",))
+    needs = next(d.needs for d in demands_of(config) if d.encoder == "contrastive-shadow" and d.outputs == ("logits",))
     assert set(needs) >= {"shadow-member", "shadow-nonmember"}
 
 

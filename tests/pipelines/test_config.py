@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pipelines.config_file import load, parse
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.resources import ResourcesConfig
 from pipelines.shipped import found
@@ -221,7 +222,7 @@ def test_too_few_cpus_for_readers_beside_actors() -> None:
 
 def test_demands_ask_each_encoder_only_what_is_needed() -> None:
     config = load(str(QUICKSTART))
-    demands = {(demand.encoder, demand.outputs): demand.needs for demand in config.demands()}
+    demands = {(demand.encoder, demand.outputs): demand.needs for demand in demands_of(config)}
     both = ("backbone", "projection")
     all_needs = {"pairwise:cosine", "norm:2"}
     measured = {*all_needs, "embedding"}  # for utility; from the query whose norm is attacked

@@ -16,6 +16,7 @@ from mi_core.report import schema
 from pipelines import audit
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
+from pipelines.config_checks import build
 from pipelines.config_file import parse
 from pipelines.encoders import describe
 from pipelines.errors import UserError
@@ -38,7 +39,7 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
     for before, after in zip(plain.attacks, config.attacks[half:], strict=True):
         shadow = "shadow+nothing" if before.reference == "shadow" else before.reference
         assert after == before.model_copy(update={"target": "target+nothing", "reference": shadow})
-    again = RunConfig(**json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))))
+    again = build(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))))
     assert again == config
 
 

@@ -14,6 +14,7 @@ from mi_core.encoders import build_backbone
 from pipelines.data_config import DataConfig
 from pipelines.duplicates import NearDuplicatesConfig
 from pipelines.errors import UserError
+from pipelines.scan import scan
 from pipelines.splits import Splits, draw
 from tests.pipelines.test_splits import drawn
 
@@ -45,7 +46,7 @@ def test_near_copies_across_drawn_roles_are_kept_once(tmp_path: Path) -> None:
     roles = {"target-member": {"from": "pool", "count": 20}, "target-nonmember": {"from": "pool", "count": 20}}
     plain = DataConfig(sources=sources, image_size=32, roles=roles)
     config = plain.model_copy(update={"near_duplicates": NearDuplicatesConfig()})
-    found = config.scan()
+    found = scan(config)
     torn = 0
     for seed in range(5):
         splits = draw(config, found, seed)

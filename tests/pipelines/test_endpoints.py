@@ -40,6 +40,7 @@ from pipelines.errors import UserError, fault_of_user
 from pipelines.estimate import estimate
 from pipelines.loading import load_images
 from pipelines.methods import build
+from pipelines.scan import scan
 from pipelines.splits import Splits, draw
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer, slow, status
@@ -245,7 +246,7 @@ def test_an_estimate_counts_everything_and_asks_nothing(server: FaultyServer, lo
 
 
 def drawn(config: RunConfig) -> Splits:
-    return draw(config.data, config.data.scan(), 0)
+    return draw(config.data, scan(config.data), 0)
 
 
 def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) -> None:

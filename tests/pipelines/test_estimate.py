@@ -15,14 +15,15 @@ from rich.console import Console
 from mi_core.costs import Quantity
 from pipelines import audit, estimate_view, extract, outline, pretrain, spending, splits, storage
 from pipelines.artifacts import RunFolder
-from pipelines.config import Run, RunConfig
+from pipelines.config import RunConfig
 from pipelines.config_file import parse
 from pipelines.errors import UserError
 from pipelines.estimate import Estimate, cluster, estimate
 from pipelines.ledger import count_queries
+from pipelines.scan import scan
 from pipelines.source_samples import ShardSample, SourceSample, evenly, sample_shard, sizes_of
 from pipelines.sources import SourceConfig
-from pipelines.sweep import runs_of
+from pipelines.sweep import Run, runs_of
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -38,7 +39,7 @@ def config_with(**sections: Any) -> RunConfig:
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     """The oracle: roles are drawn of all images, encoders described, and the queries of every shard added up."""
-    found = runs[0][0].data.scan()
+    found = scan(runs[0][0].data)
     for config, folder in runs:
         for seed in config.seeds:
             splits.draw(config.data, found, seed).save(folder.seed(seed).path)
@@ -177,7 +178,7 @@ def test_sizes_of_drawn_roles_lie_in_the_intervals(tars: SourceConfig, tmp_path:
     data = {"sources": {"pool": tars.model_dump()}, "image_size": 8, "channels": 3, "roles": roles}
     encoders = {"target": {**small_config()["encoders"]["target"], "batch_size": 4}}
     config = config_with(data=data, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
-    scanned = config.data.scan()
+    scanned = scan(config.data)
     found = sizes_of(config.data, {"pool": sampled(tars, config, 4)})
     drawn = [splits.draw(config.data, scanned, seed).counts() for seed in range(100)]
     for role, size in found.items():

@@ -23,8 +23,10 @@ from mi_core.images import encode_png
 from mi_core.streams import stream_keys
 from pipelines import attempts, audit, storage
 from pipelines.artifacts import RunFolder
+from pipelines.attempts import marker_path
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.loading import load_images
 from pipelines.methods import build
@@ -194,9 +196,9 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     """Markers of one session stand there, as after five deaths."""
     config = config_with()
     place = RunFolder(str(folder)).seed(0)
-    job = next(job for demand in config.demands() for job in shard_jobs(demand, config, place, plan=True))
+    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
     for number in range(1, 7):
-        storage.write_atomic(job.marker(1, str(number), attempts.QUERYING), b"10 then")
+        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 then")
     with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
         extraction(folder, config)
     with pytest.raises(UserError, match="32 of .*: crashed"):  # nor is a second start a way around
@@ -213,9 +215,9 @@ def test_interruptions_are_no_deaths(folder: Path) -> None:
     """A chunk in flight in many runs that were killed is asked all the same."""
     config = config_with()
     place = RunFolder(str(folder)).seed(0)
-    job = next(job for demand in config.demands() for job in shard_jobs(demand, config, place, plan=True))
+    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
     for number in range(1, 8):
-        storage.write_atomic(job.marker(1, str(number), attempts.QUERYING), b"10 session-%d" % number)
+        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
     assert extraction(folder, config)[-1]["rejected"] == 0
 
 

@@ -9,18 +9,23 @@ from pathlib import Path
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from mi_core.images import Decoder
 from pipelines import shards
 from pipelines.artifacts import RunFolder
 from pipelines.config_file import parse
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.report import _left_out
-from pipelines.scan import scan
+from pipelines.scan import Scan, scan
 from pipelines.sources import SourceConfig
 from pipelines.splits import Splits, draw
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes
+
+
+def scanned(sources: dict[str, SourceConfig], max_rejected: float) -> Scan:
+    """Everything that some sources hold; every sample plays one role."""
+    roles = {"everything": {"from": next(iter(sources)), "fraction": 1}}
+    return scan(DataConfig(sources=sources, image_size=8, roles=roles, max_rejected=max_rejected))
 
 
 def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> None:
@@ -52,7 +57,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     os.mkfifo(photos / "pipe.png")
     os.mkfifo(photos / "pipe")
     source = SourceConfig(kind="imagefolder", path=str(photos))
-    found = scan({"phone": source}, Decoder(8), max_rejected=0.5)
+    found = scanned({"phone": source}, 0.5)
     assert sorted(found.samples["key"].to_pylist()) == [
         "IMG_0004", "a.jpe", "b.JFIF", "c.avif", "moving.gif", "still.gif",
     ]  # fmt: skip
@@ -85,7 +90,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     ):
         assert word in said
     with pytest.raises(UserError, match=r"5 of 11 samples are unusable.*phone/.*/e.heic"):
-        scan({"phone": source}, Decoder(8), max_rejected=0.4)
+        scanned({"phone": source}, 0.4)
 
 
 def saved_frames(count: int) -> bytes:
@@ -106,7 +111,7 @@ def test_a_name_that_is_not_utf_8_is_listed(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(image_bytes(1))
     (tmp_path / os.fsdecode(b"caf\xe9.png")).write_bytes(image_bytes(2))
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
-    found = scan({"pool": SourceConfig(kind="imagefolder", path=str(tmp_path))}, Decoder(8), max_rejected=0.5)
+    found = scanned({"pool": SourceConfig(kind="imagefolder", path=str(tmp_path))}, 0.5)
     assert found.samples["key"].to_pylist() == ["a.png"]
     assert [(bad.key, bad.lost) for bad in found.rejected] == [("caf\\udce9.png", 1), ("*.txt", 0)]
 
@@ -147,7 +152,7 @@ def test_postscript_called_jpg_is_listed_and_starts_no_program(tmp_path: Path, m
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
     source = SourceConfig(kind="imagefolder", path=str(tmp_path / "in"))
-    (bad,) = scan({"pool": source}, Decoder(8), max_rejected=0.5).rejected
+    (bad,) = scanned({"pool": source}, 0.5).rejected
     assert (bad.source, bad.shard, bad.key, bad.lost) == ("pool", "part-00000", "script.jpg", 1)
     assert bad.reason.startswith("undecodable: no image of a format that is read")
     assert not (tmp_path / "started").exists()
@@ -164,7 +169,7 @@ def test_notes_are_kept_with_the_splits_and_are_no_losses_of_the_report(tmp_path
         max_rejected=0.5,
     )
     folder = RunFolder(str(tmp_path / "run"))
-    draw(data, data.scan(), 0).save(folder.seed(0).path)
+    draw(data, scan(data), 0).save(folder.seed(0).path)
     loaded = Splits.load(folder.seed(0).path)
     assert [(bad.key, bad.noted) for bad in loaded.rejected] == [("a.gif", True), ("c.raw", False), ("*.txt", True)]
     config = parse(small_config(), "small.yaml")

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pipelines.attributes import GroupConfig
 from pipelines.data_config import DataConfig, Role
 from pipelines.errors import UserError
+from pipelines.scan import scan
 from pipelines.splits import draw
 from tests.pipelines.tars import image_bytes, tar_bytes
 from tests.pipelines.test_splits import COUNTS, drawn
@@ -37,7 +38,7 @@ def grouped(tmp_path: Path, counts: dict[str, int], **settings: Any) -> DataConf
 
 def test_no_group_stands_in_two_roles_and_counts_are_exact(tmp_path: Path) -> None:
     config = grouped(tmp_path, COUNTS)
-    found = config.scan()
+    found = scan(config)
     for seed in range(20):
         splits = draw(config, found, seed)
         assert splits.counts() == COUNTS
@@ -88,6 +89,6 @@ def test_a_sample_without_its_group_is_listed(tmp_path: Path) -> None:
     other = config.model_copy(update={"group_by": GroupConfig(**{"from": "json:album"})})
     with pytest.raises(UserError, match="data.roles: target-member 5 = 5 images asked of pool, which has 0"):
         drawn(other)
-    assert "group_by: its JSON has no field album" in other.scan().rejected[0].reason
+    assert "group_by: its JSON has no field album" in scan(other).rejected[0].reason
     with pytest.raises(ValidationError, match="from = 'class', allowed: key, json:<field>"):
         GroupConfig(**{"from": "class"})

@@ -11,6 +11,7 @@ import yaml
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import load, parse
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.knowledge import knowledge
 from pipelines.sweep import points
@@ -83,7 +84,7 @@ def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algori
     assert not any(unknown[name] for name in ("flip", "jitter_probability", "grayscale", "blur", "rotation"))
     by_recipe = {
         tuple(demand.recipe.settings["crop_scale"])
-        for demand in config.demands()
+        for demand in demands_of(config)
         if demand.encoder == "target" and demand.recipe is not None
     }
     assert by_recipe == {(0.75, 1.0), (0.5, 1.0), (0.2, 1.0)}  # the target is queried in each of these ways
@@ -91,7 +92,7 @@ def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algori
 
 def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> None:
     config = parsed()
-    asked = [demand for demand in config.demands() if demand.encoder == "target" and demand.outputs == ("backbone",)]
+    asked = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.outputs == ("backbone",)]
     assert len(asked) == 3
     assert sum("patches:3x3" in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
 

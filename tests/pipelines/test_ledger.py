@@ -11,10 +11,11 @@ import pytest
 
 from pipelines import audit, report, storage
 from pipelines.artifacts import RunFolder
-from pipelines.attempts import QUERYING, begin, lost_queries
+from pipelines.attempts import QUERYING, begin, begun_of, lost_queries, marker_path
 from pipelines.attempts import begun as begun_of
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.ledger import LOST, count_queries
 from pipelines.shard_jobs import ShardJob, rejected_samples, shard_jobs
@@ -38,7 +39,7 @@ def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
 
 def jobs_of(config: RunConfig, folder: Path, *, plan: bool) -> list[ShardJob]:
     place = RunFolder(str(folder)).seed(0)
-    demands = [demand for demand in config.demands() if demand.encoder == "target"]
+    demands = [demand for demand in demands_of(config) if demand.encoder == "target"]
     return [job for demand in demands for job in shard_jobs(demand, config, place, plan=plan)]
 
 
@@ -100,7 +101,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
 ) -> None:
     job = jobs_of(config_with(), folder, plan=True)[0]
     for number in range(begun):
-        storage.write_atomic(job.marker(0, str(number + 1), QUERYING), b"10 before")
+        storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
     tries = [begin(job, 0, QUERYING) for _ in range(8)]
     assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
@@ -109,9 +110,9 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
     job = jobs_of(config_with(), folder, plan=True)[0]
     for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
-        storage.write_atomic(job.marker(0, str(number), QUERYING), b"10 " + session.encode())
+        storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
     found = begun_of(job.folder, job.layer.encoder)
-    assert job.counted(found) == {0: (5, 2)}
+    assert begun_of(job, found) == {0: (5, 2)}
     assert lost_queries(job.folder, job.layer.encoder) == 50
 
 
@@ -126,7 +127,7 @@ def test_attacks_on_other_outputs_read_the_same_queries() -> None:
     )
     seen = [
         (role, need.partition(":")[0])
-        for demand in config.demands()
+        for demand in demands_of(config)
         if demand.encoder == "target"
         for role, needs in demand.needs.items()
         for need in needs
@@ -134,7 +135,7 @@ def test_attacks_on_other_outputs_read_the_same_queries() -> None:
     assert len(set(seen)) == len(seen)
     outputs = {
         need: demand.outputs
-        for demand in config.demands()
+        for demand in demands_of(config)
         if demand.encoder == "target" and "target-member" in demand.needs
         for need in demand.needs["target-member"]
     }

@@ -16,6 +16,7 @@ from pipelines import storage
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.loading import load_images
+from pipelines.scan import scan
 from pipelines.splits import draw
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
@@ -31,7 +32,7 @@ def config_of(tmp_path: Path, shard: bytes, **settings: Any) -> DataConfig:
 
 def test_images_come_in_the_order_of_the_ids(tmp_path: Path) -> None:
     config = config_of(tmp_path, shard_bytes(range(60)))
-    splits = draw(config, config.scan(), 0)
+    splits = draw(config, scan(config), 0)
     loaded = load_images(config, splits, ["target-member", "downstream-test"])
     assert loaded.ids == splits.ids(["target-member", "downstream-test"])
     assert loaded.images.shape == (30, 3, 8, 8)
@@ -54,7 +55,7 @@ def test_captions(tmp_path: Path) -> None:
         elif seed % 5 == 2:
             members.append((f"s{seed:04d}.json", b"no json"))
     config = config_of(tmp_path, tar_bytes(members), captions=WORDS)
-    loaded = load_images(config, draw(config, config.scan(), 0), ["target-member", "downstream-test"])
+    loaded = load_images(config, draw(config, scan(config), 0), ["target-member", "downstream-test"])
     made = 0
     for name, caption in zip(loaded.ids, loaded.captions, strict=True):
         seed = int(name[-4:])
@@ -82,7 +83,7 @@ def test_a_class_needs_attributes() -> None:
 
 def test_data_that_changed_since_is_told(tmp_path: Path) -> None:
     config = config_of(tmp_path, shard_bytes(range(60)))
-    splits = draw(config, config.scan(), 0)
+    splits = draw(config, scan(config), 0)
     storage.write_atomic(str(tmp_path / "000.tar"), shard_bytes(range(40)))
     with pytest.raises(UserError, match="pool/s00.. is gone; the data changed"):
         load_images(config, splits, ["target-member"])

@@ -17,7 +17,7 @@ from pipelines import shards, storage
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
 from pipelines.losses import Rejection
-from pipelines.scan import Scan
+from pipelines.scan import Scan, scan
 from tests.pipelines.tars import shard_bytes
 
 COUNT = 24  # samples of a whole shard
@@ -37,7 +37,7 @@ def garbage(size: int) -> bytes:
 def scanned(folder: Path, *, max_rejected: float = 1.0, **settings: Any) -> Scan:
     source = {"kind": "shards", "path": str(folder), **settings}
     roles = {"target-member": {"from": "pool", "count": 1}}
-    return DataConfig(sources={"pool": source}, image_size=8, roles=roles, max_rejected=max_rejected).scan()
+    return scan(DataConfig(sources={"pool": source}, image_size=8, roles=roles, max_rejected=max_rejected))
 
 
 def written(folder: Path, damaged: dict[str, bytes], *, whole: int = 5, ending: str = "tar") -> Path:
@@ -242,7 +242,7 @@ def test_an_object_store_tells_the_same(s3: str, tmp_path: Path) -> None:
         storage.write_atomic(f"{s3}/{tmp_path.name}/{path.name}", path.read_bytes())
     roles = {"target-member": {"from": "pool", "count": 1}}
     sources = {"pool": {"kind": "shards", "path": f"{s3}/{tmp_path.name}/*.tar"}}
-    there = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1}).scan()
+    there = scan(DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1}))
     assert there.rejected == scanned(folder).rejected
     assert there.tally == scanned(folder).tally
 
@@ -254,10 +254,10 @@ def test_splits_keep_how_it_was_counted(tmp_path: Path) -> None:
     roles = {"target-member": {"from": "pool", "count": 5}}
     sources = {"pool": {"kind": "shards", "path": str(folder)}}
     config = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1})
-    draw(config, config.scan(), 0).save(str(tmp_path / "run"))
-    assert Splits.load(str(tmp_path / "run")).rejected == config.scan().rejected
+    draw(config, scan(config), 0).save(str(tmp_path / "run"))
+    assert Splits.load(str(tmp_path / "run")).rejected == scan(config).rejected
     table = storage.read_table(f"{tmp_path}/run/splits/rejected.parquet")
     shutil.rmtree(tmp_path / "run")
-    draw(config, config.scan(), 0).save(str(tmp_path / "run"))
+    draw(config, scan(config), 0).save(str(tmp_path / "run"))
     storage.write_table(f"{tmp_path}/run/splits/rejected.parquet", table.drop_columns(["basis"]))  # of an older run
     assert [bad.basis for bad in Splits.load(str(tmp_path / "run")).rejected] == ["counted"]

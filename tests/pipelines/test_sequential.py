@@ -21,6 +21,7 @@ from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
+from pipelines.demands import demands_of
 from pipelines.errors import UserError
 from pipelines.layers import Stopping
 from pipelines.shard_jobs import load_features
@@ -180,9 +181,9 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
     config = config_with(attacks=[SEQUENTIAL, SEQUENTIAL, {**SEQUENTIAL, "tolerance": 0.1}])
-    asking = [(demand.stopping.position, demand.stopping.epoch) for demand in config.demands() if demand.stopping]
+    asking = [(demand.stopping.position, demand.stopping.epoch) for demand in demands_of(config) if demand.stopping]
     assert sorted(asking) == [(0, 1), (0, 3), (2, 1), (2, 3)]
-    plain = [demand for demand in config.demands() if demand.encoder == "target" and demand.stopping is None]
+    plain = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.stopping is None]
     assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
         "embedding"
     }  # for utility

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
-from pipelines.splits import Splits, draw, exists
+from pipelines.scan import scan
+from pipelines.splits import Splits, check_sizes, draw, exists
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}
@@ -43,7 +44,7 @@ def folders(tmp_path: Path, **contents: range) -> dict[str, dict[str, str]]:
 
 
 def drawn(config: DataConfig, seed: int = 0) -> Splits:
-    return draw(config, config.scan(), seed)
+    return draw(config, scan(config), seed)
 
 
 def test_counts_are_exact_and_roles_disjoint(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_roles_depend_on_seed_and_keys_only(tmp_path: Path) -> None:
 def test_a_draw_is_uniform(tmp_path: Path) -> None:
     """Over many seeds every sample is as often a member as every other (a sort by key would not be)."""
     config = pool(tmp_path, shard_bytes(range(60)))
-    found = config.scan()
+    found = scan(config)
     hits = np.zeros(60)
     for seed in range(200):
         for name in draw(config, found, seed).ids(["target-member"]):
@@ -161,11 +162,11 @@ def test_a_source_that_is_too_small(tmp_path: Path) -> None:
     roles = {"target-member": {"from": "mine", "count": 6}, "target-nonmember": {"from": "mine", "count": 5}}
     config = DataConfig(sources=sources, image_size=8, roles=roles)
     with pytest.raises(UserError, match=r"6 \+ target-nonmember 5 = 11 images asked of mine, which has 10"):
-        config.check_sizes()  # known without reading an image
+        check_sizes(config)  # known without reading an image
     digits = {"digits": {"kind": "digits"}}
     too_many = {"target-member": {"from": "digits", "count": 1798}}
     with pytest.raises(UserError, match="which has 1797"):
-        DataConfig(sources=digits, image_size=8, channels=1, roles=too_many).check_sizes()
+        check_sizes(DataConfig(sources=digits, image_size=8, channels=1, roles=too_many))
 
 
 @pytest.mark.parametrize(

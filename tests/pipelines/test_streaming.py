@@ -20,6 +20,7 @@ from mi_core.training_data import Batch
 from pipelines import storage, streaming
 from pipelines.data_config import DataConfig
 from pipelines.errors import UserError
+from pipelines.scan import scan
 from pipelines.splits import Splits, draw
 from pipelines.streaming import StreamedImages
 from tests.pipelines.tars import image_bytes, shard_bytes
@@ -35,7 +36,7 @@ def data(tmp_path: Path) -> tuple[DataConfig, Splits]:
         (tmp_path / f"{number}.tar").write_bytes(shard_bytes(range(low, high)))
     roles = {"target-member": {"from": "pool", "count": 73}, "target-nonmember": {"from": "pool", "count": 27}}
     config = DataConfig(sources={"pool": {"kind": "shards", "path": str(tmp_path)}}, image_size=8, roles=roles)
-    return config, draw(config, config.scan(), 0)
+    return config, draw(config, scan(config), 0)
 
 
 def streamed(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch, rank: int = 0, workers: int = 1) -> Any:

@@ -19,6 +19,7 @@ from pipelines import audit, storage
 from pipelines.artifacts import RunFolder
 from pipelines.config import RunConfig
 from pipelines.config_file import parse
+from pipelines.demands import demands_of
 from pipelines.encoder_config import DefendedConfig
 from pipelines.encoders import describe
 from pipelines.errors import UserError
@@ -207,7 +208,7 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     for name in ("target+noise", "shadow+noise"):
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
     assert own.control_of(own.attacks[0]) is None
-    assert {demand.encoder for demand in own.demands()} == {"target+noise", "shadow+noise"}
+    assert {demand.encoder for demand in demands_of(own)} == {"target+noise", "shadow+noise"}
     assert served_of(config) == ("target+noise", "target")
 
 
