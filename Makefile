@@ -14,7 +14,7 @@ slow:
 	$(PYTHON) -m pytest -m slow
 
 pages:
-	$(PYTHON) -m pipelines.pages
+	$(PYTHON) -c "from pipelines.cli.pages import write; write()"
 
 smoke:
 	$(PYTHON) -m pipelines.cli quickstart --out runs/smoke encoders.target.epochs=20

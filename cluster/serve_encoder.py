@@ -187,8 +187,8 @@ _SHAPES = {"/json": _by_output, "/multipart": _by_output, "/v1/embeddings": _ope
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until Ctrl-C."""
     from mi_core.encoders.folding import for_queries
-    from pipelines import storage
-    from pipelines.encoders import StoredEncoder
+    from pipelines.encoders.stored import StoredEncoder
+    from pipelines.files import storage
 
     parser = argparse.ArgumentParser(description="Serve an encoder of a run folder over HTTP.")
     parser.add_argument("--encoder", required=True, help="its folder, RUN/seed-K/encoders/NAME")

@@ -22,11 +22,9 @@ from mi_core.image_files import MOST_PIXELS, ImageError, load_image, open_image,
 
 VERSION = 1  # of the decoder: a change of the pixels makes a new digest
 _LIBRARIES = PIL.__version__, version("simplejpeg")
-
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
 FITS = (CENTRE, SHORTEST, SQUASH)
-
 Pixels = npt.NDArray[np.uint8]
 
 

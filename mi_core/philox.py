@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mi_core.compilation import compiled
+from mi_core.runtime import compiled
 
 _MASK, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

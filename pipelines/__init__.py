@@ -1,1 +1,25 @@
-"""Ray and files: shards, pre-training, extraction, attacks and reports as resumable stages. No mathematics."""
+"""Runs an audit on Ray; every stage can be stopped and resumed. The mathematics is in `mi_core`.
+
+A room imports itself and the rooms above it, never one below:
+
+    errors     mistakes of users, as one line; console: what the user sees meanwhile
+    files      files and folders, on a disk or an object store; locks
+    config     what to run: the sections of the YAML file, their checks and shorthands; reads no image
+    run        the run folder, the Ray session, the points of sweeps, processes and signals
+    data       from sources to samples with roles
+    encoders   encoders in a run folder: stored, adopted from elsewhere, or asked behind an API
+    pretrain   train target and shadow encoders; fit defenses
+    extract    query encoders for membership features, shard by shard
+    attack     fit attacks, score the audited samples, run the controls
+    tune       search the parameters of a defense
+    report     from results to report.json, report.html and the terminal; two runs side by side
+    estimate   what a run will take: hours, queries, bytes and money
+    audit      all stages, one after the other; the self-test
+    jobs       the same run as a job of a Ray cluster
+    bench      speed beside published code
+    cli        the command line
+
+The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``extract.jobs`` plans its
+queries, ``extract.readers`` streams it, ``extract.worker`` queries the encoder, ``extract.commit`` writes its features,
+``attack.run`` turns them into a score, ``report.verdict`` into a verdict.
+"""

@@ -95,7 +95,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]
 
 def own_processes(name: str) -> set[int]:
     """Processes that this one started, or those started, by a part of their command line; nobody else's."""
-    from pipelines.machine import descendants
+    from pipelines.run.machine import descendants
 
     return {process.pid for process in descendants(os.getpid()) if name in process.command()}
 
@@ -103,7 +103,7 @@ def own_processes(name: str) -> set[int]:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One local Ray for all tests of a process: small object store, four logical CPUs, always shut down."""
-    from pipelines.ray_runtime import QUIET, start_or_give_up
+    from pipelines.run.ray_session import QUIET, start_or_give_up
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -127,8 +127,8 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained_run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with roles and trained encoders; copy it before going on."""
-    from pipelines import audit
-    from pipelines.config_file import parse
+    from pipelines.audit import run as audit
+    from pipelines.config.load import parse
 
     folder = tmp_path_factory.mktemp("runs") / "trained"
     audit.run(parse(small_config(), "small.yaml"), str(folder), last="pretrain")
@@ -140,8 +140,8 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The same run, finished; look, do not touch."""
     import shutil
 
-    from pipelines import audit
-    from pipelines.config_file import parse
+    from pipelines.audit import run as audit
+    from pipelines.config.load import parse
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
     shutil.copytree(trained_run, folder)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOUNDATION = {"checks", "compilation", "hashing", "memory", "records", "mlp", "philox", "streams"}
+# A room of pipelines imports itself and the rooms before it.
+ROOMS = (
+    *("errors", "console", "files", "config", "run", "data", "encoders", "pretrain", "extract"),
+    *("attack", "tune", "report", "estimate", "audit", "jobs", "bench", "cli"),
+)
+DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
+"""Rooms that ``python -m`` enters, and the command that each stands for."""
+FOUNDATION = {"checks", "hashing", "records", "mlp", "philox", "runtime", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
-    "compilation": set(),
+    "runtime": set(),
     "philox": set(),
     "hashing": set(),
-    "memory": set(),
     "records": set(),
     "mlp": set(),
     "streams": set(),
@@ -26,106 +33,32 @@ MI_CORE = {
     "images": {"image_files"},
     "augmentations": set(),
     "encoders": set(),
-    "objectives": {"encoders", "gradient_reversal"},
-    "defenses": {"encoders", "gradient_reversal", "optimizers"},
-    "gradient_reversal": set(),
+    "objectives": {"encoders"},
+    "training": {"augmentations", "encoders", "objectives"},
+    "defenses": {"encoders", "objectives", "training"},
     "features": set(),
-    "attacks": {"features"},
     "metrics": set(),
-    "adversarial": {"features"},
-    "attribute_inference": {"metrics"},
+    "attacks": {"features", "metrics"},
+    "querying": {"augmentations", "encoders", "features", "metrics"},
     "validity": {"image_files", "metrics"},
-    "near_duplicates": set(),
-    "coverage": {"metrics", "validity"},
     "report": {"metrics", "validity"},
-    "pretraining": {"augmentations", "encoders", "objectives", "optimizers", "training_data"},
-    "extraction": {"adversarial", "augmentations", "encoders", "features"},
-    "optimizers": set(),
-    "training_data": {"objectives"},
-    "sanity": {"augmentations", "encoders", "metrics"},
     "captions": set(),
     "costs": set(),
-    "attack_benchmark": {"attacks", "features"},
-    "label_only_benchmark": {"adversarial", "encoders"},
-    "extraction_benchmark": {"augmentations", "encoders", "extraction", "image_files", "images"},
-    "benchmark": {"augmentations", "encoders", "objectives", "optimizers", "pretraining", "training_data"},
+    "bench": {
+        "attacks",
+        "augmentations",
+        "encoders",
+        "features",
+        "image_files",
+        "images",
+        "objectives",
+        "querying",
+        "training",
+    },
 }
-# A stage imports stages to its left only.
-STAGES = [
-    "folders",
-    "sources",
-    "attributes",
-    "scan",
-    "columns",
-    "duplicates",
-    "data_config",
-    "splits",
-    "captions",
-    "loading",
-    "spelling",
-    "encoder_config",
-    "preprocessing",
-    "encoders",
-    "endpoints",
-    "readers",
-    "attack_config",
-    "layers",
-    "attempts",
-    "shard_jobs",
-    "ledger",
-    "recognition",
-    "adopt",
-    "streaming",
-    "training",
-    "defending",
-    "pretrain",
-    "tasks",
-    "rules",
-    "telemetry",
-    "chunks",
-    "preflight",
-    "throughput",
-    "decoding",
-    "extract",
-    "outline",
-    "source_samples",
-    "calibration",
-    "training_calibration",
-    "stage_costs",
-    "utility",
-    "attribute_inference",
-    "defenses",
-    "fields",
-    "tune_config",
-    "demands",
-    "config_checks",
-    "config",
-    "knowledge",
-    "sweep",
-    "config_file",
-    "blind",
-    "evidence",
-    "attack",
-    "figure_data",
-    "validity",
-    "trials",
-    "tune",
-    "results",
-    "caveats",
-    "report",
-    "compare",
-    "catalogue",
-    "pages",
-    "listing",
-    "estimate",
-    "estimate_view",
-    "spending",
-    "audit",
-    "selftest",
-    "cli",
-]
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic", "jsonschema"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
+LIGHT = ("pipelines.cli.app", "pipelines.cli.listing", "pipelines.extract.readers", "pipelines.data.scan")
 
 
 def sources(package: str) -> list[Path]:
@@ -133,17 +66,8 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import but those for types and of scripts; `from a import b` gives a and a.b."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        node
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
-        if node in typing_only:
-            continue
+    """(line, dotted module) of every import, in functions and for types too; `from a import b` gives a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -151,8 +75,25 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def where(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def circle(graph: Mapping[str, Sequence[str]]) -> list[str]:
+    """A circle in a graph, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 @pytest.mark.parametrize("path", sources("mi_core"), ids=lambda path: str(path.relative_to(ROOT)))
@@ -171,15 +112,66 @@ def test_mi_core_imports(path: Path) -> None:
             assert inner in allowed, f"{where(path, line)}: {part} may import {sorted(allowed)}, not {inner}"
 
 
-@pytest.mark.parametrize("path", sources("pipelines"), ids=lambda path: path.name)
-def test_stages_import_leftwards(path: Path) -> None:
-    stage = path.stem
-    if stage not in STAGES or path.parent.name != "pipelines":
+def test_every_file_of_pipelines_is_in_a_room() -> None:
+    found = {path.relative_to(ROOT / "pipelines").parts[0].removesuffix(".py") for path in sources("pipelines")}
+    assert found == {*ROOMS, "__init__"}
+
+
+@pytest.mark.parametrize("path", sources("pipelines"), ids=lambda path: str(path.relative_to(ROOT / "pipelines")))
+def test_rooms_import_themselves_and_those_before(path: Path) -> None:
+    if path.name == "__main__.py" or path.parent.name == "pipelines":
         return
-    right = STAGES[STAGES.index(stage) + 1 :]
+    own = path.relative_to(ROOT / "pipelines").parts[0]
     for line, module in imports(path):
-        for later in right:
-            assert module != f"pipelines.{later}", f"{where(path, line)}: {stage} must not import the later {later}"
+        if module.startswith("pipelines.") and room(module) in ROOMS:
+            later = ROOMS.index(room(module)) > ROOMS.index(own)
+            assert not later, f"{where(path, line)}: {own} must not import the later {room(module)}"
+
+
+def test_doors_are_two_lines_and_nobody_imports_one() -> None:
+    doors = {path.parent.name: path for path in sources("pipelines") if path.name == "__main__.py"}
+    assert doors.keys() == DOORS.keys()
+    for name, command in DOORS.items():
+        _, first, second = ast.parse(doors[name].read_text()).body
+        assert ast.unparse(first) == "from pipelines.cli.app import main"
+        assert ast.unparse(second) == (f"main({command!r})" if command else "main()")
+    every = [module for package in ("mi_core", "pipelines") for path in sources(package) for _, module in imports(path)]
+    assert not [module for module in every if module.endswith("__main__")]
+
+
+@pytest.mark.parametrize("package", ["mi_core", "pipelines"])
+def test_no_circle_of_files(package: str) -> None:
+    """Every import counts: those for types and those inside functions too."""
+    known = {dotted(path): path for path in sources(package)}
+    graph = {name: [module for _, module in imports(path) if module in known] for name, path in known.items()}
+    plain = {name: [to for to in found if to != name and not _own_package(name, to)] for name, found in graph.items()}
+    assert circle(plain) == []
+
+
+def _own_package(name: str, to: str) -> bool:
+    """Importing ``a.b.c`` names ``a.b`` as well, whose file does not import what is asked of ``a.b.c``."""
+    return name.startswith(f"{to}.")
+
+
+def test_a_config_is_made_in_one_place() -> None:
+    """What makes a run without `build` skips the checks of what fits what."""
+    makers = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources("pipelines")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("RunConfig", "RunConfig.model_validate")
+    }
+    assert makers == {"pipelines/config/checks.py", "pipelines/pretrain/run.py"}  # the second makes one of Ray's
+
+
+def test_attacks_see_features_alone() -> None:
+    """The threat model is an import rule: who attacks reads features, and neither encoders nor their training."""
+    for path in sources("pipelines/attack"):
+        for line, module in imports(path):
+            for banned in ("pipelines.encoders", "pipelines.pretrain", "mi_core.encoders.foreign", "mi_core.training"):
+                assert not module.startswith(banned), f"{where(path, line)}: attacks must not import {banned}"
+            if module.startswith("pipelines.extract."):
+                assert module.startswith("pipelines.extract.features"), f"{where(path, line)}: {module}"
 
 
 @pytest.mark.parametrize("package", ["mi_core", "pipelines"])
@@ -190,14 +182,22 @@ def test_no_cupboard_names_and_no_long_files(package: str) -> None:
         assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines; split it where a reader would"
 
 
+def test_tests_mirror_the_rooms() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests" / "pipelines").rglob("test_*.py")}
+    assert folders <= {*ROOMS, "bench"}
+
+
 def test_the_rules_can_fail(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
-    bad.write_text("from __future__ import annotations\nfrom mi_core import encoders\nimport ray.data\n")
-    assert (2, "mi_core.encoders") in set(imports(bad))
-    assert (3, "ray.data") in set(imports(bad))
+    bad.write_text(
+        "from __future__ import annotations\ndef late():\n    from mi_core import encoders\n    import ray.data\n"
+    )
+    assert (3, "mi_core.encoders") in set(imports(bad))
+    assert (4, "ray.data") in set(imports(bad))
+    assert set(circle({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("module", ["pipelines.cli", "pipelines.listing", "pipelines.readers", "pipelines.scan"])
+@pytest.mark.parametrize("module", LIGHT)
 def test_light_processes_leave_pytorch_alone(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'ray', 'sklearn'}} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.artifacts import RunFolder
-from pipelines.config import RunConfig
-from pipelines.config_file import load
-from pipelines.demands import demands_of
-from pipelines.encoder_config import LoadedConfig, TrainedConfig
+from pipelines.config.demands import demands_of
+from pipelines.config.encoders import LoadedConfig, TrainedConfig
+from pipelines.config.load import load
+from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
-from pipelines.knowledge import knowledge
-from pipelines.sweep import points
+from pipelines.report.knowledge import knowledge
+from pipelines.run.folder import RunFolder
+from pipelines.run.points import points
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
@@ -31,7 +31,7 @@ def loaded(path: Path) -> RunConfig:
 
 
 def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.config_file import _read
+    from pipelines.config.load import _read
 
     return _read(str(path), ())
 

@@ -11,13 +11,7 @@ from mi_core.attacks.label_only import LabelOnly
 from mi_core.attacks.lira import LiRA
 from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.attacks.metric import (
-    MetricConfidence,
-    MetricCorrectness,
-    MetricEntropy,
-    MetricLoss,
-    MetricModifiedEntropy,
-)
+from mi_core.attacks.metric import MetricConfidence, MetricCorrectness, MetricEntropy, MetricLoss, MetricModifiedEntropy
 from mi_core.attacks.part_crop import PartCrop
 from mi_core.attacks.patch_similarity import PatchSimilarity
 from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN

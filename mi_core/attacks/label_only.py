@@ -5,7 +5,7 @@ Members lie farther from the decision boundary than non-members (Choquette-Choo 
 (ContrastiveLeaks, CCS 2021, section 3.2, which takes HopSkipJump as the Adversarial Robustness Toolbox has it, with
 seven iterations). The threshold makes the fewest errors on a shadow classifier.
 
-The distance costs up to ``queries`` queries per image, see `mi_core.adversarial.hop_skip_jump`.
+The distance costs up to ``queries`` queries per image, see `mi_core.querying.hop_skip_jump`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mi_core.augmentations.operations import BRIGHTNESS, CONTRAST, GRAY, SATURATION
-from mi_core.compilation import compiled
+from mi_core.runtime import compiled
 
 _R, _G, _B = (np.float32(share) for share in GRAY)
 _0, _1, _2, _3, _4, _6 = (np.float32(value) for value in (0, 1, 2, 3, 4, 6))

@@ -40,8 +40,8 @@ from mi_core.defenses.privacy import (
 from mi_core.defenses.sensitivity import ADJACENCIES, HeadTraining, draw_pairs, largest, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64
-from mi_core.optimizers import OptimizerParameters
 from mi_core.streams import stream_keys, uniforms
+from mi_core.training.optimizers import OptimizerParameters
 
 Noise = npt.NDArray[np.float64]
 

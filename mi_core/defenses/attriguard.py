@@ -33,7 +33,7 @@ from mi_core.checks import check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.defenses.served import Served, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
-from mi_core.gradient_reversal import Adversary, attribute_shares
+from mi_core.objectives.gradient_reversal import Adversary, attribute_shares
 from mi_core.streams import uniforms
 
 # B queries, D width, K values of the attribute.

@@ -30,7 +30,7 @@ from mi_core.checks import ConfigError, NumericError, check_range, check_shape
 from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.defenses.served import answers, check_plain
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
-from mi_core.gradient_reversal import Adversary, attribute_shares, reverse
+from mi_core.objectives.gradient_reversal import Adversary, attribute_shares, reverse
 
 # B samples, D width of the representation, K values of the attribute.
 HIDDEN = (256, 128)  # of the autoencoder's first half, and backwards of its second

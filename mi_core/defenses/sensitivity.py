@@ -27,10 +27,9 @@ from mi_core.checks import ConfigError, NumericError, ShapeError, check_choice, 
 from mi_core.defenses.privacy import random_dp_gamma
 from mi_core.encoders.checkpoint import seeded
 from mi_core.hashing import digest64
-from mi_core.optimizers import OptimizerParameters
+from mi_core.training.optimizers import OptimizerParameters
 
 ADJACENCIES = ("replace-one", "leave-one-out")
-
 Array = npt.NDArray[Any]
 Train = Callable[[Array, Array, npt.NDArray[np.bool_]], npt.NDArray[np.float64]]
 """Inputs (n, ...), targets (n,) and which of the n entries are there, to weights of any shape; deterministic."""

@@ -52,8 +52,6 @@ ENCODERS: dict[str, Callable[[ImageShape], nn.Module]] = {
     "dinov2-l-reg": dinov2_l_registers,
     "clip-vit-b": clip_vit_b,
 }
-
-
 _TRANSFORMERS = ("vit", "deit", "dino")
 
 

@@ -19,7 +19,6 @@ from mi_core.encoders.tokens import feature_map
 
 OUTPUTS = ("backbone", "projection", "prediction", "logits")
 """Embeddings that encoders expose; which of them, says the framework. ``logits`` are those of a classifier."""
-
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 

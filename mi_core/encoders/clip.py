@@ -20,7 +20,6 @@ from mi_core.encoders.input import ImageShape
 from mi_core.encoders.published import import_open_clip, open_clip_config, open_clip_tags
 
 State = dict[str, torch.Tensor]
-
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files
 _QUICK = "-quickgelu"
 

@@ -21,8 +21,10 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_tensors, seeded
 from mi_core.encoders.clip import activation_note, convert_open_clip, split_tower
 from mi_core.encoders.code import code_backbone
-from mi_core.encoders.layouts import Layout, State, head_module, look_at, recognise
+from mi_core.encoders.layouts import Layout, recognise
 from mi_core.encoders.layouts.files import Weights, read_weights
+from mi_core.encoders.layouts.heads import State, head_module
+from mi_core.encoders.layouts.looks import look_at
 from mi_core.encoders.published import (
     PUBLISHED,
     Preprocessing,

@@ -1,4 +1,4 @@
-"""How far an image is from what a classifier takes for another class; see `mi_core.adversarial.hop_skip_jump`."""
+"""How far an image is from what a classifier takes for another class; see `mi_core.querying.hop_skip_jump`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from mi_core.records import BoolArray, Estimate, FloatArray
 
 LOW_FPRS = (0.001, 0.01)
 _CHUNK = 2**22  # weights of resampled groups that are held at once
-
 _Integers = npt.NDArray[np.integer[Any]]
 
 

@@ -17,7 +17,6 @@ from mi_core.records import Estimate, FloatArray
 
 TEMPERATURE = 0.1  # of the votes (Wu et al., 2018, section 3.4: 0.07; the SimCLR and MoCo demos on CIFAR: 0.1)
 _BATCH = 4096
-
 _Labels = npt.NDArray[np.integer]
 
 

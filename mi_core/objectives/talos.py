@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import VARIANTS, check_choice, check_range
-from mi_core.gradient_reversal import Adversary, reverse
 from mi_core.objectives.base import numbered, width_of
+from mi_core.objectives.gradient_reversal import Adversary, reverse
 from mi_core.objectives.simclr import SimCLR, SimCLRParameters
 
 

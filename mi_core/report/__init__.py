@@ -4,27 +4,7 @@
 `figures`, `html` and `terminal` the three ways to show it. ``report.schema.json`` is the contract of report.json.
 """
 
-from mi_core.report.attributes import final_inferences, plane, pool_inferences
-from mi_core.report.contents import (
-    AttackScores,
-    EmbeddingMap,
-    FigureData,
-    LossCurve,
-    StatisticCurve,
-    final_rows,
-    pool_seeds,
-    pooled_rows,
-    schema,
-    to_json,
-)
-from mi_core.report.defenses import compare_defenses
-from mi_core.report.drawing import Drawing
-from mi_core.report.evidence import combine_tests
-from mi_core.report.figures import draw_figures
-from mi_core.report.html import render_html
-from mi_core.report.images import ViewGrid
-from mi_core.report.terminal import terminal_table
-from mi_core.report.tuning import tuning_table
+from __future__ import annotations
 
 __all__ = [
     "AttackScores",

@@ -32,7 +32,6 @@ from mi_core.records import BoolArray
 FOLDS = 5
 LARGEST = 32  # larger images are shrunk to this many pixels a side by taking block means
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
-
 _Float64 = npt.NDArray[np.float64]
 _Float32 = npt.NDArray[np.float32]
 

@@ -99,7 +99,7 @@ def doubted(verdict: str, *, recognises: bool) -> str:
 
     Args:
         verdict: ``leak``, ``confounded`` or ``no-evidence``.
-        recognises: as `mi_core.sanity.recognises`; true for one that is meant to be untrained.
+        recognises: as `mi_core.querying.sanity.recognises`; true for one that is meant to be untrained.
 
     Example:
         >>> doubted("no-evidence", recognises=False), doubted("leak", recognises=False)

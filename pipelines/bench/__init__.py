@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pipelines import storage
 from pipelines.errors import UserError
+from pipelines.files import storage
 
 
 def save(result: dict[str, Any], path: str) -> None:

@@ -1,4 +1,4 @@
-"""What fitting and scoring each attack costs on one core (`mi_core.attack_benchmark`)."""
+"""What fitting and scoring each attack costs on one core (`mi_core.bench.attacks`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from pipelines.artifacts import now, versions
 from pipelines.bench import chosen_of
 from pipelines.console import say
+from pipelines.run.folder import now, versions
 
 
 def run(attacks: Iterable[str] = (), *, samples: int = 20_000, threads: int = 1) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def run(attacks: Iterable[str] = (), *, samples: int = 20_000, threads: int = 1)
     """
     import torch
 
-    from mi_core.attack_benchmark import attack_benchmark
     from mi_core.attacks import ATTACKS
+    from mi_core.bench.attacks import attack_benchmark
 
     chosen = chosen_of(attacks, ATTACKS, "--attack")
     torch.set_num_threads(threads)

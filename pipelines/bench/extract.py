@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from mi_core.extraction_benchmark import EXTRACTION_CASES, VIEWS, crews, figures
-from pipelines.artifacts import now, versions
+from mi_core.bench.extraction import EXTRACTION_CASES, VIEWS, crews, figures
 from pipelines.bench import chosen_of, scale
 from pipelines.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 from pipelines.console import count_of, say
-from pipelines.machine import cpus
-from pipelines.paths import expand
+from pipelines.data.shard_paths import expand
+from pipelines.run.folder import now, versions
+from pipelines.run.machine import cpus
 
 OTHERS = ("memory", "scaling")
 IMAGES = 20_000  # of a turn through Ray, at most

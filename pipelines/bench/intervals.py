@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, and how often the verdict is a false leak (`mi_core.coverage`)."""
+"""How often the intervals hold the truth, and how often the verdict is a false leak (`mi_core.validity.coverage`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from mi_core.coverage import REQUIRED, coverage_benchmark
-from pipelines.artifacts import now, versions
+from mi_core.validity.coverage import REQUIRED, coverage_benchmark
+from pipelines.run.folder import now, versions
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    """Simulate, and return what `mi_core.coverage.coverage_benchmark` does, with date and versions."""
+    """Simulate, and return what `mi_core.validity.coverage.coverage_benchmark` does, with date and versions."""
     return {**coverage_benchmark(quick=quick), "created": now(), "versions": versions()}
 
 

@@ -1,4 +1,4 @@
-"""The label-only attack's search: ours beside the Adversarial Robustness Toolbox's (`mi_core.label_only_benchmark`)."""
+"""The label-only attack's search: ours beside the Adversarial Robustness Toolbox's (`mi_core.bench.label_only`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from pipelines.artifacts import now, versions
 from pipelines.bench import chosen_of
 from pipelines.console import say
+from pipelines.run.folder import now, versions
 
 
 def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
     """
     import torch
 
-    from mi_core.label_only_benchmark import LABEL_ONLY_CASES, label_only_benchmark
+    from mi_core.bench.label_only import LABEL_ONLY_CASES, label_only_benchmark
 
     chosen = chosen_of(cases, LABEL_ONLY_CASES, "--case")
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mi_core.extraction_benchmark import MEAN, RECIPE, STD, VIEWS, ExtractionCase, spread
-from pipelines import audit, extract, storage
-from pipelines.artifacts import RunFolder
-from pipelines.config import RunConfig
-from pipelines.config_file import parse
+from mi_core.bench.extraction import MEAN, RECIPE, STD, VIEWS, ExtractionCase, spread
+from pipelines.attack.tasks import stopping_rule
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
 from pipelines.console import silence
 from pipelines.errors import UserError
-from pipelines.machine import cpus
-from pipelines.ray_runtime import ray_cluster
-from pipelines.sweep import Run
-from pipelines.tasks import stopping_rule
+from pipelines.extract import run as extract
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from pipelines.run.machine import cpus
+from pipelines.run.points import Run
+from pipelines.run.ray_session import ray_cluster
 
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
 OBJECT_STORE_MB = 1000

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mi_core.extraction_benchmark import VIEWS, ExtractionCase
-from pipelines import extract
+from mi_core.bench.extraction import VIEWS, ExtractionCase
 from pipelines.bench import latency
 from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
-from pipelines.paths import expand
+from pipelines.data.shard_paths import expand
+from pipelines.extract import run as extract
 
 LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 8  # chunks per worker
 SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views

@@ -1,4 +1,4 @@
-"""Training speed: our loop against a PIL DataLoader, lightly and the bare step of the network (`mi_core.benchmark`)."""
+"""Training speed: ours beside a PIL DataLoader, lightly and the bare step of the network (`mi_core.bench.training`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from pipelines.artifacts import now, versions
 from pipelines.bench import chosen_of
 from pipelines.console import say
+from pipelines.data.sources import Source
 from pipelines.errors import UserError
-from pipelines.machine import cpus
-from pipelines.sources import Source
+from pipelines.run.folder import now, versions
+from pipelines.run.machine import cpus
 
 CASES = {  # name in the result: case of mi_core.benchmark, precision
     "small": ("small", "float32"),
@@ -38,7 +38,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
     """
     import torch
 
-    from mi_core.benchmark import training_benchmark
+    from mi_core.bench.training import training_benchmark
 
     chosen = chosen_of(cases, CASES, "--case")
     images = torch.from_numpy(_random_images() if data is None else _images(data))
@@ -84,7 +84,7 @@ def _random_images() -> np.ndarray:
 
 def _images(pattern: str) -> np.ndarray:
     from mi_core.images import Decoder, decode
-    from pipelines.sources import SourceConfig
+    from pipelines.config.sources import SourceConfig
 
     source, decoder = SourceConfig(kind="shards", path=pattern), Decoder(32)
     found: list[np.ndarray] = []

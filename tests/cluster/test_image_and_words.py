@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from pipelines.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
+from pipelines.extract.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
 from tests.cluster.reading import CLUSTER, ROOT, TEXTS, changed, ray_commands, ray_version
 
 DOCKERFILE = TEXTS["Dockerfile"]
@@ -282,7 +282,7 @@ def test_the_job_brings_a_cluster_like_the_one_that_stays() -> None:
 
 
 def test_the_config_of_the_job_runs_on_its_smallest_cluster() -> None:
-    from pipelines.config_file import parse
+    from pipelines.config.load import parse
 
     found = documents("rayjob.yaml")
     job, held = found["RayJob"]["spec"], found["ConfigMap"]
@@ -332,7 +332,7 @@ def typed(text: str, program: str) -> list[list[str]]:
 def test_commands_that_are_told_exist() -> None:
     from typer.main import get_command
 
-    from pipelines.cli import app
+    from pipelines.cli.app import app
 
     ours = get_command(app).commands  # type: ignore[attr-defined]
     told = typed(TEXTS["README.md"], "encoder-audit")

@@ -11,14 +11,14 @@ import numpy as np
 import yaml
 
 from mi_core.encoders.folding import for_queries
-from mi_core.encoders.meter import Spent
-from pipelines.adopt import REPEATED
-from pipelines.artifacts import RunFolder
-from pipelines.config import RunConfig
-from pipelines.config_file import parse
-from pipelines.encoders import describe
-from pipelines.endpoints import spent
-from pipelines.shard_jobs import load_features
+from mi_core.encoders.remote.meter import Spent
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.encoders.access import spent
+from pipelines.encoders.adopt import REPEATED
+from pipelines.encoders.stored import describe
+from pipelines.extract.features import load_features
+from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer
 

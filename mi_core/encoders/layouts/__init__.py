@@ -13,14 +13,13 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.layouts.heads import ACTIVATIONS, State, gaps, head_module, head_weights, widths
+from mi_core.encoders.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
 from mi_core.encoders.layouts.looks import look_at
 from mi_core.encoders.layouts.names import NAMINGS, renamed
 from mi_core.encoders.layouts.table import LAYOUTS, Known
 from mi_core.encoders.layouts.transformers import attention, plain
 
 __all__ = ["ACTIVATIONS", "Layout", "State", "head_module", "listed", "look_at", "recognise"]
-
 _POSITIONS = "encoder.pos_embedding"
 _NORMALISATION = ("mean", "std")
 

@@ -12,7 +12,6 @@ from mi_core.checks import ConfigError, check_choice
 
 State = dict[str, torch.Tensor]
 """Weights by name."""
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,

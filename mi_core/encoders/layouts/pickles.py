@@ -14,7 +14,6 @@ from typing import Any
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network", "teacher", "student", "module")
 """Names under which checkpoints keep their weights; the first that is there is taken."""
-
 _PLAIN = re.compile(
     r"builtins\.(set|dict|list)|torch\.(_utils|serialization|storage|\w*Storage|Size|device|_tensor|nn\.parameter)"
 )

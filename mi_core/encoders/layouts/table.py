@@ -23,7 +23,6 @@ ALWAYS_IGNORED: dict[str, str] = {
     r"(online_|linear_)classifier\.": "a classifier trained beside the encoder",
 }
 """Keys that no encoder needs: the pattern of their beginning, and why."""
-
 _GENERIC = ("projection.", "projection_head.", "projector.", "proj_head.")
 _PREDICTION = ("prediction.", "prediction_head.", "predictor.")
 _PROBE = {r"classifier\.": "a classifier trained beside the encoder"}

@@ -11,7 +11,7 @@ import safetensors.numpy
 import torch
 from torch import nn
 
-from mi_core.attribute_inference import AttributeInferenceParameters, infer
+from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.defenses.base import ProviderData
 from mi_core.defenses.served import answers
 from mi_core.encoders.checkpoint import Encoder, channelwise

@@ -30,7 +30,7 @@ from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.metrics.intervals import rate
-from mi_core.optimizers import OptimizerParameters
+from mi_core.training.optimizers import OptimizerParameters
 from tests.mi_core.defenses.classifiers import classifier, digits
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]

@@ -18,7 +18,7 @@ from mi_core.defenses.attriguard import AttriGuard, AttriGuardParameters, smalle
 from mi_core.defenses.base import ProviderData
 from mi_core.defenses.served import answers
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.gradient_reversal import Adversary
+from mi_core.objectives.gradient_reversal import Adversary
 from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, task_accuracy, told
 
 MEMBERS, TESTED = attribute_images(1000, 0), attribute_images(1000, 1)

@@ -15,7 +15,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.defenses.base import ProviderData, numbers
 from mi_core.defenses.olympus import Olympus, OlympusParameters
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.gradient_reversal import Adversary
+from mi_core.objectives.gradient_reversal import Adversary
 from tests.mi_core.defenses.planted import attribute_images, classifier, task_accuracy, told
 
 MEMBERS, TESTED = attribute_images(600, 0), attribute_images(600, 1)

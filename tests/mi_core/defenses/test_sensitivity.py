@@ -25,7 +25,7 @@ from mi_core.defenses.sensitivity import (
     pair_distance,
     train_head,
 )
-from mi_core.optimizers import OptimizerParameters
+from mi_core.training.optimizers import OptimizerParameters
 from tests.mi_core.defenses.classifiers import digits
 
 Present = npt.NDArray[np.bool_]

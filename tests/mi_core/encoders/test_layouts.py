@@ -19,8 +19,10 @@ from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.foreign import Adopted, adopt, rebuild
-from mi_core.encoders.layouts import head_module, listed, look_at, recognise
+from mi_core.encoders.layouts import listed, recognise
 from mi_core.encoders.layouts.files import read_weights, unwrap
+from mi_core.encoders.layouts.heads import head_module
+from mi_core.encoders.layouts.looks import look_at
 from mi_core.encoders.layouts.table import LAYOUTS
 from tests.mi_core.encoders.references import contrastive, siamese, transformers
 from tests.mi_core.encoders.references.parts import (

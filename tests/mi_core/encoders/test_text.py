@@ -12,8 +12,8 @@ from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.encoders.foreign import adopt, rebuild
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.clip import CLIPParameters
-from mi_core.pretraining import Pretrainer, PretrainingParameters, audited_encoder
-from mi_core.training_data import ResidentImages
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 
 CAPTIONS = ["a photo of a cat", "dogs", "the sea, seen from above", "a red car"]
 SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=1, text_heads=2, text_length=24)

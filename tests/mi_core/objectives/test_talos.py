@@ -21,9 +21,9 @@ from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.talos import Talos, TalosParameters
-from mi_core.optimizers import OptimizerParameters
-from mi_core.pretraining import Pretrainer, PretrainingParameters
-from mi_core.training_data import ResidentImages
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
 
 SMALL: dict[str, Any] = {"temperature": 0.3, "projection_hidden": 16, "projection_width": 8}
 VALUES = torch.tensor([0, 1, 2, 1, 0, 2])

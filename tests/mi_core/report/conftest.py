@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.report import AttackScores, Drawing, FigureData, LossCurve, combine_tests, draw_figures, pool_seeds
+from mi_core.report.contents import AttackScores, FigureData, LossCurve, pool_seeds
+from mi_core.report.drawing import Drawing
+from mi_core.report.evidence import combine_tests
+from mi_core.report.figures import draw_figures
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.share import least_share
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from mi_core.checks import NumericError, ShapeError
-from mi_core.report import AttackScores, LossCurve, pool_seeds, schema, to_json
-from mi_core.report.contents import final_rows, primary_row
+from mi_core.report.contents import AttackScores, LossCurve, final_rows, pool_seeds, primary_row, schema, to_json
 
 
 def errors(report: dict[str, Any]) -> list[str]:

@@ -10,11 +10,22 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_curve
 
-from mi_core.report import AttackScores, FigureData, StatisticCurve, draw_figures, render_html, schema, terminal_table
-from mi_core.report.contents import final_rows, known_in_words, pool_seeds, pooled_rows, side_by_side
+from mi_core.report.contents import (
+    AttackScores,
+    FigureData,
+    StatisticCurve,
+    final_rows,
+    known_in_words,
+    pool_seeds,
+    pooled_rows,
+    schema,
+    side_by_side,
+)
 from mi_core.report.curves import comparison_figures, sweep_figures
-from mi_core.report.figures import _precision_at
+from mi_core.report.figures import _precision_at, draw_figures
+from mi_core.report.html import render_html
 from mi_core.report.numbers import rate
+from mi_core.report.terminal import terminal_table
 
 
 def moved(rows: list[dict[str, Any]], shift: float, queries: int) -> list[dict[str, Any]]:

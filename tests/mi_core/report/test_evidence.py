@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mi_core.report import combine_tests, render_html
-from mi_core.report.evidence import believed, dataset_sentence, p_value, power_sentence, samples_sentence
+from mi_core.report.evidence import believed, combine_tests, dataset_sentence, p_value, power_sentence, samples_sentence
+from mi_core.report.html import render_html
 from mi_core.report.sides import sides_of
 from mi_core.validity.dataset import cauchy_combination, dataset_test, holm
 from tests.mi_core.report.test_wording import said

@@ -13,18 +13,10 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
-from mi_core.report import (
-    AttackScores,
-    Drawing,
-    EmbeddingMap,
-    FigureData,
-    LossCurve,
-    StatisticCurve,
-    ViewGrid,
-    draw_figures,
-)
-from mi_core.report.drawing import blank, label_axes, log_scale, png
-from mi_core.report.figures import _rate_at
+from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
+from mi_core.report.drawing import Drawing, blank, label_axes, log_scale, png
+from mi_core.report.figures import _rate_at, draw_figures
+from mi_core.report.images import ViewGrid
 
 
 def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mi_core.report import Drawing, render_html
+from mi_core.report.drawing import Drawing
+from mi_core.report.html import render_html
 from mi_core.report.numbers import count, interval, rate
 from tests.mi_core.report.page import Page
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mi_core.report import FigureData, compare_defenses, draw_figures, render_html, schema, wording
+from mi_core.report import wording
+from mi_core.report.contents import FigureData, schema
+from mi_core.report.defenses import compare_defenses
+from mi_core.report.figures import draw_figures
+from mi_core.report.html import render_html
 from tests.mi_core.report.page import Page
 from tests.mi_core.report.test_wording import flat, said
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mi_core.report import render_html, terminal_table, wording
+from mi_core.report import wording
+from mi_core.report.html import render_html
+from mi_core.report.terminal import terminal_table
 from tests.mi_core.report.page import Page
 
 

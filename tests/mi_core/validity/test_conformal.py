@@ -12,13 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.validity.conformal import (
-    benjamini_hochberg,
-    conformal_p_values,
-    least_flags,
-    needed_controls,
-    q_values,
-)
+from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags, needed_controls, q_values
 
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=20)
 

@@ -1,0 +1,313 @@
+"""How fast membership features are computed without Ray: the published way, a hand-written loop, the bare encoder.
+
+All ways query the same network with ten views of the images of the same shards, on the same cores. Every way runs in
+processes of its own that wait while others have their turn; a turn is a span of seconds in which the images done are
+counted. A way's layout, one process with all threads or one single-threaded process per core, is the faster of the
+two; a single process that loops is allowed fewer threads instead. The bare encoder and the loop query the network as
+the product does, with batch norm folded into convolutions; the published way queries it as it is trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import statistics
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, check_choice
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
+from mi_core.encoders.folding import for_queries
+from mi_core.image_files import load_image
+from mi_core.images import Decoder, decode
+from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.runtime import keep_freed_memory
+from mi_core.streams import stream_keys
+
+VIEWS, NEEDS = 10, ("pairwise:cosine",)
+RECIPE: dict[str, Any] = {"crop_scale": (0.2, 1.0), "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+LOOP_IMAGES = 64  # of one step of the loop
+READY_VIEWS = 640  # that the bare encoder is given again and again
+
+
+@dataclass(frozen=True)
+class ExtractionCase:
+    """What is queried: backbone, side of the images, precision of all ways but the published one."""
+
+    backbone: str
+    image_size: int
+    precision: str = "float32"
+
+
+EXTRACTION_CASES = {
+    "small": ExtractionCase("resnet8", 32),
+    "resnet18": ExtractionCase("resnet18", 32),
+    "small-bfloat16": ExtractionCase("resnet8", 32, "bfloat16"),
+    "resnet18-bfloat16": ExtractionCase("resnet18", 32, "bfloat16"),
+    "vit-b-32": ExtractionCase("vit-b/32", 224),
+    "vit-b-32-bfloat16": ExtractionCase("vit-b/32", 224, "bfloat16"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One process of a way: the case, the shards it reads, its threads and device."""
+
+    way: str
+    case: ExtractionCase
+    shards: tuple[str, ...]
+    threads: int
+    device: str
+    batch_views: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way as it was run: processes, threads of each, views per call of the encoder where batches are made."""
+
+    processes: int
+    threads: int
+    batch_views: int
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.threads} threads, batches of {self.batch_views} views"
+
+
+class Crew:
+    """The processes of one way in one layout, waiting for their turns."""
+
+    def __init__(self, way: str, case: ExtractionCase, shards: Sequence[str], layout: Layout, device: str) -> None:
+        self.layout = layout
+        self.rates: list[float] = []
+        context = multiprocessing.get_context("spawn")
+        self.members: list[tuple[SpawnProcess, Connection]] = []
+        for number in range(layout.processes):
+            mine = tuple(shards[number :: layout.processes]) or tuple(shards)
+            setting = Setting(way, case, mine, layout.threads, device, layout.batch_views)
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_member, args=(setting, theirs), daemon=True)
+            process.start()
+            self.members.append((process, ours))
+        for _, pipe in self.members:
+            _answer(pipe)  # warmed up
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, pipe in self.members:
+            with suppress(OSError):  # one that failed is gone
+                pipe.send(0.0)
+            process.join(timeout=10)
+            process.kill()
+
+    def turn(self, seconds: float) -> float:
+        """Images per second of all processes together over a span of seconds; kept in ``rates``."""
+        for _, pipe in self.members:
+            pipe.send(seconds)
+        self.rates.append(sum(_answer(pipe) for _, pipe in self.members))
+        return self.rates[-1]
+
+
+def _answer(pipe: Connection) -> float:
+    found = pipe.recv()
+    if isinstance(found, str):
+        raise ConfigError(found)
+    return float(found)
+
+
+def _member(setting: Setting, pipe: Connection) -> None:
+    """One process: warm up, then take turns until it is told to end by a span of 0."""
+    try:
+        keep_freed_memory()
+        torch.set_num_threads(setting.threads)
+        steps = WAYS[setting.way](setting)
+        next(steps)
+        pipe.send(0.0)
+        while seconds := pipe.recv():
+            done, started = 0, time.perf_counter()
+            while time.perf_counter() - started < seconds:
+                done += next(steps)
+            pipe.send(done / (time.perf_counter() - started))
+    except Exception as error:  # noqa: BLE001 - told to the one who waits, or he would wait for ever
+        pipe.send(f"{setting.way}: {type(error).__name__}: {error}")
+
+
+def without_ray(
+    case: str, shards: Sequence[str], *, threads: int = 2, device: str = "cpu", rounds: int = 3, seconds: float = 6.0
+) -> dict[str, Any]:
+    """Measure the ways that need no Ray.
+
+    Args:
+        case: key of `EXTRACTION_CASES`.
+        shards: paths of tars with ``.jpg`` or ``.png`` members.
+        threads: cores to use, by every way.
+        device: where the network is.
+        rounds: turns of every way.
+        seconds: length of a turn.
+
+    Returns:
+        Per way (``naive``, ``loop``, ``encoder_only``): ``images_per_second`` (median, least, most) and ``layout``;
+        and what was measured.
+
+    Raises:
+        ConfigError: no such case, or a way failed.
+    """
+    with crews(case, shards, threads=threads, device=device) as found:
+        for _ in range(rounds):
+            for crew in found.values():
+                crew.turn(seconds)
+        return figures(found) | {"case": case, "threads": threads, "device": device}
+
+
+@contextmanager
+def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu") -> Iterator[dict[str, Crew]]:
+    """One crew per way in its fastest layout, ready for turns; raises as `without_ray`."""
+    chosen = EXTRACTION_CASES[check_choice("case", case, EXTRACTION_CASES)]
+    found: dict[str, Crew] = {}
+    try:
+        for way in WAYS:
+            found[way] = best_layout(way, chosen, shards, threads=threads, device=device)
+        yield found
+    finally:
+        for crew in found.values():
+            crew.close()
+
+
+def figures(found: Mapping[str, Crew]) -> dict[str, Any]:
+    """Rates and layout of every way."""
+    return {way: {"images_per_second": spread(crew.rates), "layout": str(crew.layout)} for way, crew in found.items()}
+
+
+def spread(rates: Sequence[float]) -> dict[str, float]:
+    """Median, least and most of some rates."""
+    return {
+        "median": round(statistics.median(rates), 2),
+        "least": round(min(rates), 2),
+        "most": round(max(rates), 2),
+    }
+
+
+def best_layout(
+    way: str, case: ExtractionCase, shards: Sequence[str], *, threads: int, device: str, seconds: float = 2.5
+) -> Crew:
+    """The processes of a way in its fastest layout, found by one short turn of each."""
+    best: Crew | None = None
+    for layout in _layouts(way, threads, device):
+        crew = Crew(way, case, shards, layout, device)
+        crew.turn(seconds)
+        if best is None or crew.rates[-1] > best.rates[-1]:
+            best, crew = crew, best
+        if crew is not None:
+            crew.close()
+    assert best is not None
+    best.rates.clear()
+    return best
+
+
+def _layouts(way: str, threads: int, device: str) -> Iterator[Layout]:
+    batches = [1] if way == "naive" else [64, 128, 256] if device == "cpu" else [640, 2560]
+    spread_out = [(1, threads)]
+    if threads > 1 and device == "cpu":
+        spread_out.append((1, 1) if way == "loop" else (threads, 1))
+    for (processes, each), batch in itertools.product(spread_out, batches):
+        yield Layout(processes, each, batch)
+
+
+def _images(shards: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Keys and encoded images of some tars, again and again."""
+    while True:
+        for shard in shards:
+            with tarfile.open(shard) as tar:
+                for member in tar:
+                    if member.name.lower().endswith((".jpg", ".jpeg", ".png")):
+                        file = tar.extractfile(member)
+                        assert file is not None
+                        yield Path(member.name).stem, file.read()
+
+
+def build(case: ExtractionCase) -> Encoder:
+    """The network of a case with fresh weights: speed does not depend on them."""
+    backbone: nn.Module = seeded(0, lambda: build_backbone(case.backbone, 3, case.image_size))
+    return Encoder(backbone, {}, channelwise(MEAN, 3), channelwise(STD, 3)).eval().requires_grad_(False)
+
+
+def _naive(setting: Setting) -> Iterator[int]:
+    """One image at a time: PIL views, one forward pass per view, a Python loop over pairs."""
+    from torchvision import transforms
+
+    size = setting.case.image_size
+    jitter = transforms.ColorJitter(*(RECIPE[name] for name in ("brightness", "contrast", "saturation", "hue")))
+    view = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size, scale=RECIPE["crop_scale"]),
+            transforms.RandomHorizontalFlip(),
+            transforms.RandomApply([jitter], p=0.8),
+            transforms.RandomGrayscale(p=0.2),
+            transforms.ToTensor(),
+        ]
+    )
+    model = build(setting.case).to(setting.device)
+    results = []
+    with torch.no_grad():
+        for _, data in _images(setting.shards):
+            image = load_image(data).convert("RGB")
+            embeddings = [model(view(image)[None].to(setting.device))["backbone"][0] for _ in range(VIEWS)]
+            similarities = []
+            for one in range(VIEWS):
+                for two in range(one + 1, VIEWS):
+                    similarities.append(F.cosine_similarity(embeddings[one], embeddings[two], dim=0).item())
+            results.append(similarities)
+            del results[:-1]
+            yield 1
+
+
+def _loop(setting: Setting) -> Iterator[int]:
+    """Batches: each image decoded once, its views as one tensor operation, one call of the encoder for many."""
+    decoder = Decoder(setting.case.image_size)
+    plan = QueryPlan(NEEDS, ("backbone",), VIEWS, setting.batch_views, setting.case.precision)
+    device = torch.device(setting.device)
+    model = for_queries(build(setting.case), device)
+    extract = Extractor({"target": model}, plan, SimCLRAugmentation(**RECIPE), device)
+    images = _images(setting.shards)
+    while True:
+        keys, data = zip(*itertools.islice(images, LOOP_IMAGES), strict=True)
+        decoded = torch.from_numpy(np.stack([decode(one, decoder) for one in data]))
+        extract(decoded, stream_keys(0, "query", "bench", list(keys)), list(keys))
+        yield LOOP_IMAGES
+
+
+@torch.inference_mode()
+def _encoder_only(setting: Setting) -> Iterator[int]:
+    """The forward pass alone, on views that are ready on the device."""
+    model = for_queries(build(setting.case), setting.device)
+    size = setting.case.image_size
+    views = torch.rand(READY_VIEWS, 3, size, size, device=setting.device).contiguous(memory_format=torch.channels_last)
+    half = setting.case.precision == "bfloat16"
+    while True:
+        with torch.autocast(setting.device, torch.bfloat16, enabled=half):
+            for batch in views.split(setting.batch_views):
+                model(batch)
+        if setting.device == "cuda":
+            torch.cuda.synchronize()
+        yield READY_VIEWS // VIEWS
+
+
+WAYS: dict[str, Callable[[Setting], Iterator[int]]] = {
+    "naive": _naive,
+    "loop": _loop,
+    "encoder_only": _encoder_only,
+}

@@ -1,0 +1,345 @@
+"""How fast pre-training is: our whole loop beside a plain PyTorch loop, lightly's, and the bare step of the network.
+
+All ways train the same network with AdamW, the same batch, precision and cores on the same decoded images in one
+process; the published loops in PyTorch's default memory format, as their tutorials have it. They take turns: every
+round times each way once, so that a machine that slows down slows all. A ratio is that of the medians over rounds.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from PIL import Image
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, check_choice
+from mi_core.objectives.simclr import SimCLRParameters, nt_xent
+from mi_core.runtime import keep_freed_memory
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+
+RECIPE: dict[str, Any] = {
+    "crop_scale": (0.2, 1.0),
+    "brightness": 0.4,
+    "contrast": 0.4,
+    "saturation": 0.4,
+    "hue": 0.1,
+}
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+TEMPERATURE = 0.5
+WARM_STEPS = 2
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """What is trained: backbone, images per batch, batches per timed turn, rounds."""
+
+    backbone: str
+    batch_size: int
+    steps: int
+    rounds: int
+
+
+TRAINING_CASES = {
+    "small": TrainingCase("resnet8", 125, 8, 7),
+    "resnet18": TrainingCase("resnet18", 64, 2, 4),
+}
+
+
+@dataclass
+class Way:
+    """One way of training, and the seconds that its turns took.
+
+    ``begin`` starts a turn: every step of its iterator trains a batch, and closing it ends its loader processes, so
+    that no way works on in the turn of another.
+    """
+
+    name: str
+    threads: int
+    workers: int
+    begin: Callable[[], Generator[None, None, None]]
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def layout(self) -> str:
+        """Threads of the training process, and processes that load for it."""
+        return f"{self.threads} threads" + (f" + {self.workers} loaders" if self.workers else "")
+
+    @property
+    def median(self) -> float:
+        """Median seconds per turn."""
+        return statistics.median(self.seconds)
+
+
+def training_benchmark(
+    case: str,
+    images: torch.Tensor,
+    *,
+    precision: str = "float32",
+    threads: int = 2,
+    device: str = "cpu",
+    rounds: int | None = None,
+) -> dict[str, Any]:
+    """Measure one case.
+
+    Args:
+        case: a key of `TRAINING_CASES`.
+        images: (N, 3, S, S) uint8, at least two batches.
+        precision: float32 or bfloat16 (autocast), the same for all ways.
+        threads: cores to use. A DataLoader way takes the fastest of its layouts, found by one turn each: views made
+            in the training process, or in loader processes beside all or some of its threads.
+        device: where the network is.
+        rounds: instead of the case's own.
+
+    Returns:
+        Images per second of every way (median, least, most), the ratios of medians ``ours_over_pil_dataloader``,
+        ``ours_over_lightly`` (None without lightly) and ``ours_over_model_step``, and what was measured how.
+
+    Raises:
+        ConfigError: no such case or precision, or too few images.
+    """
+    check_choice("case", case, TRAINING_CASES)
+    chosen = TRAINING_CASES[case]
+    if len(images) < 2 * chosen.batch_size:
+        raise ConfigError(f"{len(images)} images, the case {case} needs {2 * chosen.batch_size}")
+    before = torch.get_num_threads()
+    keep_freed_memory()  # as training workers do; it serves all ways
+    trainer = _trainer(chosen, images, precision, device)
+    ways = [_ours(trainer, threads), _model_step(trainer, threads)]
+    ways.append(
+        _faster(
+            _dataloader_layouts(trainer, chosen, images, _pil_views, "PIL DataLoader", threads), chosen.steps, trainer
+        )
+    )
+    lightly = _lightly_views()
+    if lightly is not None:
+        ways.append(
+            _faster(
+                _dataloader_layouts(trainer, chosen, images, lambda: lightly, "lightly", threads), chosen.steps, trainer
+            )
+        )
+    for _ in range(rounds or chosen.rounds):
+        for way in ways:
+            _time(way, chosen.steps, trainer)
+    torch.set_num_threads(before)
+    return _summary(ways, chosen, precision, threads, device)
+
+
+def _trainer(case: TrainingCase, images: torch.Tensor, precision: str, device: str) -> Pretrainer:
+    parameters = PretrainingParameters(
+        case.backbone,
+        objective_parameters=SimCLRParameters(TEMPERATURE, 512, 128),
+        optimizer=OptimizerParameters(),
+        epochs=1_000_000,
+        batch_size=case.batch_size,
+        precision=precision,
+        mean=MEAN,
+        std=STD,
+    )
+    names = [("pool", str(row)) for row in range(len(images))]
+    data = ResidentImages(images, names, batch_size=case.batch_size, seed=0, device=device)
+    return Pretrainer(data, SimCLRAugmentation(**RECIPE), parameters, seed=0, device=device)
+
+
+def _synchronise(trainer: Pretrainer) -> None:
+    if trainer.device.type == "cuda":
+        torch.cuda.synchronize(trainer.device)
+
+
+def _ours(trainer: Pretrainer, threads: int) -> Way:
+    """The product's loop: `Pretrainer.train_epoch` without its end."""
+
+    def begin() -> Generator[None, None, None]:
+        trainer.trained.train()
+        while True:
+            for step, batch in enumerate(trainer.data.epoch(trainer.epoch)):
+                trainer.train_batch(batch, step)
+                yield
+            trainer.epoch += 1
+
+    return Way("ours", threads, 0, begin)
+
+
+def _model_step(trainer: Pretrainer, threads: int) -> Way:
+    """Forward, loss, backward and optimiser step on views that are ready on the device."""
+    trainer.trained.train()
+    ready = trainer.views(next(trainer.data.epoch(0)), 0)
+
+    def begin() -> Generator[None, None, None]:
+        while True:
+            trainer.train_views(ready, None, 0)
+            yield
+
+    return Way("model step", threads, 0, begin)
+
+
+class _ImageList(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
+    """Decoded images in memory, viewed twice per access: torchvision's CIFAR-10 in a published SimCLR loop."""
+
+    def __init__(self, images: torch.Tensor, views: Callable[[Image.Image], Sequence[torch.Tensor]]) -> None:
+        self.images = images.permute(0, 2, 3, 1).contiguous().numpy()
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, ...]:
+        return tuple(self.views(Image.fromarray(self.images[row])))
+
+
+class _TwoViews:
+    """torchvision's transform of PIL images, twice."""
+
+    def __init__(self, size: int) -> None:
+        from torchvision import transforms
+
+        jitter = transforms.ColorJitter(*(RECIPE[name] for name in ("brightness", "contrast", "saturation", "hue")))
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(size, scale=RECIPE["crop_scale"]),
+                transforms.RandomHorizontalFlip(),
+                transforms.RandomApply([jitter], p=0.8),
+                transforms.RandomGrayscale(p=0.2),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __call__(self, image: Image.Image) -> list[torch.Tensor]:
+        return [self.transform(image) for _ in range(2)]
+
+
+def _pil_views() -> Callable[[Image.Image], Sequence[torch.Tensor]]:
+    return _TwoViews(32)
+
+
+def _lightly_views() -> Callable[[Image.Image], Sequence[torch.Tensor]] | None:
+    try:
+        from lightly.transforms import SimCLRTransform
+    except ImportError:
+        return None
+    transform: Callable[[Image.Image], Sequence[torch.Tensor]] = SimCLRTransform(
+        input_size=32,
+        cj_strength=0.5,
+        min_scale=RECIPE["crop_scale"][0],
+        gaussian_blur=0.0,
+        normalize={"mean": list(MEAN), "std": list(STD)},
+    )
+    return transform
+
+
+def _dataloader_layouts(
+    trainer: Pretrainer,
+    case: TrainingCase,
+    images: torch.Tensor,
+    views: Callable[[], Callable[[Image.Image], Sequence[torch.Tensor]]],
+    name: str,
+    threads: int,
+) -> list[Way]:
+    """A plain loop over a DataLoader of PIL images, with views made in the training process or in workers."""
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(nt_xent, temperature=TEMPERATURE)
+    if name == "lightly":
+        from lightly.loss import NTXentLoss
+
+        loss = NTXentLoss(temperature=TEMPERATURE)
+    ways = []
+    layouts = {(0, threads)} | {(count, kept) for count in (1, threads) for kept in {threads, max(1, threads - count)}}
+    for workers, kept in sorted(layouts):
+        data = _ImageList(images, views())
+        ways.append(Way(name, kept, workers, _plain_loop(trainer, data, case.batch_size, workers, loss)))
+    return ways
+
+
+def _plain_loop(
+    trainer: Pretrainer,
+    data: _ImageList,
+    batch_size: int,
+    workers: int,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[], Generator[None, None, None]]:
+    """A loop as tutorials write it: the same network and AdamW, in PyTorch's default format and implementation."""
+    module: Any = copy.deepcopy(trainer.module).to(memory_format=torch.contiguous_format).train()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, weight_decay=1e-4)
+    half = trainer.parameters.precision == "bfloat16"
+
+    def begin() -> Generator[None, None, None]:
+        loader = torch.utils.data.DataLoader(
+            data,
+            batch_size=batch_size,
+            shuffle=True,
+            drop_last=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=trainer.device.type == "cuda",
+        )
+        while True:
+            for pair in loader:
+                views = torch.cat([view.to(trainer.device, non_blocking=True) for view in pair])
+                with torch.autocast(trainer.device.type, torch.bfloat16, enabled=half):
+                    projected = module.projection(module.backbone(views))
+                value = loss(*projected.float().chunk(2))
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+                yield
+
+    return begin
+
+
+def _time(way: Way, steps: int, trainer: Pretrainer) -> None:
+    """One turn: the steps that start loaders and fill their queues are not counted."""
+    torch.set_num_threads(way.threads)
+    turn = way.begin()
+    for _ in range(WARM_STEPS):
+        next(turn)
+    _synchronise(trainer)
+    started = time.perf_counter()
+    for _ in range(steps):
+        next(turn)
+    _synchronise(trainer)
+    way.seconds.append(time.perf_counter() - started)
+    turn.close()
+
+
+def _faster(ways: list[Way], steps: int, trainer: Pretrainer) -> Way:
+    """The layout with the shortest turn."""
+    for way in ways:
+        _time(way, steps, trainer)
+    best = min(ways, key=lambda way: way.seconds[-1])
+    best.seconds.clear()
+    return best
+
+
+def _summary(ways: Sequence[Way], case: TrainingCase, precision: str, threads: int, device: str) -> dict[str, Any]:
+    seconds = {way.name: way.median for way in ways}
+    images = case.steps * case.batch_size
+    result: dict[str, Any] = {
+        "ours_over_pil_dataloader": round(seconds["PIL DataLoader"] / seconds["ours"], 3),
+        "ours_over_lightly": round(seconds["lightly"] / seconds["ours"], 3) if "lightly" in seconds else None,
+        "ours_over_model_step": round(seconds["model step"] / seconds["ours"], 3),
+        "images_per_second": {
+            way.name: {
+                "median": round(images / way.median, 1),
+                "least": round(images / max(way.seconds), 1),
+                "most": round(images / min(way.seconds), 1),
+            }
+            for way in ways
+        },
+        "layouts": {way.name: way.layout for way in ways},
+        "backbone": case.backbone,
+        "batch_size": case.batch_size,
+        "precision": precision,
+        "threads": threads,
+        "device": device if device == "cpu" else torch.cuda.get_device_name(device),
+        "rounds": len(ways[0].seconds),
+        "steps_per_round": case.steps,
+    }
+    return result

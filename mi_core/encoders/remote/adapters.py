@@ -1,0 +1,73 @@
+"""Shapes of requests and answers of encoders behind HTTP; `ADAPTERS` is their table.
+
+An adapter turns PNG files into the parts of a request, and the JSON of an answer into rows of numbers by output. It
+checks the outer shape of an answer; `answers` checks the numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.checks import ShapeError
+
+Rows = Mapping[str, Sequence[Any]]
+"""One row of numbers per image, by output; the output ``""`` is one that the answer does not name."""
+
+
+class JSONAdapter:
+    """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
+
+    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
+        """What `Exchange.request` takes besides the address."""
+        named = {} if model is None else {"model": model}
+        return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
+
+    def rows(self, answer: Any) -> Rows:
+        """Rows by output. Raises ShapeError: the answer is of another shape."""
+        found = answer.get("embeddings") if isinstance(answer, dict) else None
+        if isinstance(found, list):
+            return {"": found}
+        if not isinstance(found, dict) or not all(isinstance(rows, list) for rows in found.values()):
+            raise ShapeError('the answer has no {"embeddings": ...} with one list per image')
+        return found
+
+
+class MultipartAdapter(JSONAdapter):
+    """POST a form with one file ``images`` per image; answers as those of ``json``."""
+
+    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
+        """What `Exchange.request` takes besides the address."""
+        files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
+        return {"files": files, "data": {} if model is None else {"model": model}}
+
+
+class OpenAIAdapter:
+    """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
+
+    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
+        """What `Exchange.request` takes besides the address."""
+        named = {} if model is None else {"model": model}
+        urls = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in images]
+        return {"json": {**named, "input": urls, "encoding_format": "float"}}
+
+    def rows(self, answer: Any) -> Rows:
+        """Rows by output. Raises ShapeError: the answer is of another shape, or an index is missing or twice there."""
+        entries = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) and type(entry.get("index")) is int and "embedding" in entry for entry in entries
+        ):
+            raise ShapeError('the answer has no {"data": [{"index": ..., "embedding": [...]}, ...]}')
+        by_index = {entry["index"]: entry["embedding"] for entry in entries}
+        if set(by_index) != set(range(len(entries))):
+            raise ShapeError(f"the {len(entries)} entries of the answer do not have each index from 0 on once")
+        return {"": [by_index[index] for index in range(len(entries))]}
+
+
+Adapter = JSONAdapter | OpenAIAdapter
+ADAPTERS: dict[str, Adapter] = {
+    "json": JSONAdapter(),
+    "multipart": MultipartAdapter(),
+    "openai": OpenAIAdapter(),
+}

@@ -1,0 +1,294 @@
+"""The client of an encoder behind HTTP: PNG files out, checked embeddings back, with retries, limits and a cache.
+
+What is asked is charged before it is sent (`meter`), answers are checked before they are believed or kept (`answers`),
+and every fault is one line that names the encoder, what came and the remedy, without the key. Account and cache are
+arguments: a run shares one meter among all its workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import AnswerError, ConfigError, ShapeError
+from mi_core.encoders.remote.adapters import ADAPTERS
+from mi_core.encoders.remote.answers import Embeddings, embeddings, most_bytes
+from mi_core.encoders.remote.exchange import OK, Answer, BrokenError, Exchange
+from mi_core.encoders.remote.meter import Account
+from mi_core.encoders.remote.parameters import EndpointParameters
+from mi_core.encoders.remote.redaction import Redaction
+
+if TYPE_CHECKING:
+    import httpx
+
+RETRIED = (429, 500, 502, 503, 504)
+REDIRECTS = range(300, 400)
+BACKOFF_SECONDS = 0.5  # the first wait is up to this, each one after it up to twice the last
+MOST_BACKOFF_SECONDS = 60.0
+MOST_RETRY_AFTER_SECONDS = 600.0
+_SHOWN = 120  # characters of an answer in a message
+_LONGEST = 1000  # characters of a message
+_LOOKED_AT = 4096  # characters of it that these are made of
+
+
+class Cache(Protocol):
+    """Answers that were paid for, by the hash of what was sent."""
+
+    def get(self, keys: Sequence[bytes], outputs: Sequence[str]) -> dict[bytes, dict[str, npt.NDArray[np.float32]]]:
+        """What is known of some keys: (D,) by output."""
+
+    def put(self, answers: Mapping[bytes, Mapping[str, npt.NDArray[np.float32]]]) -> None:
+        """Keep answers; when it returns they are safe from the death of the process."""
+
+
+class Client:
+    """Asks an endpoint for embeddings of PNG files.
+
+    Args:
+        parameters: address and settings.
+        account: charges a request before it is sent.
+        name: of the encoder, as messages call it; default: its address.
+        key: content of the header ``api_key_header``, without ``Bearer``.
+        query: secret parameters of the address, beside ``parameters.query``.
+        cache: answers kept; None: every image is sent.
+        identity: of what is served, part of the cache's keys.
+        widths: D by output where it is known; otherwise the first answer fixes it.
+
+    Raises:
+        ConfigError: httpx (the api extra) is missing, or the key cannot be sent in a header.
+    """
+
+    def __init__(
+        self,
+        parameters: EndpointParameters,
+        account: Account,
+        *,
+        name: str = "",
+        key: str | None = None,
+        query: Mapping[str, str] = {},
+        cache: Cache | None = None,
+        identity: str = "",
+        widths: Mapping[str, int] | None = None,
+    ) -> None:
+        self.parameters, self.account, self.cache, self.identity = parameters, account, cache, identity
+        self.widths = dict(widths or {})
+        self.name = f"{name} ({parameters.url})" if name else parameters.url
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+            raise ConfigError(
+                f"{self.name}: the key holds a line break, a space at an end or another character that no header "
+                f"takes; set {parameters.api_key_env or 'it'} to the key alone"
+            )
+        self._adapter = ADAPTERS[parameters.adapter]
+        self._lock = threading.Lock()
+        self._random = random.Random()
+        self._redaction = Redaction([*([key] if key else []), *query.values()])
+        bearer = parameters.api_key_header.lower() == "authorization"
+        headers = {} if key is None else {parameters.api_key_header: f"Bearer {key}" if bearer else key}
+        self._exchange = Exchange(headers, {**(parameters.query or {}), **query}, parameters.concurrency)
+
+    def embed(self, images: Sequence[bytes], *, cached: bool = True) -> Embeddings:
+        """Embeddings of N PNG files, (N, D) by output.
+
+        Args:
+            images: PNG files.
+            cached: take answers from the cache where it has them, keep new ones there, and send equal images once;
+                otherwise, and without a cache, all images are sent and nothing is kept.
+
+        Raises:
+            ConfigError: a request was refused by the server or the account, or failed as often as it may.
+            ShapeError: an answer is not of the adapter's shape, is too long, or lacks images or an output.
+            AnswerError: a row of an answer is not numeric, not finite or of another width.
+        """
+        keys = [hashlib.sha256(self.identity.encode() + image).digest() for image in images]
+        outputs = self.parameters.outputs
+        cache = self.cache if cached else None
+        found = {} if cache is None else cache.get(keys, outputs)
+        known: list[Mapping[str, npt.NDArray[np.float32]] | None] = [found.get(key) for key in keys]
+        first = {key: row for row, key in reversed(list(enumerate(keys)))}
+        missing = [row for row, key in enumerate(keys) if known[row] is None and (cache is None or first[key] == row)]
+        stopped = threading.Event()
+
+        def ask(rows: Sequence[int]) -> None:
+            errand = _Errand(self.account, stopped)
+            try:
+                answers = self._answers([images[row] for row in rows], rows, errand)
+                if cache is not None:
+                    cache.put({keys[row]: answer for row, answer in zip(rows, answers, strict=True)})
+            except BaseException:
+                stopped.set()  # requests that wait give up; those in flight are kept when they come
+                raise
+            finally:
+                errand.end()
+            for row, answer in zip(rows, answers, strict=True):
+                known[row] = answer
+
+        size = self.parameters.batch
+        self._ask_all([missing[start : start + size] for start in range(0, len(missing), size)], ask)
+        answers = [known[row] or known[first[key]] for row, key in enumerate(keys)]
+        return {output: np.stack([answer[output] for answer in answers if answer is not None]) for output in outputs}
+
+    def _ask_all(self, parts: Sequence[Sequence[int]], ask: Callable[[Sequence[int]], None]) -> None:
+        """Do every part, some at once; raises the first fault that is no consequence of another."""
+        if len(parts) < 2:
+            for part in parts:
+                ask(part)
+            return
+        with ThreadPoolExecutor(min(len(parts), self.parameters.concurrency)) as pool:
+            futures = [pool.submit(ask, part) for part in parts]
+        faults = [fault for future in futures if (fault := future.exception()) is not None]
+        for fault in sorted(faults, key=lambda fault: isinstance(fault, _StoppedError)):
+            raise fault
+
+    def _answers(
+        self, images: Sequence[bytes], rows: Sequence[int], errand: _Errand
+    ) -> list[dict[str, npt.NDArray[np.float32]]]:
+        """Embeddings of the images of one request, each (D,) by output, checked."""
+        with self._telling():
+            answer = self._post(images, errand)
+            try:
+                found = embeddings(answer.body, self._adapter, self.parameters.outputs, len(images), self.widths)
+            except ShapeError as error:
+                raise ShapeError(f"{error}: {self._beginning(answer)}; check url, adapter and outputs") from None
+            except AnswerError as error:
+                raise AnswerError(error.message, rows[error.row]) from None
+            self._check_widths(found, rows[0])
+        return [{output: matrix[place] for output, matrix in found.items()} for place in range(len(images))]
+
+    def _check_widths(self, found: Embeddings, row: int) -> None:
+        """The first answer fixes the widths, of those that come at once too."""
+        with self._lock:
+            for output, matrix in found.items():
+                width = self.widths.setdefault(output, matrix.shape[1])
+                if width != matrix.shape[1]:
+                    raise AnswerError(f"{output} has {matrix.shape[1]} numbers instead of {width}", row)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Faults name the encoder, and hold no secret, nor does what a traceback shows of them."""
+        try:
+            yield
+        except AnswerError as error:
+            raise AnswerError(self._told(error.message), error.row) from None
+        except (ConfigError, ShapeError) as error:
+            raise type(error)(self._told(str(error))) from None
+
+    def _told(self, message: str) -> str:
+        return f"{self.name}: {self._redaction.hide(message)[:_LONGEST]}"
+
+    def _beginning(self, answer: Answer) -> str:
+        return repr(self._shown(answer.body[:_LOOKED_AT].decode(errors="replace")))
+
+    def _shown(self, text: str) -> str:
+        """How a text of a server begins; secrets go before it is cut."""
+        return " ".join(self._redaction.hide(text[:_LOOKED_AT]).split())[:_SHOWN]
+
+    def _post(self, images: Sequence[bytes], errand: _Errand) -> Answer:
+        """The answer to one request, tried as often as the settings allow."""
+        settings = self.parameters
+        request = self._exchange.request(settings.url, **self._adapter.request(images, settings.model))
+        problem = ""
+        for attempt in range(settings.retries + 1):
+            errand.reserve(len(images))
+            asked_for = 0.0
+            try:
+                answer = self._exchange.send(request, seconds=settings.timeout_s, most_bytes=most_bytes(len(images)))
+            except TimeoutError:
+                problem = f"no whole answer within timeout_s = {settings.timeout_s:g}; raise it or lower batch"
+            except BrokenError as error:
+                problem = self._shown(str(error))
+            else:
+                if answer.status == OK:
+                    return answer
+                problem = self._refusal(answer, request)
+                asked_for = retry_after(answer.headers.get("retry-after"), datetime.now(UTC))
+            if attempt < settings.retries:
+                backoff = min(MOST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2**attempt)
+                errand.pause(asked_for + self._random.uniform(0, backoff))
+        times = settings.retries + 1
+        raise ConfigError(f"failed {times} times, last: {problem}; the same command continues later")
+
+    def _refusal(self, answer: Answer, request: httpx.Request) -> str:
+        """What a status says that may pass; raises ConfigError where it will not."""
+        problem = f"status {answer.status}, {self._beginning(answer)}"
+        if answer.status in RETRIED:
+            return problem
+        if answer.status in REDIRECTS and "location" in answer.headers:
+            place = urlsplit(urljoin(str(request.url), answer.headers["location"]))
+            raise ConfigError(
+                f"{problem}, a redirect to {place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}: it is not "
+                "followed, since images and key would go there; set url to where it answers"
+            )
+        raise ConfigError(f"{problem}; check url, model and api_key_env")
+
+
+class _StoppedError(ConfigError):
+    """Another request of the same images failed."""
+
+
+class _Errand:
+    """One request with all its attempts: what was charged for it, until its answer is kept."""
+
+    def __init__(self, account: Account, stopped: threading.Event) -> None:
+        self.account, self.stopped = account, stopped
+        self.tickets: list[str] = []
+
+    def reserve(self, images: int) -> None:
+        """Charge an attempt and wait for its turn. Raises ConfigError where it is refused."""
+        self.pause(0)
+        permit = self.account.reserve(images)
+        if permit.refusal:
+            raise ConfigError(permit.refusal)
+        try:
+            self.pause(permit.wait)
+        except BaseException:
+            self.account.close(permit.ticket, sent=False)
+            raise
+        self.tickets.append(permit.ticket)
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises _StoppedError when another request fails meanwhile."""
+        if self.stopped.wait(seconds) if seconds > 0 else self.stopped.is_set():
+            raise _StoppedError("another request failed")
+
+    def end(self) -> None:
+        """The answer is kept, or none will come."""
+        for ticket in self.tickets:
+            self.account.close(ticket, sent=True)
+
+
+def retry_after(header: str | None, now: datetime) -> float:
+    """Seconds that a Retry-After header asks to wait, at most `MOST_RETRY_AFTER_SECONDS`; 0 where it asks nothing.
+
+    Args:
+        header: seconds, or a date as HTTP writes it.
+        now: the time, with its zone.
+
+    Example:
+        >>> retry_after("7", datetime.now(UTC)), retry_after("soon", datetime.now(UTC))
+        (7.0, 0.0)
+    """
+    if header is None:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            when = parsedate_to_datetime(header)
+            seconds = (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds()
+        except (OverflowError, TypeError, ValueError):
+            return 0.0
+    if math.isnan(seconds):
+        return 0.0
+    return min(MOST_RETRY_AFTER_SECONDS, max(0.0, seconds))

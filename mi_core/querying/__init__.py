@@ -1,0 +1,1 @@
+"""Query encoders: features of images, crafted images, and whether an encoder works at all."""

@@ -1,0 +1,369 @@
+"""Querying an encoder: images to views, to embeddings, to membership features, in batches on one device.
+
+The only thing that crosses back to the caller is one row of statistics per image; views and embeddings live
+for one batch. Random views are a function of (seed, purpose "query", source, key, view) alone, so the result
+does not depend on batch, worker or order (float32 outputs agree within 1e-5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from mi_core.augmentations.parts import global_and_parts
+from mi_core.augmentations.views import Augmentation, clean, make_views
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError, check_range
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.tokens import fixed_side
+from mi_core.features import asked, compute, consumes, parse_need, queries_per_image
+from mi_core.features.adversarial import parse_adversarial
+from mi_core.features.boundary_distance import parse_boundary
+from mi_core.features.part_energy import parse_parts
+from mi_core.features.patch_similarity import parse_grid, patches
+from mi_core.features.sequential import FIRST, StoppingRule, log_similarity
+from mi_core.querying.hop_skip_jump import hop_skip_jump
+from mi_core.querying.pgd import targeted_pgd
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """What is asked of an encoder for every image.
+
+    Args:
+        needs: membership features to compute, for example ``("pairwise:cosine", "norm:2")``.
+        outputs: which embeddings, of ``backbone`` and ``projection``.
+        views: augmented views V per image, spent only when a need consumes views.
+        batch_views: queries sent to the encoder in one call, at most (memory).
+        precision: of the encoder's forward pass, ``float32`` or ``bfloat16``.
+        rule: when to stop asking for the views of an image; for the need ``sequential``.
+    """
+
+    needs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    views: int = 10
+    batch_views: int = 640
+    precision: str = "float32"
+    rule: StoppingRule | None = None
+
+    def __post_init__(self) -> None:
+        check_range("views", self.views, 1)
+        check_range("batch_views", self.batch_views, 1)
+        for need in self.needs:
+            only = parse_need(need)[0].output
+            if only not in (None, *self.outputs):
+                raise ConfigError(f"{need} is read off the output {only!r}, the outputs are {', '.join(self.outputs)}")
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """What is asked for every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
+        return tuple(dict.fromkeys(asked(need) for need in self.needs))
+
+    @property
+    def captioned(self) -> bool:
+        """Whether any need consumes captions."""
+        return any(consumes(need) == "caption" for need in self.needs)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any need consumes the true class."""
+        return any(consumes(need) == "boundary" for need in self.needs)
+
+    @property
+    def queries_per_image(self) -> int:
+        """Queries spent on one image, at most: the search for a boundary, or a rule, may end with fewer."""
+        return queries_per_image(self.needs, self.views)
+
+    @property
+    def at_once_per_image(self) -> int:
+        """Queries of one image that are in memory together: some are asked one after the other."""
+        together = (need for need in self.needs if consumes(need) not in ("boundary", "sequential"))
+        first = FIRST if any(consumes(need) == "sequential" for need in self.needs) else 0
+        return queries_per_image(together, self.views) + first or 1
+
+    @property
+    def images_at_once(self) -> int:
+        """Images whose queries go to the encoder in one call."""
+        return max(1, self.batch_views // self.at_once_per_image)
+
+
+@dataclass
+class Seconds:
+    """Where the time of an extraction went, in seconds of this process."""
+
+    augment: float = 0.0
+    forward: float = 0.0
+    features: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    images: torch.Tensor
+    streams: torch.Tensor
+    ids: list[str]
+    captions: Sequence[str] | None
+    labels: torch.Tensor | None
+
+
+@dataclass
+class Extractor:
+    """Computes membership features for batches of images from one or several encoders.
+
+    Several encoders (the checkpoints of one training run) share the views of an image.
+
+    Args:
+        encoders: encoders by name, all on ``device``, in evaluation mode.
+        plan: features, outputs and number of views.
+        augmentation: the recipe of the query views.
+        device: where the encoders are.
+        crafter: classifier that adversarial images are crafted on, on ``device``, for needs that consume such.
+    """
+
+    encoders: Mapping[str, Encoder]
+    plan: QueryPlan
+    augmentation: Augmentation
+    device: torch.device
+    crafter: Encoder | None = None
+    seconds: Seconds = field(default_factory=Seconds)
+    _widths: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        images: torch.Tensor,
+        streams: torch.Tensor,
+        ids: list[str],
+        captions: Sequence[str] | None = None,
+        labels: Sequence[int] | None = None,
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Features of N images.
+
+        Args:
+            images: (N, C, H, W) uint8.
+            streams: (N,) int64, from `streams.stream_keys` with purpose ``query``.
+            ids: N names, used in errors.
+            captions: N texts, for needs that consume them.
+            labels: N true classes, for needs that consume them.
+
+        Returns:
+            Per encoder name, per column ``"output.need"``: float32 of N rows.
+
+        Raises:
+            NumericError: an embedding is not finite; the message names the samples.
+            ShapeError: an encoder returns other than (B, D), or another D than before.
+            ConfigError: an encoder lacks the text tower, the feature map or the logits that a need asks for; or it
+                stands behind an API that refused.
+            AnswerError: an API answered something else than embeddings; the message names the sample.
+        """
+        size = self.plan.images_at_once
+        parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
+        for start in range(0, len(images), size):
+            rows = slice(start, start + size)
+            batch = _Batch(
+                images[rows].to(self.device),
+                streams[rows].to(self.device),
+                ids[rows],
+                None if captions is None else captions[rows],
+                None if labels is None else torch.tensor(labels[rows], device=self.device),
+            )
+            for name, columns in self._batch(batch).items():
+                for column, values in columns.items():
+                    parts[name].setdefault(column, []).append(values)
+        return {
+            name: {column: np.concatenate(blocks) for column, blocks in columns.items()}
+            for name, columns in parts.items()
+        }
+
+    def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
+        started = time.perf_counter()
+        special = {
+            "parts": self._parts,
+            "boundary": self._boundary,
+            "adversarial": self._adversarial,
+            "sequential": self._sequential,
+        }
+        own = {kind: special[kind.partition(":")[0]] for kind in self.plan.sets if kind.partition(":")[0] in special}
+        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
+        self.seconds.augment += time.perf_counter() - started
+        result: dict[str, dict[str, np.ndarray]] = {}
+        for name, encoder in self.encoders.items():
+            started = time.perf_counter()
+            answers = {kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()}
+            of_own = {kind: ask(name, encoder, kind, batch) for kind, ask in own.items()}
+            texts = self._texts(name, encoder, batch) if self.plan.captioned else None
+            self.seconds.forward += time.perf_counter() - started
+            started = time.perf_counter()
+            columns: dict[str, np.ndarray] = {}
+            for output in self.plan.outputs:
+                for need in self.plan.needs:
+                    if parse_need(need)[0].output not in (None, output):
+                        continue
+                    kind = asked(need)
+                    answer: Any = of_own[kind] if kind in of_own else answers[kind][output]
+                    if consumes(need) == "caption":
+                        answer = (answer, texts)
+                    columns[f"{output}.{need}"] = compute(need, answer).cpu().numpy()
+            self.seconds.features += time.perf_counter() - started
+            result[name] = columns
+        return result
+
+    def _queried(self, kind: str, batch: _Batch) -> torch.Tensor:
+        """The images of one set of queries: (B, C, S, S), or several per image (B, V, C, S, S)."""
+        if kind == "views":
+            return make_views(batch.images, batch.streams, self.augmentation, views=self.plan.views, size=self._size())
+        if kind == "clean":
+            return clean(batch.images)
+        return patches(clean(batch.images), parse_grid(kind.partition(":")[2]), size=self._size())
+
+    def _parts(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> tuple[torch.Tensor, ...]:
+        """Embeddings of parts (B, P, D), the feature map of the global view (B, L, D), and the streams."""
+        side = encoder.size or batch.images.shape[2]
+        fixed = fixed_side(encoder.backbone) is not None or encoder.size is not None
+        parts, ratio = parse_parts(kind.partition(":")[2])
+        part_side = side if fixed else max(1, side // ratio)  # an encoder of one size gets its parts enlarged
+        whole, cut = global_and_parts(batch.images, batch.streams, parts, size=side, part_size=part_side)
+        with self._autocast():
+            tokens = encoder.feature_map(whole.contiguous(memory_format=torch.channels_last)).float()
+        embeddings = self._embed(name, encoder, cut, batch.ids, ("backbone",))["backbone"]
+        _check_embeddings(f"encoder {name}, feature map", tokens, batch.ids)
+        return embeddings, tokens, batch.streams
+
+    def _boundary(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Distance to the decision boundary of a classifier, (B,)."""
+        assert batch.labels is not None
+        iterations, queries = parse_boundary(kind.partition(":")[2])
+
+        def predict(images: torch.Tensor) -> torch.Tensor:
+            return self._embed(name, encoder, images, batch.ids, ("logits",))["logits"].argmax(dim=1)
+
+        found = hop_skip_jump(
+            predict,
+            clean(batch.images),
+            batch.labels,
+            batch.streams,
+            iterations=iterations,
+            queries=queries,
+            batch=self.plan.batch_views,
+        )
+        return found.distance
+
+    def _sequential(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Views asked, and the statistic of these, (B, 2) float64; each call holds one view of what is undecided."""
+        rule, outputs = self.plan.rule, self.plan.outputs
+        if rule is None or rule.views != self.plan.views or len(outputs) != 1:
+            raise ConfigError(
+                f"sequential queries take one output and a rule of as many views, not {len(outputs)} and "
+                f"{'no rule' if rule is None else rule.views} for {self.plan.views} views"
+            )
+        low, high = (torch.tensor(bounds, dtype=torch.float64, device=self.device) for bounds in (rule.low, rule.high))
+        total = torch.zeros(len(batch.images), dtype=torch.float64, device=self.device)
+        asked = torch.full_like(total, rule.views)
+        rows = torch.arange(len(batch.images), device=self.device)
+        seen: torch.Tensor | None = None  # (undecided, views asked, D), of length 1
+        for views in range(FIRST, rule.views + 1):
+            drawn = make_views(
+                batch.images[rows],
+                batch.streams[rows],
+                self.augmentation,
+                views=FIRST if seen is None else 1,
+                first=0 if seen is None else views - 1,
+                size=self._size(),
+            )
+            ids = [batch.ids[row] for row in rows.tolist()]
+            new = F.normalize(self._embed(name, encoder, drawn, ids)[outputs[0]], dim=2)
+            before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)
+            cosines = (before * last).sum(dim=2).clamp(-1, 1)
+            seen = torch.cat([before, last], dim=1)
+            total[rows] += log_similarity(cosines).sum(dim=1)
+            if views == rule.views:
+                break
+            statistic = total[rows] / (views * (views - 1) / 2)
+            undecided = (statistic > low[views - FIRST]) & (statistic < high[views - FIRST])
+            asked[rows[~undecided]] = views
+            rows, seen = rows[undecided], seen[undecided]
+            if not len(rows):
+                break
+        return torch.stack([asked, total / (asked * (asked - 1) / 2)], dim=1)
+
+    def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+        """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""
+        epsilon, steps, classes = parse_adversarial(kind.partition(":")[2])
+        crafter = self.crafter
+        if crafter is None or "logits" not in crafter.heads:
+            raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
+        images = clean(batch.images).repeat_interleave(classes, dim=0)
+        wanted = torch.arange(classes, device=images.device).repeat(len(batch.images))
+        with torch.inference_mode(mode=False):  # gradients are needed
+            crafted = targeted_pgd(
+                lambda changed: crafter(changed)["logits"], images.clone(), wanted.clone(), epsilon=epsilon, steps=steps
+            )
+        logits = self._embed(name, encoder, crafted, batch.ids, ("logits",))["logits"]
+        if logits.shape[1] != classes:
+            raise ConfigError(f"encoder {name} tells {logits.shape[1]} classes; set classes of baseline-c to that")
+        found: torch.Tensor = logits.unflatten(0, (-1, classes))
+        return found
+
+    def _texts(self, name: str, encoder: Encoder, batch: _Batch) -> torch.Tensor:
+        if encoder.text is None:
+            raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
+        if batch.captions is None or not all(batch.captions):
+            row = 0 if batch.captions is None else [bool(text) for text in batch.captions].index(False)
+            raise ConfigError(f"{batch.ids[row]} has no caption; give data.captions, or shards with .txt")
+        texts: torch.Tensor = encoder.text(batch.captions).float()
+        _check_embeddings(f"encoder {name}, captions", texts, batch.ids)
+        return texts
+
+    def _size(self) -> int | None:
+        """Side of the views: what the encoders take, where they agree on one; they resize others themselves."""
+        sizes = {encoder.size for encoder in self.encoders.values()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.plan.precision == "bfloat16")
+
+    def _embed(
+        self,
+        name: str,
+        encoder: Encoder,
+        images: torch.Tensor,
+        ids: list[str],
+        outputs: tuple[str, ...] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings (B, D), or (B, V, D) of several images each, by output."""
+        several = images.shape[1] if images.dim() == 5 else None
+        inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
+        try:
+            with self._autocast():
+                embeddings = encoder(inputs)
+        except AnswerError as error:
+            sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
+            raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # so that `seconds.forward` holds the forward pass
+        found = {}
+        for output in outputs or self.plan.outputs:
+            if output not in embeddings:
+                raise ShapeError(f"encoder {name} has no output {output!r}; it has {', '.join(embeddings)}")
+            shape = tuple(embeddings[output].shape)
+            width = self._widths.setdefault((name, output), shape[-1])
+            if shape != (len(inputs), width):
+                raise ShapeError(
+                    f"encoder {name}, {output}: embeddings of shape {shape} instead of ({len(inputs)}, {width}) "
+                    f"for the samples from {ids[0]} on"
+                )
+            rows = embeddings[output].float()
+            found[output] = rows if several is None else rows.unflatten(0, (-1, several))
+            _check_embeddings(f"encoder {name}, {output}", found[output], ids)
+        return found
+
+
+def _check_embeddings(name: str, embeddings: torch.Tensor, ids: list[str]) -> None:
+    finite = torch.isfinite(embeddings).flatten(1).all(dim=1)
+    if not bool(finite.all()):
+        bad = [ids[row] for row in torch.nonzero(~finite).flatten().tolist()]
+        raise NumericError(f"{name}: embedding is NaN or infinite for {len(bad)} samples, first {', '.join(bad[:3])}")

@@ -1,0 +1,1 @@
+"""Pre-train an encoder: the loop, its data, its optimizers."""

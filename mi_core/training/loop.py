@@ -1,0 +1,251 @@
+"""One worker's part of a pre-training run: batched views, optimiser steps, resumable state.
+
+Everything random is a function of (seed, purpose "train", source, key, epoch, view) or of (seed, epoch), so a run that
+stops and resumes, and a run on another number of workers, see the same views in the same order.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from mi_core.augmentations.views import Augmentation
+from mi_core.checks import ConfigError, NumericError, check_choice, check_range
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
+from mi_core.hashing import digest64
+from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.base import Objective
+from mi_core.objectives.gather import world
+from mi_core.training.data import Batch, TrainingImages
+from mi_core.training.optimizers import OptimizerParameters
+
+
+@dataclass(frozen=True)
+class PretrainingParameters:
+    """How an encoder is trained. Units: epochs over the members, images per global batch, pixels in [0, 1]."""
+
+    backbone: str
+    objective: str = "simclr"
+    objective_parameters: Any = None
+    optimizer: OptimizerParameters = field(default_factory=OptimizerParameters)
+    epochs: int = 200
+    batch_size: int = 256
+    precision: str = "float32"
+    compile: bool = False
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("precision", self.precision, ("float32", "bfloat16"))
+        check_range("epochs", self.epochs, 1)
+        check_range("batch_size", self.batch_size, 2)
+        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise ConfigError(f"mean {self.mean} and std {self.std} need one value per channel, std above 0")
+
+
+def emulates_bfloat16() -> bool:
+    """Whether this CPU has no instructions for bfloat16; float32 is many times faster there (16 times, as measured)."""
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+
+
+class Pretrainer:
+    """Trains one encoder.
+
+    Args:
+        data: this worker's batches.
+        augmentation: the recipe of training views.
+        parameters: architecture, objective, optimiser, epochs, global batch size, precision.
+        seed: of the weights.
+        device: where the weights live.
+
+    Raises:
+        ConfigError: the objective does not fit the data, the batch or the backbone.
+    """
+
+    def __init__(
+        self,
+        data: TrainingImages,
+        augmentation: Augmentation,
+        parameters: PretrainingParameters,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.rank, self.workers = world()
+        self.device = torch.device(device)
+        self.parameters = parameters
+        self.data = data
+        self.augmentation = augmentation
+        OBJECTIVES[parameters.objective].check(
+            objective_parameters(parameters),
+            batch_size=parameters.batch_size,
+            images=data.count,
+            workers=self.workers,
+        )
+        self.module = seeded(digest64(seed, "weights"), lambda: _module(parameters, data.channels, data.size))
+        self.module.to(self.device, memory_format=torch.channels_last)
+        self.mean, self.std = (
+            channelwise(values, data.channels).to(self.device) for values in (parameters.mean, parameters.std)
+        )
+        if self.workers > 1 and self.device.type == "cuda" and self.module.sync_batch_norm:
+            self.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.module)
+        self.trained: nn.Module = self.module
+        if parameters.compile:
+            self.trained = torch.compile(self.trained)  # type: ignore[assignment]
+        if self.workers > 1:
+            waiting = self.module.alternates
+            self.trained = DistributedDataParallel(self.trained, find_unused_parameters=waiting)
+        self.optimizer = parameters.optimizer.build(self.module)
+        self.epoch = 0
+        self.step = 0  # of the epoch under way
+        self.total = torch.zeros((), device=self.device)  # of the losses of these steps
+        self.losses: list[float] = []
+        self.rate = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.parameters.epochs * self.data.steps
+
+    def train_epoch(self, progress: Callable[[int], None] | None = None) -> float:
+        """One pass over the data; returns the mean loss over steps and workers and appends it to ``losses``.
+
+        Args:
+            progress: called after every step with its index. What it raises ends the epoch there; the state then
+                continues with the next step.
+
+        Raises:
+            NumericError: the loss became NaN or infinite.
+        """
+        self.module.start_epoch(self.epoch)
+        self.trained.train()
+        for index, batch in enumerate(self.data.epoch(self.epoch)):
+            if index < self.step:
+                continue
+            self._set_rate(self.epoch * self.data.steps + index)
+            self.total += self.train_batch(batch, self.epoch * self.data.steps + index)
+            self.step = index + 1
+            if progress is not None:
+                progress(index)
+        if self.step != self.data.steps:
+            raise RuntimeError(f"epoch {self.epoch + 1} had {self.step} batches instead of {self.data.steps}")
+        if self.workers > 1:
+            dist.all_reduce(self.total)
+        loss = float(self.total) / (self.data.steps * self.workers)
+        if not math.isfinite(loss):
+            raise NumericError(f"the loss of epoch {self.epoch + 1} is {loss}; lower optimizer.learning_rate")
+        self.epoch += 1
+        self.step, self.total = 0, torch.zeros_like(self.total)
+        self.losses.append(loss)
+        return loss
+
+    def train_batch(self, batch: Batch, step: int) -> torch.Tensor:
+        """Views and one optimiser step; ``step`` counts from 0 over the run. Returns the loss, a scalar."""
+        return self.train_views(self.views(batch, self.epoch), batch.targets, step)
+
+    def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
+        """One optimiser step on views (B, V, C, H, W) that are ready."""
+        enabled = self.parameters.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled):
+            loss: torch.Tensor = self.trained(views, targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.module.after_step((step + 1) / self.steps)
+        return loss.detach()
+
+    def views(self, batch: Batch, epoch: int) -> torch.Tensor:
+        """Normalised training views (B, V, C, H, W) of a batch in an epoch."""
+        count, images = self.module.views, batch.images
+        index = torch.arange(count, device=images.device).repeat_interleave(len(images))
+        drawn = self.augmentation(images.repeat(count, 1, 1, 1), batch.streams.repeat(count), epoch=epoch, view=index)
+        normalised: torch.Tensor = (drawn - self.mean).div_(self.std)
+        by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
+        return by_view
+
+    def _set_rate(self, step: int) -> None:
+        self.rate = self.parameters.optimizer.rate(step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+
+    def start_from(self, encoder: Encoder) -> None:
+        """Take the backbone of another encoder, and those of its heads that fit in name and shape, before training.
+
+        Raises:
+            ConfigError: the backbones differ.
+        """
+        try:
+            self.module.backbone.load_state_dict(encoder.backbone.state_dict())
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the encoder started from has another backbone than {self.parameters.backbone}: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
+        for name in set(self.module.heads) & set(encoder.heads):
+            own, theirs = getattr(self.module, name).state_dict(), encoder.heads[name].state_dict()
+            if {key: value.shape for key, value in own.items()} == {key: value.shape for key, value in theirs.items()}:
+                getattr(self.module, name).load_state_dict(theirs)
+        self.module.restart()
+
+    def encoder(self) -> Encoder:
+        """The encoder that an audit queries: backbone and heads with the normalisation built in."""
+        return _audited(self.module, self.mean, self.std)
+
+    def state_bytes(self) -> bytes:
+        """Everything that continuing needs: weights, optimiser, epoch and step, losses (tensors and plain values).
+
+        Within an epoch the losses so far are this worker's, so that only a run of one worker continues there.
+        """
+        buffer = io.BytesIO()
+        state = {
+            "module": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "epoch": self.epoch,
+            "step": self.step,
+            "total": self.total,
+            "losses": self.losses,
+        }
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def load_state_bytes(self, data: bytes) -> None:
+        """Continue from `state_bytes`: the next step is the one after the saved state."""
+        state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epoch = state["epoch"]
+        self.step, self.total = state.get("step", 0), state.get("total", torch.zeros_like(self.total))
+        self.losses = state["losses"]
+
+
+def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int, *, seed: int = 0) -> Encoder:
+    """The encoder of a training run with fresh weights, ready for `checkpoint.load_weights`."""
+    module = seeded(seed, lambda: _module(parameters, channels, image_size))
+    return _audited(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
+
+
+def objective_parameters(parameters: PretrainingParameters) -> Any:
+    """The settings of the objective, its defaults where none are given."""
+    return parameters.objective_parameters or OBJECTIVES[parameters.objective].Parameters()
+
+
+def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder:
+    heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
+    return Encoder(module.backbone, heads, mean, std, text=module.text_tower())
+
+
+def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:
+    backbone = build_backbone(parameters.backbone, channels, image_size)
+    made: Any = OBJECTIVES[parameters.objective]
+    module: Objective = made(backbone, objective_parameters(parameters))
+    return module

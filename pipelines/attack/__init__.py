@@ -1,0 +1,1 @@
+"""Fit attacks on their reference, score the audited samples, and run the controls."""

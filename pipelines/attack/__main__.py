@@ -1,0 +1,5 @@
+"""``python -m pipelines.attack``: the command ``encoder-audit attack``."""
+
+from pipelines.cli.app import main
+
+main("attack")

@@ -1,0 +1,161 @@
+"""Attribute inference on the embeddings of encoders: the results of one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.attacks.attribute_inference import infer
+from mi_core.hashing import digest64
+from mi_core.records import Features
+from pipelines.config.attacks import AttributeInferenceConfig
+from pipelines.config.parameters import told_apart
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.extract.features import load_features
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.run.folder import SeedFolder
+
+SHOWN = 600  # attacked samples whose embeddings are mapped to the plane
+
+
+def settings_of(config: RunConfig, chosen: AttributeInferenceConfig) -> str:
+    """What tells an inference from the others of its attribute, target and output; empty if there are none."""
+    return told_apart(chosen, [other for other in config.attribute_inference if _entry(other) == _entry(chosen)])
+
+
+def _entry(chosen: AttributeInferenceConfig) -> tuple[str, str, str]:
+    return chosen.attribute, chosen.target, chosen.output
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One inference on one checkpoint of one seed."""
+
+    folder: SeedFolder
+    config: AttributeInferenceConfig
+    epoch: int
+
+    @property
+    def path(self) -> str:
+        """File of its result; its name is a function of all that the inference is."""
+        chosen = self.config
+        name = f"{'-'.join(_entry(chosen))}-{self.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
+        return f"{self.folder.path}/attribute-inference/{name}.json"
+
+    @property
+    def map_path(self) -> str:
+        """File of the attacked samples' embeddings in the plane: one for each attribute, target and output."""
+        return f"{self.folder.path}/attribute-inference/map-{'-'.join(_entry(self.config))}-{self.epoch:04d}.parquet"
+
+
+def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
+    """All attribute inferences of one seed."""
+    for chosen in config.attribute_inference:
+        for epoch in config.attacked_epochs(chosen.target):
+            yield Inference(folder, chosen, epoch)
+
+
+def planes(config: RunConfig, folder: SeedFolder) -> list[Inference]:
+    """The inferences of one seed whose embeddings are mapped: the first of each map, at the last checkpoint."""
+    found: dict[str, Inference] = {}
+    for task in inferences(config, folder):
+        if task.epoch == config.attacked_epochs(task.config.target)[-1]:
+            found.setdefault(task.map_path, task)
+    return list(found.values())
+
+
+def run_plane(config: RunConfig, task: Inference) -> None:
+    """Map embeddings to the plane and write down the points, with class and attribute."""
+    from mi_core.report.attributes import plane  # what drawing needs takes seconds to import, in every process
+
+    splits = Splits.load(task.folder.path)
+    features, values = _embeddings(config, task, splits, task.config.test)
+    shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)
+    kept = np.array([name in shown for name in features.ids])
+    points = plane(features.values["embedding"][kept], task.folder.seed)
+    labels = splits.labels()
+    classes = [labels[name] for name in features.ids[kept]]
+    table = {
+        "id": features.ids[kept].tolist(),
+        "x": points[:, 0],
+        "y": points[:, 1],
+        "class": [-1 if label is None else label for label in classes],
+        "value": values[kept],
+    }
+    storage.write_table(task.map_path, pa.table(table))
+
+
+def run_inference(config: RunConfig, task: Inference) -> None:
+    """Infer an attribute and write down what was told right."""
+    chosen = task.config
+    splits = Splits.load(task.folder.path)
+    auxiliary = config.auxiliary_roles(chosen)
+    known_ids = _first(splits.ids(auxiliary), chosen.share, task.folder.seed)
+    known, known_values = _embeddings(config, task, splits, auxiliary)
+    kept = np.array([name in known_ids for name in known.ids])
+    tested, values = _embeddings(config, task, splits, chosen.test)
+    attribute = config.data.attributes[chosen.attribute]
+    found = infer(
+        known.values["embedding"][kept],
+        known_values[kept],
+        tested.values["embedding"],
+        values,
+        classes=len(attribute.names),
+        parameters=chosen.parameters(),
+        seed=task.folder.seed,
+    )
+    storage.write_json(
+        task.path,
+        {
+            **dict(zip(("attribute", "target", "output"), _entry(chosen), strict=True)),
+            "epoch": task.epoch,
+            "seed": task.folder.seed,
+            "values": len(attribute.names),
+            "n_auxiliary": int(kept.sum()),
+            "accuracy": found.accuracy.as_json(),
+            "majority": found.majority.as_json(),
+        },
+    )
+
+
+def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    """What was found on one seed, for the report.
+
+    Raises:
+        UserError: an inference has not run.
+    """
+    for task in inferences(config, folder):
+        if not storage.exists(task.path):
+            raise UserError(f"{task.path} is missing; run the attack stage first")
+        settings = settings_of(config, task.config)
+        yield storage.read_json(task.path) | ({"settings": settings} if settings else {})
+
+
+def _embeddings(
+    config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str]
+) -> tuple[Features, np.ndarray]:
+    """Embeddings of some roles and the attribute of each sample.
+
+    Raises:
+        UserError: a sample is from a source without the attribute.
+    """
+    chosen = task.config
+    features = load_features(config, task.folder, chosen.target, task.epoch, chosen.output, ["embedding"], roles)
+    values = splits.attribute(chosen.attribute)
+    missing = [name for name in features.ids if values[name] is None]
+    if missing:
+        raise UserError(f"attribute_inference: {missing[0]} has no attribute {chosen.attribute}; its source has none")
+    return features, np.array([values[name] for name in features.ids], dtype=np.int64)
+
+
+def _first(ids: Sequence[str], share: float, seed: int) -> set[str]:
+    """A share of some samples by rank of a hash: a larger one holds the smaller."""
+    ranked = sorted(ids, key=lambda name: digest64(seed, "auxiliary", name))
+    return set(ranked[: max(1, round(share * len(ids)))])

@@ -1,0 +1,232 @@
+"""Fit attacks on their reference, score the target's samples, and run the controls, as Ray tasks.
+
+One task per (seed, attack, output, checkpoint); a task whose result is on disk is skipped. Labels meet the
+features only here. The same fitted attack also scores the same samples on the control encoder.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.metrics.delong import auc
+from mi_core.metrics.membership import evaluate
+from mi_core.records import Features
+from pipelines.attack.blind import blind_path, run_blind, telling_path
+from pipelines.attack.evidence import of_dataset
+from pipelines.attack.inference import inferences, planes, run_inference, run_plane
+from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of, tasks
+from pipelines.attack.utility import measure, utility_path
+from pipelines.config.demands import SEQUENTIAL
+from pipelines.config.run_config import RunConfig
+from pipelines.console import count_of, say
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError, fault_in
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.run.folder import SeedFolder
+from pipelines.run.points import Run
+from pipelines.run.ray_session import finished
+
+
+def run(runs: Sequence[Run]) -> None:
+    """Run every attack, utility measurement and control of some runs that is not on disk yet.
+
+    What two runs have in common is computed once: the first gets it, the others a copy.
+    """
+    work: list[tuple[Callable[..., None], int, tuple[Any, ...]]] = []
+    copies: list[tuple[_Work, _Work]] = []
+    first: dict[str, _Work] = {}
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            for piece in _work(config, folder.seed(seed)):
+                origin = first.setdefault(piece.identity, piece)
+                if origin is not piece:
+                    copies.append((origin, piece))
+                elif not storage.exists(piece.path):
+                    work.append((piece.function, number, piece.arguments))
+    if len(work) < len(first):
+        say("attack", f"{len(first) - len(work)} of {len(first)} results done before")
+    if work:
+        _compute(work, runs)
+    for origin, piece in copies:
+        if not storage.exists(piece.path):
+            for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{origin.place}/{name}")]:
+                storage.copy(f"{origin.place}/{name}", f"{piece.place}/{name}")
+
+
+def here(config: RunConfig, folder: SeedFolder) -> None:
+    """`run` of one seed in this process: for a trial, which is a piece of work of Ray's itself.
+
+    Raises:
+        UserError, ConfigError, NumericError, ShapeError: it cannot be attacked so.
+    """
+    for piece in _work(config, folder):
+        if not storage.exists(piece.path):
+            piece.function(config, *piece.arguments)
+
+
+def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], runs: Sequence[Run]) -> None:
+    """Do pieces of work of some runs as Ray tasks.
+
+    Raises:
+        UserError: what the user gave cannot be attacked so.
+    """
+    import ray
+
+    started = time.perf_counter()
+    configs = [ray.put(config) for config, _ in runs]
+    remote = ray.remote(num_cpus=1)(_call)
+    pending = [remote.remote(function, configs[number], *arguments) for function, number, arguments in work]
+    for fault in filter(None, finished(pending, "results", "attacks and controls")):
+        raise UserError(fault)
+    say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One file to make, with those that are written before it; equal identities mean equal contents."""
+
+    path: str
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    identity: str
+    beside: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
+    common = config.model_dump(mode="json", include={"data", "encoders", "queries", "fold"}), folder.seed
+    for task in tasks(config, folder):
+        same = digest(common, task.name, task.attack.model_dump(mode="json"), task.control)
+        files = ("scores.parquet", "attack.npz")
+        yield _Work(f"{folder.attack(task.name)}/result.json", _attack, (task,), same, files)
+    for name in config.measured:
+        for epoch in config.attacked_epochs(name):
+            same = digest(common, name, epoch, config.utility.model_dump(mode="json"))
+            yield _Work(utility_path(folder, name, epoch), measure, (folder, name, epoch), same)
+    for inference in inferences(config, folder):
+        same = digest(common, inference.epoch, inference.config.model_dump(mode="json"))
+        yield _Work(inference.path, run_inference, (inference,), same)
+    for mapped in planes(config, folder):
+        chosen = mapped.config
+        same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
+        yield _Work(mapped.map_path, run_plane, (mapped,), same)
+    if config.fold == "all":
+        beside = (telling_path(folder).rpartition("/")[2],)
+        yield _Work(blind_path(folder), run_blind, (folder,), digest(common, config.audited), beside)
+
+
+def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
+    """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
+    torch.set_num_threads(1)
+    return fault_in(function, config, *arguments)
+
+
+def _attack(config: RunConfig, task: Task) -> None:
+    started = time.perf_counter()
+    attack = task.attack
+    method = attack.method()(attack.parameters(), seed=task.folder.seed)
+    splits = Splits.load(task.folder.path)
+    reference = reference_of(config, task, splits, attack.target)
+    evaluated = evaluated_of(config, task, splits)
+    place = task.folder.attack(task.name)
+    repeats = config.queries.repeats
+    queries = method.queries_per_sample(attack.views or config.queries.views) * repeats
+    result: dict[str, Any] = {
+        "attack": attack.attack,
+        "target": attack.target,
+        "reference": attack.reference,
+        "output": task.output,
+        "epoch": task.epoch,
+        "seed": task.folder.seed,
+        "position": task.position,
+        "parameters": asdict(attack.parameters()),
+        "queries": {
+            "per_sample": queries,
+            "attack_training": queries * len(reference.features) + _anchors(reference.features) * repeats,
+            "evaluation": _spent(evaluated, queries, repeats)
+            + (_anchors(evaluated) * repeats if config.shadows(attack) else 0),
+        },
+    }
+    if task.stopping is not None:
+        result["queries"]["mean_per_sample"] = result["queries"]["evaluation"] / len(evaluated)
+    try:
+        fitting = time.perf_counter()
+        method.fit(reference)
+        scoring = time.perf_counter()
+        scores = method.score(evaluated)
+    except NotApplicable as error:
+        storage.write_json(f"{place}/result.json", result | {"not_applicable": str(error)})
+        return
+    control = None
+    try:
+        control = None if task.control is None else _control_scores(config, task, splits, method, evaluated)
+    except NotApplicable as error:
+        result["control_not_applicable"] = str(error)
+    member = _members(splits, evaluated, config.audited[0])
+    columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
+    statistic = method.statistic(evaluated)
+    if statistic is not None:
+        columns["statistic"] = statistic
+    if control is not None:
+        columns["control"] = control
+    groups = splits.groups(evaluated.ids.tolist())
+    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed, groups=groups)
+    if config.fold == "all" and task.epoch == config.attacked_epochs(attack.target)[-1]:
+        result["evidence"] = of_dataset(config, task, splits, method, scores, member, groups)
+        if control is not None:
+            result["evidence"]["control_auc"] = auc(control, member, groups).as_json()
+    storage.write_table(f"{place}/scores.parquet", pa.table(columns))
+    storage.write_atomic(f"{place}/attack.npz", _packed(method.state()))
+    result["seconds"] = round(time.perf_counter() - started, 3)
+    result["seconds_fit"] = round(scoring - fitting, 3)
+    result["metrics"] = metrics.as_json()
+    storage.write_json(f"{place}/result.json", result)
+
+
+def _spent(evaluated: Features, queries: int, repeats: int) -> int:
+    """What was asked for the samples: where a rule decided, what it decided, else so many ``queries`` for each."""
+    decided = evaluated.values.get(SEQUENTIAL)
+    return queries * len(evaluated) if decided is None else int(decided[:, 0].sum()) * repeats
+
+
+def _anchors(features: Features) -> int:
+    return 0 if features.anchors is None else len(features.anchors)
+
+
+def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
+    members = set(splits.ids([role]))
+    return np.array([name in members for name in features.ids])
+
+
+def _control_scores(config: RunConfig, task: Task, splits: Splits, method: Attack, evaluated: Features) -> np.ndarray:
+    """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
+    assert task.control is not None
+    features = features_of(config, task, splits, task.control, config.audited)
+    row_of = {name: row for row, name in enumerate(features.ids)}
+    if not config.shadows(task.attack):
+        method = task.attack.method()(task.attack.parameters(), seed=task.folder.seed)
+        method.fit(reference_of(config, task, splits, task.control))
+    return method.score(features.take(np.array([row_of[name] for name in evaluated.ids])))
+
+
+def _packed(state: dict[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **cast(Any, state))
+    return buffer.getvalue()

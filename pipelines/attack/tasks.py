@@ -1,0 +1,159 @@
+"""The attacks of a run one by one, and what each sees of samples: what it is fitted on, and what it scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from mi_core.attacks.lira import shadow_row
+from mi_core.features import of_first_views
+from mi_core.features.sequential import StoppingRule
+from mi_core.records import Features, LabelledFeatures
+from pipelines.config.attacks import ANCHOR_ROLE, AttackConfig
+from pipelines.config.demands import SEQUENTIAL, Stopping, stopping_of
+from pipelines.config.encoders import TrainedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits, known_label, members_of
+from pipelines.extract.features import load_features
+from pipelines.run.folder import SeedFolder
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attack on one output of one checkpoint of one seed."""
+
+    folder: SeedFolder
+    position: int
+    attack: AttackConfig
+    output: str
+    epoch: int
+    control: str | None
+    stopping: Stopping | None = None  # decides how often the target is asked for an image; None: for all views
+
+    @property
+    def target_output(self) -> str:
+        """What is attacked, in words."""
+        return f"the {self.output} output of {self.attack.target}"
+
+    @property
+    def name(self) -> str:
+        """Folder name of the result."""
+        return f"{self.attack.attack}-{self.position}-{self.output}-{self.epoch:04d}"
+
+
+def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
+    """All attack tasks of one seed."""
+    for position, attack in enumerate(config.attacks):
+        for epoch in config.attacked_epochs(attack.target):
+            for output in config.outputs_of(attack):
+                until = stopping_of(config, attack, output, epoch)
+                yield Task(folder, position, attack, output, epoch, config.control_of(attack), until)
+
+
+def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
+    """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
+    attack, recipe = task.attack, config.recipe(task.attack)
+    epoch = config.epoch_beside(encoder, task.epoch)
+    found = load_features(
+        config,
+        task.folder,
+        encoder,
+        epoch,
+        task.output,
+        attack.needs(),
+        roles,
+        recipe,
+        crafter=config.crafter(attack),
+        count=attack.count,
+    )
+    drawn, used = config.queries.views, attack.views or config.queries.views
+    values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
+    anchors = None
+    if attack.method().anchored:
+        given = load_features(config, task.folder, encoder, epoch, task.output, ["embedding"], [ANCHOR_ROLE])
+        anchors = given.values["embedding"]
+    labels = None
+    if attack.method().labelled:
+        known = splits.labels()
+        labels = np.array([known_label(name, known[name]) for name in found.ids], dtype=np.int64)
+    return Features(found.ids, values, anchors, labels)
+
+
+def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
+    """What the attack is fitted on, seen through its shadows or, without any, through ``target``."""
+    attack = task.attack
+    roles, shadows = config.reference_roles(attack), config.shadows(attack)
+    if attack.reference not in config.encoders and shadows:
+        return _halves(config, task, splits, shadows)
+    features = features_of(config, task, splits, shadows[0] if shadows else target, roles)
+    member = _is_member(splits, features, roles)
+    if attack.reference_count is not None:
+        chosen = set(splits.first(roles, attack.reference_count, task.folder.seed))
+        rows = np.array([name in chosen for name in features.ids])
+        features, member = features.take(rows), member[rows]
+    return LabelledFeatures(features, member)
+
+
+def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
+    """The audited samples as each of several shadows sees them, with those it was trained on as members."""
+    seen, members = [], []
+    for name in shadows:
+        features = features_of(config, task, splits, name, config.audited)
+        encoder = cast(TrainedConfig, config.encoders[name])
+        trained = set(members_of(splits, encoder, task.folder.seed).ids(encoder.train_on))
+        seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
+        members.append(np.array([one in trained for one in features.ids]))
+    ids = np.concatenate([features.ids for features in seen])
+    values = {need: np.concatenate([features.values[need] for features in seen]) for need in seen[0].values}
+    return LabelledFeatures(Features(ids, values), np.concatenate(members))
+
+
+def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
+    members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
+    return np.array([name in members for name in features.ids])
+
+
+def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
+    """The samples an attack is judged on: those it was not fitted on, however few of these it used; of its fold."""
+    whole = _evaluated(config, task, splits)
+    if config.fold == "all":
+        return whole
+    chosen = splits.fold(config.audited, config.fold, task.folder.seed)
+    return whole.take(np.array([name in chosen for name in whole.ids]))
+
+
+def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
+    attack = task.attack
+    if task.stopping is not None:
+        return load_features(
+            config,
+            task.folder,
+            attack.target,
+            task.epoch,
+            task.output,
+            [SEQUENTIAL],
+            config.audited,
+            count=attack.count,
+            stopping=task.stopping,
+            without=config.fitted_on_target(attack),
+        )
+    target = features_of(config, task, splits, attack.target, config.audited)
+    known = set(splits.ids(config.fitted_on_target(attack)))
+    return target.take(np.array([name not in known for name in target.ids]))
+
+
+def stopping_rule(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> StoppingRule:
+    """When to stop asking for the views of an image, as an attack that is fitted on its reference has it.
+
+    Raises:
+        UserError: the features of the reference are missing.
+        NumericError: it cannot be fitted on them; NotApplicable: they carry nothing.
+    """
+    attack = config.attacks[stopping.position]
+    task = Task(folder, stopping.position, attack, stopping.output, stopping.epoch, None)
+    method = attack.method()(attack.parameters(), seed=folder.seed)
+    method.fit(reference_of(config, task, Splits.load(folder.path), attack.target))
+    return method.stopping_rule()

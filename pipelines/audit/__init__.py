@@ -1,0 +1,1 @@
+"""All stages of a run, one after the other; and the self-test."""

@@ -1,0 +1,5 @@
+"""``python -m pipelines.audit``: the command ``encoder-audit audit``."""
+
+from pipelines.cli.app import main
+
+main("audit")

@@ -1,0 +1,141 @@
+"""The whole chain of one run: data, pre-train, extract, attack, tune, report. Every stage skips what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from pipelines.attack import run as attack
+from pipelines.attack.tasks import stopping_rule
+from pipelines.audit import spending
+from pipelines.config.checks import check_drawn
+from pipelines.config.run_config import RunConfig
+from pipelines.console import say, step
+from pipelines.data.draw import check_sizes
+from pipelines.data.run import draw_roles
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.extract import run as extract
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.pretrain import run as pretrain
+from pipelines.report import run as report
+from pipelines.run.folder import STAGES, RunFolder, now
+from pipelines.run.heartbeat import heartbeat
+from pipelines.run.leftovers import watched
+from pipelines.run.points import Run, points, runs_of
+from pipelines.run.ray_session import check_connected, finished, ray_cluster
+from pipelines.tune import run as tune
+
+STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
+    "pretrain": pretrain.run,
+    "extract": partial(extract.run, rule_of=stopping_rule),
+    "attack": attack.run,
+    "tune": tune.run,
+}
+
+
+def run(
+    config: RunConfig,
+    out: str,
+    *,
+    last: str = "report",
+    address: str | None = None,
+    force: str | None = None,
+    command: str = "",
+    verbose: bool = False,
+    yes: bool = False,
+) -> RunFolder:
+    """Run the stages up to ``last``, resuming what the folder holds.
+
+    Args:
+        config: the whole run.
+        out: run folder, a path or URI.
+        last: the last stage to run.
+        address: a Ray cluster; None starts a local one or follows RAY_ADDRESS.
+        force: a stage to redo, with all that follow.
+        command: the command line, kept in the manifest.
+        verbose: show Ray's logs.
+        yes: spend what the budget says to ask about first.
+
+    Raises:
+        UserError: the user's input is wrong; what was committed is kept.
+    """
+    folder = RunFolder(storage.target(out))
+    asked = STAGES[: STAGES.index(last) + 1]
+    stages = [stage for stage in asked if stage != "tune" or config.tune is not None]
+    check_sizes(config.data)
+    if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
+        raise UserError(
+            f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose "
+            "another --out, or take the budget out"
+        )
+    runs = runs_of(config, folder)
+    with folder.held(), ExitStack() as stack:
+        for number, (of_run, place) in enumerate(runs):
+            changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
+            if changed and not number:
+                say("config", changed)
+        stack.enter_context(watched(folder.path))
+        pulse = stack.enter_context(heartbeat(folder, stages))
+        with folder.timed("ray_start"):
+            stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
+        check_connected(config.resources)
+        spending.confirm(runs, stages, yes=yes)
+        for stage in stages:
+            pulse.enter(stage)
+            with folder.timed(stage):
+                if stage == "data":
+                    draw_roles(runs)
+                elif stage == "report":
+                    _report_points(runs[1:])
+                    with step("tables and figures"):
+                        report.run(config, folder, points(config, folder))
+                else:
+                    if stage == "extract":
+                        for of_run, place in runs:
+                            register(of_run, place)
+                    STAGE_RUNS[stage](runs)
+    return folder
+
+
+def _report_points(runs: Sequence[Run]) -> None:
+    """Report every point of the sweeps, as Ray tasks: drawing takes seconds each."""
+    import ray
+
+    remote = ray.remote(num_cpus=1)(_report_point)
+    pending = [remote.remote(config, folder) for config, folder in runs]
+    for fault in filter(None, finished(pending, "points", "reports of sweeps")):
+        raise UserError(fault)
+
+
+def _report_point(config: RunConfig, folder: RunFolder) -> str:
+    try:
+        report.run(config, folder)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def register(config: RunConfig, folder: RunFolder) -> None:
+    """Write down what will be decided on, and how, before the target is queried for the first time."""
+    primary = config.attacks[config.validity.attack]
+    drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
+    for of_seed in drawn.values():
+        check_drawn(config, of_seed.counts())
+    statement: dict[str, Any] = {
+        "primary_attack": primary.model_dump(mode="json"),
+        "output": config.primary_output,
+        "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
+        "roles": {
+            str(seed): {
+                role: {"n": count, "sha256": of_seed.role_digest(role)} for role, count in of_seed.counts().items()
+            }
+            for seed, of_seed in drawn.items()
+        },
+    }
+    sha = digest(statement)
+    if sha not in [entry["sha256"] for entry in folder.manifest.get("registrations", [])]:
+        folder.append_manifest("registrations", {"registered": now(), "sha256": sha, **statement})

@@ -1,0 +1,232 @@
+"""The audit checked on itself: the truth is planted, and every verdict has to come out as planted.
+
+Four runs of the whole pipeline on the data of one config. An encoder that was trained on the members leaks; the shadow
+of the same run, which saw neither group, does not; nor does one of random weights. Where the non-members were saved at
+a lower quality or shrunk before, the two groups differ by themselves, and that must never be called a leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
+from pipelines.audit import run as audit
+from pipelines.config.attacks import KNOWN_ROLES, NONMEMBERS, TARGET_ROLES
+from pipelines.config.checks import build
+from pipelines.config.encoders import TrainedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.console import say
+from pipelines.data.draw import draw
+from pipelines.data.images import read_samples
+from pipelines.data.scan import scan
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import versions
+from pipelines.run.leftovers import note, watched
+from pipelines.run.points import points
+from pipelines.run.ray_session import ray_cluster
+
+RESULT = "selftest.json"
+_FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
+_SMALLER = 0.75  # side of altered non-members, as a share
+_RATES = ("attack_auc", "blind_auc", "control_auc")
+_SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
+_CASES = {
+    "leak": ("an encoder trained on the members", "leak"),
+    "other-data": ("an encoder trained on other images", "no-evidence"),
+    "random-weights": ("an encoder with random weights", "no-evidence"),
+    "compression": ("random weights; non-members saved at a lower quality", "confounded"),
+    "size": ("random weights; non-members shrunk", "confounded"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one case came to."""
+
+    name: str
+    planted: str
+    expected: str
+    verdict: str
+    validity: Mapping[str, Any]
+    folder: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is the one that was planted."""
+        return self.verdict == self.expected
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of selftest.json."""
+        numbers = {name: part for name, part in self.validity.items() if name.endswith("auc")}
+        plain = {name: getattr(self, name) for name in ("name", "planted", "expected", "verdict", "right")}
+        return plain | {"report": f"{self.folder}/report.html"} | numbers
+
+
+def run(config: RunConfig, out: str, *, address: str | None = None, command: str = "", verbose: bool = False) -> bool:
+    """Plant every case in runs below ``out``, judge them, and write selftest.json.
+
+    Args:
+        config: its data, its primary attack, and the encoders of that; everything else is left out.
+        out: folder for the runs, a path or URI; what stands there is resumed.
+        address: as `audit.run`.
+        command: as `audit.run`.
+        verbose: as `audit.run`.
+
+    Returns:
+        Whether every verdict is as planted.
+
+    Raises:
+        UserError: the config cannot be planted in, or the user's input is wrong otherwise.
+    """
+    place = storage.target(out)
+    _check(config)
+    found: list[Found] = []
+    store = config.resources.object_store_mb
+    with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
+        note(place)
+
+        def verdict(name: str, folder: str) -> None:
+            report = storage.read_json(f"{folder}/report.json")
+            validity = report.get("validity", {})
+            found.append(
+                Found(name, *_CASES[name], validity.get("verdict", "undecided"), validity, f"{folder}/report.html")
+            )
+            say("selftest", f"{name}: {found[-1].verdict}, planted {found[-1].expected}")
+
+        trained = _trained(config)
+        folder = audit.run(trained, f"{place}/trained", command=command, verbose=verbose)
+        verdict("leak", folder.path)
+        verdict("other-data", points(trained, folder)[0].folder.path)
+        audit.run(_random(config, {}), f"{place}/random-weights", command=command, verbose=verbose)
+        verdict("random-weights", f"{place}/random-weights")
+        for name, alter in _ALTERED.items():
+            sources = _altered(config, f"{place}/images/{name}", alter)
+            audit.run(_random(config, sources), f"{place}/{name}", command=command, verbose=verbose)
+            verdict(name, f"{place}/{name}")
+    passed = all(one.right for one in found)
+    storage.write_json(
+        f"{place}/{RESULT}", {"passed": passed, "versions": versions(), "cases": [one.as_json() for one in found]}
+    )
+    return passed
+
+
+def table(out: str) -> Table:
+    """The cases of a finished self-test for a rich console."""
+    result = storage.read_json(f"{storage.target(out)}/{RESULT}")
+    shown = Table("planted", "expected", "verdict", "AUC", "blind", "control", "", title="Self-test")
+    for case in result["cases"]:
+        rates = [f"{case[name]['value']:.3f}" if name in case else "" for name in _RATES]
+        shown.add_row(case["planted"], case["expected"], case["verdict"], *rates, "right" if case["right"] else "WRONG")
+    return shown
+
+
+def _check(config: RunConfig) -> None:
+    primary = config.attacks[config.validity.attack]
+    shadows = config.shadows(primary)
+    missing = [role for role in (*TARGET_ROLES, KNOWN_ROLES[1]) if role not in config.data.roles]
+    if missing or len(shadows) != 1 or not isinstance(config.encoders[primary.target], TrainedConfig):
+        need = f"the role {missing[0]}" if missing else "a primary attack on an encoder trained here, with one shadow"
+        raise UserError(f"a self-test needs {need}; take configs/quickstart.yaml or configs/cifar10.yaml")
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    """The config's data, seeds, views and resources, as plain values."""
+    whole = config.model_dump(mode="json", by_alias=True)
+    parts = ("seeds", "data", "queries", "utility", "resources")
+    return {name: whole[name] for name in parts} | {"checkpoints": "last"}
+
+
+def _fresh(config: RunConfig) -> dict[str, Any]:
+    """An encoder with random weights, of the architecture that the config trains."""
+    target = config.encoders[config.attacks[config.validity.attack].target]
+    assert isinstance(target, TrainedConfig)
+    return {
+        "load": f"checkpoint:{target.backbone}",
+        "fresh": True,
+        "objective": target.objective,
+        "augmentation": target.model_dump(mode="json")["augmentation"],
+    }
+
+
+def _trained(config: RunConfig) -> RunConfig:
+    """The primary attack on its target; as a point of a sweep, its shadow audited for what it never saw."""
+    primary = config.attacks[config.validity.attack]
+    whole = config.model_dump(mode="json", by_alias=True)
+    encoders = {name: whole["encoders"][name] for name in config.encoders if name in _kin(config)}
+    attacks = [primary.model_dump(mode="json"), _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]}]
+    plain = _plain(config) | {
+        "name": "selftest-trained",
+        "encoders": {**encoders, "fresh": _fresh(config)},
+        "attacks": attacks,
+        "validity": {"attack": 0, "output": config.primary_output},
+    }
+    other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
+    return build(plain).model_copy(update={"sweep": {"audited": (other,)}})
+
+
+def _kin(config: RunConfig) -> Iterator[str]:
+    """The attacked encoder, its shadow, and what these start from."""
+    primary = config.attacks[config.validity.attack]
+    for name in (primary.target, primary.reference):
+        step: str | None = name
+        while step is not None:
+            yield step
+            encoder = config.encoders[step]
+            step = encoder.start if isinstance(encoder, TrainedConfig) else None
+
+
+def _random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
+    """An attack without shadows on random weights; on other images where ``sources`` gives some."""
+    plain = _plain(config)
+    if sources:
+        roles = {
+            TARGET_ROLES[0]: {"from": "members"},
+            TARGET_ROLES[1]: {"from": "nonmembers"},
+            KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
+        }
+        kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
+        plain["data"] = kept | {"sources": dict(sources), "roles": roles}
+        plain["utility"] = {}
+    plain["queries"] |= {"outputs": ["backbone"]}
+    return build(
+        plain
+        | {
+            "name": "selftest-random",
+            "encoders": {"target": _fresh(config), "fresh": _fresh(config)},
+            "attacks": [_SHADOW_FREE],
+            "validity": {"control": "fresh"},
+        }
+    )
+
+
+def _compressed(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
+    return encode_jpeg(pixels, _FINE if member else _COARSE), "jpg"
+
+
+def _shrunken(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
+    side = pixels.shape[-1] if member else max(1, round(pixels.shape[-1] * _SMALLER))
+    return encode_png(shrunk(pixels, side)), "png"
+
+
+_ALTERED: dict[str, Callable[..., tuple[bytes, str]]] = {"compression": _compressed, "size": _shrunken}
+
+
+def _altered(config: RunConfig, place: str, alter: Callable[..., tuple[bytes, str]]) -> dict[str, Any]:
+    """The audited images of the first seed as files: members as they are, non-members altered; as sources of a config.
+
+    What is there is kept: the images are a function of the config, whose runs stand beside them.
+    """
+    folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
+    if not storage.exists(f"{place}/{RESULT}"):
+        splits = draw(config.data, scan(config.data), config.seeds[0])
+        for name, role in folders.items():
+            for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
+                data, suffix = alter(pixels, member=name == "members")
+                storage.write_atomic(f"{place}/{name}/{number:06d}.{suffix}", data)
+        storage.write_json(f"{place}/{RESULT}", {"whole": True})
+    return {name: {"kind": "imagefolder", "path": f"{place}/{name}"} for name in folders}

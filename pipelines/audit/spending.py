@@ -1,0 +1,68 @@
+"""What a run may cost without asking: its estimate beside `budget.cpu_hours`, `.gpu_hours` and `.money`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from mi_core.costs import Quantity
+from pipelines.config.run_config import RunConfig
+from pipelines.console import console, say
+from pipelines.errors import UserError
+from pipelines.estimate.run import Estimate, estimate
+from pipelines.files.digest import digest
+from pipelines.run.folder import now
+from pipelines.run.points import Run
+
+UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}
+
+
+def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
+    """Compare what a run would spend with its budget before it starts; nothing is measured where there is none.
+
+    What was once within the budget or confirmed for the same config and stages is not asked again.
+
+    Args:
+        runs: a run and the points of its sweeps; Ray is connected.
+        stages: those that will run.
+        yes: spend whatever it costs.
+
+    Raises:
+        UserError: the estimate exceeds the budget and nobody confirms.
+    """
+    config, folder = runs[0]
+    if not config.budget.estimated:
+        return
+    asked = digest([of_run.model_dump(mode="json", by_alias=True) for of_run, _ in runs], list(stages))
+    if asked in [entry["asked"] for entry in folder.manifest.get("estimates", [])]:
+        return
+    found = estimate(runs)
+    above = exceeded(found, config, stages)
+    for line in above:
+        say("estimate", line)
+    if above and not yes:
+        _ask(above)
+    spent = {name: found.spent(name, stages).as_json() for name in config.budget.estimated}
+    folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
+
+
+def exceeded(found: Estimate, config: RunConfig, stages: Sequence[str]) -> list[str]:
+    """What of an estimate is above the budget, a line each; an estimate is compared by its value."""
+    return [
+        f"{_words(name, found.spent(name, stages))}, more than budget.{name} = {most:g}"
+        for name, most in config.budget.estimated.items()
+        if found.spent(name, stages).value > most
+    ]
+
+
+def _words(name: str, spent: Quantity) -> str:
+    low, high = spent.interval()
+    return f"{spent.value:.3g} [{low:.3g}, {high:.3g}] {UNITS[name]}"
+
+
+def _ask(above: Sequence[str]) -> None:
+    refusal = f"the run would take {'; '.join(above)}; raise the budget, ask for less, or confirm with --yes"
+    if not sys.stdin.isatty():
+        raise UserError(refusal)
+    if console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError(refusal)

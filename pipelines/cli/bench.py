@@ -1,0 +1,90 @@
+"""``encoder-audit bench``: our speed beside the published ways and the limit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from pipelines.bench import save
+from pipelines.console import output
+
+bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
+Json = Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")]
+
+
+def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> None:
+    """Print a result, and write it where that is asked for."""
+    output.print(table)
+    if json is not None:
+        save(result, json)
+
+
+@bench_app.command("train")
+def bench_train(
+    json: Json = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeat.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards to take images from; default random ones.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+) -> None:
+    """The whole training loop against a PIL DataLoader, lightly and the bare step of the network."""
+    from pipelines.bench import train
+
+    result = train.run(case or (), data=data, threads=threads)
+    _show(train.table(result), result, json)
+
+
+@bench_app.command("attacks")
+def bench_attacks(
+    json: Json = None,
+    attack: Annotated[list[str] | None, typer.Option("--attack", help="encodermi-t, lpla, ...; repeat.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=200, help="Samples to fit on, and to score.")] = 20_000,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
+) -> None:
+    """What fitting and scoring each attack costs; the epochs of networks are measured one by one and multiplied."""
+    from pipelines.bench import attacks
+
+    result = attacks.run(attack or (), samples=samples, threads=threads)
+    _show(attacks.table(result), result, json)
+
+
+@bench_app.command("label-only")
+def bench_label_only(
+    json: Json = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeat.")] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
+) -> None:
+    """The search of the label-only attack against that of the Adversarial Robustness Toolbox."""
+    from pipelines.bench import label_only
+
+    result = label_only.run(case or (), threads=threads)
+    _show(label_only.table(result), result, json)
+
+
+@bench_app.command("extract")
+def bench_extract(
+    json: Json = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeat.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards to query with; default random ones.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+) -> None:
+    """Membership features through Ray against the published way, a batched loop and the bare encoder."""
+    from pipelines.bench import extract
+
+    result = extract.run(case or (), data=data, threads=threads)
+    _show(extract.table(result), result, json)
+
+
+@bench_app.command("intervals")
+def bench_intervals(
+    json: Json = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few cells, in seconds.")] = False,
+) -> None:
+    """How often each interval holds the truth, and how often a leak is false; exit code 1 if it is not as promised."""
+    from pipelines.bench import intervals
+
+    result = intervals.run(quick=quick)
+    _show(intervals.table(result), result, json)
+    if not quick and not intervals.passed(result):
+        raise typer.Exit(1)

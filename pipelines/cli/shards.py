@@ -1,0 +1,62 @@
+"""``encoder-audit shards``: make and inspect WebDataset shards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pipelines.console import output
+from pipelines.errors import UserError
+
+shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of images; tars (folder, path, {000..009} range, glob, URI); digits; torchvision:<Name>.",
+        metavar="SOURCE",
+    ),
+]
+Root = Annotated[str | None, typer.Option("--root", help="Folder of a torchvision data set.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="name=value: of a torchvision data set, or of tars."),
+]
+
+
+@shards_app.command("import")
+def import_(
+    source: Source,
+    out: Annotated[str, typer.Argument(help="Folder or URI for the shards.", metavar="OUT")],
+    root: Root = None,
+    option: Options = None,
+    max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Share of unusable samples to bear.")] = 0.01,
+) -> None:
+    """Write images as WebDataset shards, bytes as they are, with a manifest."""
+    from pipelines.data import shards
+
+    found = shards.source_of(source, root=root, options=_named_values(option))
+    shards.import_shards(found, out, max_rejected=max_rejected)
+
+
+@shards_app.command("inspect")
+def inspect(
+    source: Source,
+    root: Root = None,
+    option: Options = None,
+) -> None:
+    """Counts, formats, bad samples and duplicates."""
+    from pipelines.data import shards
+
+    found = shards.source_of(source, root=root, options=_named_values(option))
+    output.print(shards.inspect(found).table())
+
+
+def _named_values(options: list[str] | None) -> dict[str, Any]:
+    from pipelines.config.yaml_text import read_value
+
+    pairs = [option.partition("=") for option in options or ()]
+    unnamed = [name for name, equals, _ in pairs if not equals]
+    if unnamed:
+        raise UserError(f"--option {unnamed[0]}: write name=value")
+    return {name: read_value(value, f"--option {name}=...") for name, _, value in pairs}

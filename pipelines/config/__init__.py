@@ -1,0 +1,1 @@
+"""What to run: the sections of a config, their checks and shorthands. Reads no image."""

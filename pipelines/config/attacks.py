@@ -1,0 +1,189 @@
+"""What a config says of attacks, inferences, utility and validity; and the roles that attacks name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+
+from mi_core.attacks import ATTACKS
+from mi_core.attacks.attribute_inference import AttributeInferenceParameters
+from mi_core.attacks.base import Attack
+from mi_core.checks import check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.features import consumes
+from pipelines.config.parameters import build, combinations, parameter_fields
+
+KNOWN, NONMEMBERS, UNLABELLED = "known", "nonmembers", "unlabelled"
+SHADOW, SHADOWS = "shadow", "shadows"
+TARGET_ROLES = ("target-member", "target-nonmember")
+CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
+BANK_ROLE = "downstream-train"
+SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
+KNOWN_ROLES = ("known-member", "known-nonmember")
+ANCHOR_ROLE = "anchor"
+CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
+UNLABELLED_ROLE = "unlabelled"
+
+
+class AttackConfig(BaseModel):
+    """One attack on one encoder; the fields of the method's own parameters stand beside these."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attack: str
+    target: str = Field(default="target", description="encoder attacked")
+    reference: str = Field(
+        default="shadow",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled",
+    )
+    views: int | None = Field(
+        default=None, ge=2, description="views it uses, of those of queries.views the first; default: all"
+    )
+    outputs: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
+    )
+    reference_count: int | None = Field(
+        default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
+    )
+
+    count: int | None = Field(
+        default=None, ge=1, description="samples of each role that are queried at all, by rank of a hash; default: all"
+    )
+
+    def method(self) -> type[Attack]:
+        """The attack's class."""
+        return ATTACKS[self.attack]
+
+    def parameters(self) -> Any:
+        """The attack's own parameters."""
+        own = {name: value for name, value in self.model_dump().items() if name not in AttackConfig.model_fields}
+        return build(self.method().Parameters, own)
+
+    def needs(self) -> tuple[str, ...]:
+        """Membership features the attack consumes."""
+        return tuple(self.method()(self.parameters()).needs)
+
+    @property
+    def draws_views(self) -> bool:
+        """Whether it is fed by augmented views."""
+        return any(consumes(need) == "views" for need in self.needs())
+
+    @model_validator(mode="after")
+    def _check(self) -> AttackConfig:
+        for output in self.outputs or ():
+            check_choice("outputs", output, self.method().outputs or OUTPUTS)
+        if self.views is not None and not self.draws_views:
+            raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
+        fixed = self.reference in (KNOWN, NONMEMBERS, UNLABELLED)
+        kinds = {self.reference} if fixed else {SHADOW, SHADOWS}  # which of the two, the encoders tell
+        if not kinds & self.method().reference:
+            fits = " or ".join(sorted(self.method().reference))
+            raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
+        if self.count is not None and (self.reference_count or 0) > self.count:
+            raise ValueError(f"reference_count = {self.reference_count} exceeds count = {self.count}; raise count")
+        self.parameters()
+        return self
+
+
+def _attack_model(name: str) -> type[AttackConfig]:
+    own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
+    model: type[AttackConfig] = create_model(f"{name}-config", __base__=AttackConfig, __module__=__name__, **own)
+    return model
+
+
+def each_attack(entries: Sequence[Any]) -> list[Any]:
+    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
+    return combinations(entries, ("attack", "target", "reference"))
+
+
+ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}
+
+
+class ValidityConfig(BaseModel):
+    """Which result the verdict rests on and what it is compared with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
+    output: str | None = Field(default=None, description="primary output; default: the first of queries.outputs")
+    control: str | None = Field(default=None, description="encoder that saw neither group; default: the reference")
+    fdr: float = Field(
+        default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"
+    )
+
+
+class _Inference(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attribute: str = Field(description="attribute inferred, of data.attributes")
+    target: str = Field(default="target", description="encoder whose embeddings are seen")
+    output: str = Field(default="backbone", description="embedding seen")
+    auxiliary: tuple[str, ...] = Field(
+        default=(), description="roles whose attribute the attacker knows; default: what the encoder was trained on"
+    )
+    test: tuple[str, ...] = Field(default=("target-nonmember",), min_length=1, description="roles attacked")
+    share: float = Field(default=1.0, gt=0, le=1, description="share of the auxiliary data that is used")
+
+    @field_validator("output")
+    @classmethod
+    def _known_output(cls, value: str) -> str:
+        return check_choice("output", value, OUTPUTS)
+
+    @field_validator("auxiliary", "test", mode="before")
+    @classmethod
+    def _one_role(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> _Inference:
+        self.parameters()
+        return self
+
+    def parameters(self) -> AttributeInferenceParameters:
+        """The attack's own parameters."""
+        own = {field.name: getattr(self, field.name) for field in fields(AttributeInferenceParameters)}
+        found: AttributeInferenceParameters = build(AttributeInferenceParameters, own)
+        return found
+
+
+if TYPE_CHECKING:
+    AttributeInferenceConfig = _Inference
+else:
+    AttributeInferenceConfig = create_model(
+        "AttributeInferenceConfig",
+        __base__=_Inference,
+        __module__=__name__,
+        **parameter_fields(AttributeInferenceParameters),
+    )
+
+
+def each_inference(entries: Sequence[Any]) -> list[Any]:
+    """Inferences one by one: an entry with lists under attribute, target or output stands for all combinations."""
+    return combinations(entries, ("attribute", "target", "output"))
+
+
+class UtilityConfig(BaseModel):
+    """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    k: tuple[int, ...] = Field(default=(20,), min_length=1, description="neighbours; several are tried one by one")
+    bank: tuple[str, ...] = Field(
+        default=(), description="labelled roles; default: downstream-train, else what the encoder was trained on"
+    )
+    test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def _one_k(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1:
+            raise ValueError(f"k = {min(value)}, allowed: at least 1")
+        return value

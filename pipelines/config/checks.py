@@ -1,0 +1,289 @@
+"""What cannot be in a config: one function per part, each raising ValueError that names the field and the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.checks import ConfigError
+from mi_core.encoders.architectures import check_architecture
+from pipelines.config.attacks import (
+    ANCHOR_ROLE,
+    CALIBRATION_ROLE,
+    KNOWN,
+    KNOWN_ROLES,
+    NONMEMBERS,
+    SHADOW,
+    SHADOWS,
+    UNLABELLED,
+    AttackConfig,
+    AttributeInferenceConfig,
+)
+from pipelines.config.data import DataConfig
+from pipelines.config.demands import Demand, demands_of
+from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig, is_half
+from pipelines.config.names import check_name
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
+
+
+def build(values: Mapping[str, Any]) -> RunConfig:
+    """The run that plain values describe, checked as a whole; the only way to make one.
+
+    Raises:
+        ValidationError: a value has the wrong type or range.
+        ValueError: values that do not fit each other.
+    """
+    config = RunConfig.model_validate(values)
+    _check(config)
+    return config
+
+
+def _check(config: RunConfig) -> None:
+    if config.budget.money is not None and not config.prices.known:
+        raise ValueError(f"budget.money = {config.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
+    for name, encoder in config.encoders.items():
+        check_name("encoders", name)
+        check_roles(f"encoders.{name}.train_on", encoder.train_on, config.data)
+        if isinstance(encoder, TrainedConfig):
+            config.members_of(name)
+            check_training(config, f"encoders.{name}", encoder)
+        if isinstance(encoder, LoadedConfig):
+            check_loaded(config, f"encoders.{name}", encoder)
+    for position, attack in enumerate(config.attacks):
+        check_attack(config, f"attacks.{position}", attack)
+    for position, inference in enumerate(config.attribute_inference):
+        check_inference(config, f"attribute_inference.{position}", inference)
+    check_controls(config)
+    check_calibration(config)
+    check_repeats(config)
+    demands = demands_of(config)
+    for name, encoder in config.encoders.items():
+        if encoder.outputs is not None:
+            _check_demanded(name, encoder.outputs, demands)
+
+
+def check_outputs(config: RunConfig, name: str, outputs: Sequence[str]) -> None:
+    """Raise UserError if attacks ask an encoder for an output that it does not have."""
+    _check_demanded(name, outputs, demands_of(config))
+
+
+def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]) -> None:
+    asked = {output for demand in demands if demand.encoder == name for output in demand.outputs}
+    missing = sorted(asked - set(outputs))
+    if missing:
+        raise UserError(
+            f"queries.outputs asks for {missing[0]!r}, but the encoder {name!r} has {', '.join(outputs)}; "
+            f"set queries.outputs=[{outputs[0]}]"
+        )
+
+
+def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
+    """Raise ValueError if an encoder cannot be trained so on its members."""
+    if encoder.start is not None and isinstance(config.encoders.get(encoder.start), EndpointConfig):
+        raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
+    if encoder.attribute is not None and encoder.attribute not in config.data.attributes:
+        known = ", ".join(config.data.attributes) or "none is declared"
+        raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
+    if isinstance(encoder, DefendedConfig):
+        _check_defended(config, place, encoder)
+    counts = [config.data.roles[role].count for role in encoder.train_on]
+    members = None if None in counts else sum(count or 0 for count in counts)
+    if members is not None and encoder.half is not None:
+        members //= 2
+    if members is not None and encoder.batch_size > members:
+        raise ValueError(f"{place}.batch_size = {encoder.batch_size} exceeds the {members} members; lower it")
+    workers = config.resources.train_workers
+    if encoder.batch_size % workers:
+        raise ValueError(
+            f"{place}.batch_size = {encoder.batch_size} is not divisible by resources.train_workers = {workers}"
+        )
+    try:
+        encoder.check_data(
+            channels=config.data.channels, image_size=config.data.image_size, images=members, workers=workers
+        )
+    except ConfigError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> None:
+    """Raise ValueError if an encoder cannot be defended so."""
+    base = config.encoders[encoder.defends]
+    if type(base) is not TrainedConfig:
+        raise ValueError(f"{place}.defends = {encoder.defends!r} is not trained here")
+    if encoder.epoch is not None and encoder.epoch not in base.kept_epochs:
+        kept = ", ".join(map(str, base.kept_epochs))
+        raise ValueError(f"{place}.epoch = {encoder.epoch}, but {encoder.defends} keeps {kept}; add it to checkpoints")
+    check_roles(f"{place}.outside", encoder.outside, config.data)
+    seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
+    if seen:
+        raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
+
+
+def check_loaded(config: RunConfig, place: str, encoder: LoadedConfig) -> None:
+    """Raise ValueError if an encoder from elsewhere has an architecture that does not exist."""
+    try:
+        check_architecture(encoder.load, config.data.channels, config.data.image_size)
+    except ConfigError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def check_repeats(config: RunConfig) -> None:
+    """Raise ValueError if queries are to be repeated where the first answer is kept."""
+    for name, encoder in config.encoders.items():
+        if config.queries.repeats > 1 and isinstance(encoder, EndpointConfig) and encoder.parameters().cache:
+            raise ValueError(
+                f"queries.repeats = {config.queries.repeats}, but answers of {name} are kept: nothing would be asked "
+                f"again; set encoders.{name}.endpoint.cache=false"
+            )
+
+
+def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack has not what it needs, or would be judged on what it was fitted on."""
+    if attack.target not in config.encoders:
+        raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(config.encoders)}")
+    shadows = config.shadows(attack)
+    halves = bool(shadows) and attack.reference not in config.encoders
+    if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
+        families = {name.rpartition("-")[0] for name, encoder in config.encoders.items() if is_half(encoder)}
+        allowed = [*config.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
+        raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
+    if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
+        what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
+        raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
+    if halves and len(shadows) < 4:
+        raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
+    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
+        raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(config.audited)}")
+    crafter = config.crafter(attack)
+    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
+        raise ValueError(
+            f"{place}.reference = {attack.reference!r} is behind an API, but {attack.attack} crafts images by the "
+            "gradients of its weights; use a shadow that is trained here"
+        )
+    _check_apart(config, place, attack)
+    anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
+    try:
+        check_roles(place, (*config.audited, *config.reference_roles(attack), *anchors), config.data)
+    except ValueError as error:
+        raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
+    _check_counts(config, place, attack)
+    if attack.draws_views and (attack.views or config.queries.views) < 2:
+        raise ValueError(
+            f"queries.views = {config.queries.views}, but {attack.attack} compares pairs of views and needs "
+            "at least 2; set 10 (paper)"
+        )
+    if attack.views is not None and attack.views > config.queries.views:
+        raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
+
+
+def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if roles are too small for what an attack takes of them."""
+    asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
+    if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
+        raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
+    if attack.method().anchored:
+        asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
+    for role, count in asked.items():
+        have = config.data.roles[role].count if role in config.data.roles else None
+        if count is not None and have is not None and count > have:
+            raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
+    _check_nonmembers(config, place, attack, {name: role.count for name, role in config.data.roles.items()})
+
+
+def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
+    """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
+    known = [sizes[role] for role in config.reference_roles(attack) if role.endswith("nonmember")]
+    most = attack.reference_count or math.inf
+    there = sum(math.inf if count is None else min(count, most) for count in known)
+    needed = attack.method()(attack.parameters()).needed_nonmembers
+    if there < needed:
+        raise ValueError(
+            f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}; "
+            "give more of them, or raise its fpr"
+        )
+
+
+def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
+    """Raise UserError if roles that were drawn, so many of each, are too few for what is fitted on them."""
+    for position, attack in enumerate(config.attacks):
+        try:
+            _check_nonmembers(config, f"attacks.{position}", attack, counts)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
+    if attack.reference in config.encoders:
+        judged = [role for role in config.reference_roles(attack) if _inside_audited(config, role)]
+        if attack.reference == attack.target or judged:
+            raise ValueError(
+                f"{place}.reference = {attack.reference!r} is fitted on "
+                f"{judged[0] if judged else config.audited[0]!r}, on which the attack is judged; "
+                "train it on other images, or use reference: known"
+            )
+    if attack.method().anchored and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
+        raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
+
+
+def _inside_audited(config: RunConfig, name: str) -> bool:
+    role = config.data.roles.get(name)
+    return name in config.audited or (role is not None and role.source_name in config.audited)
+
+
+def check_inference(config: RunConfig, place: str, inference: AttributeInferenceConfig) -> None:
+    """Raise ValueError if an attribute inference names what is not there, or attacks what it knows."""
+    if inference.attribute not in config.data.attributes:
+        known = ", ".join(config.data.attributes) or "none; declare data.attributes"
+        raise ValueError(f"{place}.attribute = {inference.attribute!r}, allowed: {known}")
+    if inference.target not in config.encoders:
+        raise ValueError(f"{place}.target = {inference.target!r}, allowed: {', '.join(config.encoders)}")
+    auxiliary = config.auxiliary_roles(inference)
+    if not auxiliary:
+        raise ValueError(f"{place}.auxiliary is missing: what {inference.target} was trained on is not known")
+    check_roles(place, (*auxiliary, *inference.test), config.data)
+    both = set(auxiliary) & set(inference.test)
+    both |= {role for role in auxiliary if config.data.roles[role].source_name in inference.test}
+    both |= {role for role in inference.test if config.data.roles[role].source_name in auxiliary}
+    if both:
+        raise ValueError(f"{place}: {sorted(both)[0]!r} is both known to the attacker and attacked; keep them apart")
+
+
+def check_calibration(config: RunConfig) -> None:
+    """Raise ValueError if known members that are to tell a true-positive rate are fitted on, judged, or no members."""
+    role = config.data.roles.get(CALIBRATION_ROLE)
+    if role is None:
+        return
+    place = f"data.roles.{CALIBRATION_ROLE}"
+    if role.source_name in config.data.roles:
+        raise ValueError(f"{place} is a part of {role.source_name}; take it from a source, apart from other roles")
+    for name in dict.fromkeys(attack.target for attack in config.attacks):
+        if isinstance(config.encoders[name], TrainedConfig) and CALIBRATION_ROLE not in config.members_of(name):
+            raise ValueError(f"{place}: {name} was not trained on it; add it to encoders.{name}.train_on")
+
+
+def check_controls(config: RunConfig) -> None:
+    """Raise ValueError if the verdict rests on what is not there, or on a control that saw a group."""
+    if config.validity.attack >= len(config.attacks):
+        raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
+    if config.validity.output is not None and config.validity.output not in config.queries.outputs:
+        raise ValueError(f"validity.output = {config.validity.output!r}, allowed: {', '.join(config.queries.outputs)}")
+    control = config.validity.control
+    if control is None:
+        return
+    if control not in config.encoders:
+        raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(config.encoders)}")
+    seen = config.members_of(control) & {*config.audited, *KNOWN_ROLES}
+    if seen:
+        raise ValueError(
+            f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
+        )
+
+
+def check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
+    """Raise ValueError if a role is missing."""
+    missing = [role for role in roles if role not in data.roles]
+    if missing:
+        raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")

@@ -1,0 +1,176 @@
+"""Where images come from, how they are decoded, what is known of them, and who plays which role."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mi_core.captions import ClassWords
+from mi_core.images import Decoder
+from pipelines.config.attributes import AttributeConfig, GroupConfig
+from pipelines.config.names import LONGEST, shortened
+from pipelines.config.sources import SourceConfig
+from pipelines.files.digest import digest
+
+
+class Role(BaseModel):
+    """Which samples play a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
+    count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
+    fraction: float | None = Field(default=None, gt=0, le=1, description="share of the source, by threshold")
+    classes: tuple[int, ...] | None = Field(default=None, min_length=1, description="samples of these classes only")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Role:
+        if self.count is not None and self.fraction is not None:
+            raise ValueError("count and fraction are both given; keep one")
+        if self.classes is not None and not self.drawn:
+            raise ValueError("classes are chosen for a drawn role; give its count or fraction")
+        return self
+
+    @property
+    def drawn(self) -> bool:
+        """Whether we draw the role; otherwise the user gives it as a whole source."""
+        return self.count is not None or self.fraction is not None
+
+
+class CaptionWords(BaseModel):
+    """What captions made from class names may say of the images of one class."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    attributes: tuple[str, ...] = Field(min_length=2)
+
+    def words(self) -> ClassWords:
+        """As the captions are made from them."""
+        return ClassWords(self.name, self.attributes)
+
+
+class DataConfig(BaseModel):
+    """Where images come from, how they are decoded, and who plays which role."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sources: dict[str, SourceConfig] = Field(min_length=1)
+    image_size: int = Field(
+        ge=4,
+        le=4096,
+        description="side of the decoded image in pixels; default: the loaded encoder's own",
+    )
+    channels: int = Field(default=3, description="1 (grey) or 3")
+    interpolation: str | None = Field(default=None, description="bilinear (default) or bicubic, antialiased")
+    fit: str | None = Field(
+        default=None,
+        description="centre (default): the centre square in one step; shortest: shorter side to resize, then cut; "
+        "squash: both sides to resize, then cut",
+    )
+    resize: int | None = Field(default=None, description="side before the cut; default: image_size")
+    roles: dict[str, Role] = Field(min_length=1)
+    captions: dict[int, CaptionWords] = Field(
+        default_factory=dict, description="name and attributes per class, for images without captions of their own"
+    )
+    attributes: dict[str, AttributeConfig] = Field(
+        default_factory=dict, description="properties of samples with a few values each"
+    )
+    group_by: GroupConfig | None = Field(
+        default=None, description="what samples belong to (person, album, burst): json:<field>, or part of the key"
+    )
+    near_duplicates: NearDuplicatesConfig | None = Field(
+        default=None, description="look for near-copies and keep one of each; {} for the defaults"
+    )
+    label: str | None = Field(default=None, description="attribute that classifiers learn; default: the class")
+    max_rejected: float = Field(default=0.01, ge=0, le=1, description="share of unusable samples a run bears")
+
+    @field_validator("channels")
+    @classmethod
+    def _grey_or_colour(cls, value: int) -> int:
+        if value not in (1, 3):
+            raise ValueError(f"channels = {value}, allowed: 1, 3")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> DataConfig:
+        self.decoder()
+        for name in (*self.sources, *self.roles, *self.attributes):
+            if not name.replace("-", "").replace("_", "").isalnum() or len(name.encode()) > LONGEST:
+                raise ValueError(
+                    f"the name {shortened(name)} may hold letters, digits, - and _ only, {LONGEST} bytes at most"
+                )
+        if self.label is not None and self.label not in self.attributes:
+            raise ValueError(
+                f"label = {self.label!r}, allowed: {', '.join(self.attributes) or 'none without attributes'}"
+            )
+        for name, attribute in self.attributes.items():
+            strange = sorted(set(attribute.sources or ()) - set(self.sources))
+            if strange:
+                raise ValueError(f"attributes.{name}.sources has {strange[0]!r}, allowed: {', '.join(self.sources)}")
+        both = [name for name in self.roles if name in self.sources]
+        if both:
+            raise ValueError(f"{both[0]!r} names a source and a role; rename one")
+        takers: dict[str, list[str]] = {}
+        for name, role in self.roles.items():
+            place, parent = f"roles.{name}", self.roles.get(role.source_name)
+            if role.source_name not in self.sources:
+                if parent is None:
+                    allowed = ", ".join([*self.sources, *self.roles])
+                    raise ValueError(f"{place}.from = {role.source_name!r}, allowed: {allowed}")
+                if parent.source_name not in self.sources:
+                    raise ValueError(f"{place}.from = {role.source_name!r} is itself a part; take a part of a role")
+                if not role.drawn:
+                    raise ValueError(f"{place} is a part of {role.source_name}; give its count or fraction")
+            takers.setdefault(role.source_name, []).append(name)
+        for origin, names in takers.items():
+            self._check_takers(origin, names)
+        return self
+
+    def _check_takers(self, origin: str, names: list[str]) -> None:
+        roles = [self.roles[name] for name in names]
+        if any(not role.drawn for role in roles) and len(roles) > 1:
+            raise ValueError(f"roles {', '.join(names)} share {origin}, so each needs a count or a fraction")
+        if {role.count is None for role in roles} == {True, False}:
+            raise ValueError(f"roles {', '.join(names)} of {origin} mix count and fraction; use one of them")
+        share = sum(role.fraction or 0 for role in roles)
+        if share > 1 + 1e-9:
+            raise ValueError(f"roles {', '.join(names)} ask for {share:g} of {origin}, more than 1")
+        parent = self.roles.get(origin)
+        asked = sum(role.count or 0 for role in roles)
+        if origin not in self.sources and parent is not None and parent.count is not None and asked > parent.count:
+            raise ValueError(f"roles {', '.join(names)} ask for {asked} of the {parent.count} samples of {origin}")
+
+    @property
+    def scan_digest(self) -> str:
+        """What two data sections share that are scanned alike, whatever their roles."""
+        parts = {"sources", "attributes", "group_by", "label"}
+        own = self.model_dump(mode="json", include=parts)
+        return digest(own, self.decoder().digest(), self.near_duplicates is not None)
+
+    def decoder(self) -> Decoder:
+        """The one decoder of the run."""
+        return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
+
+
+class NeutralEncoderConfig(BaseModel):
+    """An encoder, not the one audited, whose embeddings of near-copies have to be alike as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    load: str = Field(description="kind:architecture, as of an encoder from elsewhere")
+    weights: str = Field(description="weights file, a path or URI")
+    least: float = Field(default=0.9, ge=-1, le=1, description="least cosine of backbone embeddings")
+
+
+class NearDuplicatesConfig(BaseModel):
+    """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike.
+
+    Re-compressed, resized and brightened copies are. Mirrored and cropped ones (5 % a side is enough), and those with a
+    caption bar, mostly are not.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")
+    least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")
+    encoder: NeutralEncoderConfig | None = Field(default=None, description="confirm them by a neutral encoder too")

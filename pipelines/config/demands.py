@@ -1,0 +1,149 @@
+"""What a config asks of its encoders, each query once, however many attacks and measurements read the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import product
+
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.features import asked, consumes
+from pipelines.config.attacks import ANCHOR_ROLE, CALIBRATION_ROLE, AttackConfig
+from pipelines.config.queries import Recipe
+from pipelines.config.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How something is asked: with which views, images crafted on which encoder, until when, and not of which roles."""
+
+    recipe: Recipe | None = None
+    crafter: str | None = None
+    stopping: Stopping | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass
+class _Asked:
+    """One set of queries of one encoder for one role, with everything that is read off the answers."""
+
+    outputs: set[str] = field(default_factory=set)
+    needs: set[str] = field(default_factory=set)
+    count: int | None = 0  # samples of the role; None: all
+
+    def add(self, need: str, outputs: Iterable[str], count: int | None) -> None:
+        self.needs.add(need)
+        self.outputs |= set(outputs)
+        self.count = None if count is None or self.count is None else max(count, self.count)
+
+
+def demands_of(config: RunConfig) -> tuple[Demand, ...]:
+    """Everything that extraction must compute, one entry per encoder, set of outputs and way of asking.
+
+    What reads the same queries joins: an embedding asked by one attack on the projection, by another on the backbone,
+    is one query. What consumes no views goes with the first recipe, to be queried in one pass.
+    """
+    wanted: dict[tuple[str, _Way, str, str], _Asked] = {}
+
+    def want(
+        encoder: str,
+        outputs: Sequence[str],
+        needs: Iterable[str],
+        roles: Sequence[str],
+        way: _Way = _Way(),
+        count: int | None = None,
+    ) -> None:
+        for need in needs:
+            own = _Way(
+                way.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
+                way.crafter if consumes(need) == "adversarial" else None,
+                way.stopping,
+                way.without,
+            )
+            for role in roles:
+                wanted.setdefault((encoder, own, asked(need), role), _Asked()).add(need, outputs, count)
+
+    for attack in config.attacks:
+        needs, outputs, shadows = attack.needs(), config.outputs_of(attack), config.shadows(attack)
+        way = _Way(config.recipe(attack), config.crafter(attack))
+        own = [] if shadows else config.whole_roles(config.reference_roles(attack))
+        queried: dict[str, Sequence[str]] = {attack.target: [*config.audited, *own]}
+        if attack.method().sequential:
+            known = config.fitted_on_target(attack)
+            queried = {attack.target: known}
+            for epoch, output in product(config.attacked_epochs(attack.target), outputs):
+                until = _Way(way.recipe, None, stopping_of(config, attack, output, epoch), known)
+                want(attack.target, (output,), (SEQUENTIAL,), config.audited, until, attack.count)
+        elif CALIBRATION_ROLE in config.data.roles:
+            queried[attack.target] = [*queried[attack.target], CALIBRATION_ROLE]
+        queried |= dict.fromkeys(shadows, config.reference_roles(attack))
+        control = config.control_of(attack)
+        if control is not None:
+            queried[control] = [*queried.get(control, []), *config.audited, *own]
+        for name, roles in queried.items():
+            want(name, outputs, needs, roles, way, attack.count)
+            if attack.method().anchored:
+                want(name, outputs, ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+    for inference in config.attribute_inference:
+        roles = [*config.auxiliary_roles(inference), *inference.test]
+        want(inference.target, (inference.output,), ("embedding",), roles)
+    for name in config.measured:
+        for roles in config.utility_roles(name):
+            want(name, ("backbone",), ("embedding",), roles)
+        for roles in config.classifier_roles(name):
+            want(name, ("logits",), ("embedding",), roles)
+    return tuple(_joined(wanted))
+
+
+def _joined(wanted: dict[tuple[str, _Way, str, str], _Asked]) -> Iterable[Demand]:
+    """Sets of queries of one encoder, the same outputs and as many samples in one pass per way of asking."""
+    passes: dict[tuple[str, tuple[str, ...], int | None], dict[_Way, dict[str, set[str]]]] = {}
+    for (encoder, way, _, role), found in wanted.items():
+        outputs = tuple(output for output in OUTPUTS if output in found.outputs)
+        by_role = passes.setdefault((encoder, outputs, found.count), {}).setdefault(way, {})
+        by_role.setdefault(role, set()).update(found.needs)
+    for (encoder, outputs, count), by_way in passes.items():
+        plain = by_way.pop(_Way(), {})
+        first = next((way for way in by_way if way.stopping is None), _Way())
+        of_first = by_way.setdefault(first, {})
+        for role, needs in plain.items():
+            of_first.setdefault(role, set()).update(needs)
+        for way, by_role in by_way.items():
+            yield Demand(encoder, outputs, by_role, way.recipe, way.crafter, count, way.stopping, way.without)
+
+
+SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The attack that decides how many views of an image are asked: its position, the output and the checkpoint."""
+
+    position: int
+    output: str
+    epoch: int
+
+
+def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:
+    """What decides how many views an attack asks; None: it asks all. Equal attacks are the first of them."""
+    return Stopping(config.attacks.index(attack), output, epoch) if attack.method().sequential else None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role.
+
+    ``recipe`` None: nothing that is needed consumes views. ``crafter``: the encoder that adversarial images are crafted
+    on. ``count``: only so many samples of each role, by rank of a hash. ``stopping``: what decides when to stop asking
+    for views, of one checkpoint. ``without``: roles whose samples are left out.
+    """
+
+    encoder: str
+    outputs: tuple[str, ...]
+    needs: Mapping[str, AbstractSet[str]]
+    recipe: Recipe | None = None
+    crafter: str | None = None
+    count: int | None = None
+    stopping: Stopping | None = None
+    without: tuple[str, ...] = ()

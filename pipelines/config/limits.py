@@ -1,0 +1,117 @@
+"""The sections ``resources``, ``budget`` and ``prices`` of a config: what a run may use and spend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipelines.errors import UserError
+
+DEFAULT_ACTORS = 2
+
+
+class ResourcesConfig(BaseModel):
+    """What the stages may use of the cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_workers: int = Field(default=1, ge=1, description="data-parallel workers per encoder")
+    train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
+    train_gpus: float = Field(default=0, ge=0, description="GPUs per training worker")
+    train_retries: int = Field(default=2, ge=0, description="restarts of a training run after a worker died")
+    encoder_actors: int | None = Field(
+        default=None, ge=1, description="processes that query encoders; by default 2, or 1 where 2 do not fit"
+    )
+    actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
+    gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
+    reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
+    decode: Literal["auto", "fused", "apart"] = Field(
+        default="auto",
+        description="in the encoder actors, in tasks of its own on CPUs that they leave free, or whichever is faster",
+    )
+    decoder_cpus: float = Field(default=1.0, gt=0, description="CPUs per decoding task, where decoding stands apart")
+    resident_mb: int = Field(
+        default=4096, ge=0, description="decoded members that a training worker keeps; more are streamed from shards"
+    )
+    object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
+
+    def check(self, available: Mapping[str, float]) -> None:
+        """Refuse a cluster on which a stage could never be scheduled.
+
+        Raises:
+            UserError: naming the resource, what is asked and what is there.
+        """
+        cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
+        actors = self.actors(available)
+        asked = actors * self.actor_cpus + self.reader_cpus
+        if asked > cpus + 1e-9:
+            raise UserError(
+                f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
+                "readers would never be scheduled; lower encoder_actors or actor_cpus"
+            )
+        training = self.train_workers * self.train_cpus
+        if training > cpus + 1e-9:
+            raise UserError(f"resources: train_workers x train_cpus = {training:g} CPUs, but Ray has {cpus:g}")
+        wanted = max(actors * self.gpus_per_actor, self.train_workers * self.train_gpus)
+        if wanted > gpus + 1e-9:
+            raise UserError(
+                f"resources: {wanted:g} GPUs asked for, but Ray has {gpus:g}; set gpus_per_actor, train_gpus"
+            )
+
+    def actors(self, available: Mapping[str, float]) -> int:
+        """Encoder actors: as many as the config says, or what fits ``available``."""
+        if self.encoder_actors is not None:
+            return self.encoder_actors
+        held = {"CPU": self.actor_cpus, "GPU": self.gpus_per_actor}
+        left = {kind: available.get(kind, math.inf) for kind in held}
+        left["CPU"] -= self.reader_cpus
+        fitting = min((left[kind] + 1e-9) // amount for kind, amount in held.items() if amount)
+        return DEFAULT_ACTORS if fitting < 1 else int(min(DEFAULT_ACTORS, fitting))
+
+    @property
+    def decoding_threads(self) -> int:
+        """Threads that decode in an actor while its accelerator works; without one there is nothing to wait for."""
+        return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
+
+    def decoders(self, actors: int, available: Mapping[str, float]) -> int:
+        """Tasks that could decode at once, on the CPUs that actors and readers leave."""
+        left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
+        return int((left + 1e-9) / self.decoder_cpus)
+
+
+class BudgetConfig(BaseModel):
+    """What a run may spend."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queries: int | None = Field(
+        default=None, ge=1, description="queries of attacked encoders, over all their checkpoints and all seeds"
+    )
+    cpu_hours: float | None = Field(default=None, gt=0, description="above it, as estimated, a run asks first")
+    gpu_hours: float | None = Field(default=None, gt=0, description="the same")
+    money: float | None = Field(default=None, gt=0, description="the same, in the unit of `prices`")
+
+    @property
+    def estimated(self) -> dict[str, float]:
+        """What is compared with an estimate before anything is spent."""
+        fields = {"cpu_hours": self.cpu_hours, "gpu_hours": self.gpu_hours, "money": self.money}
+        return {name: most for name, most in fields.items() if most is not None}
+
+
+class PricesConfig(BaseModel):
+    """What things cost, in one unit of money; what has no price is not counted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cpu_hour: float | None = Field(default=None, ge=0, description="a CPU for an hour")
+    gpu_hour: float | None = Field(default=None, ge=0, description="a GPU for an hour")
+    query: float | None = Field(default=None, ge=0, description="a query of an attacked encoder")
+    storage_gb_month: float | None = Field(default=None, ge=0, description="10^9 bytes of features for a month")
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The prices that are given."""
+        return {name: price for name, price in self.model_dump().items() if price is not None}

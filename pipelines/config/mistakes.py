@@ -1,0 +1,116 @@
+"""What is wrong with a value of a config, in one line: the field, the value, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelines.config.names import shortened
+
+Fields = Callable[[Sequence[int | str]], Sequence[str]]
+"""Names that are allowed at a place of a config."""
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "decimal": "a number",
+    "string": "text",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "iterable": "a list",
+    "dict": "a section of fields with values",
+    "mapping": "a section of fields with values",
+    "model": "a section of fields with values",
+    "dataclass": "a section of fields with values",
+}
+"""What is allowed where the type is wrong, by the first word of pydantic's name for it."""
+_LIMITS = {
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "text that fits {pattern}",
+    "literal_error": "{expected}",
+}
+"""What is allowed where the type is right and the value is not."""
+
+
+def told(error: ValidationError, fields: Fields | None = None, hidden: Sequence[str] = ()) -> str:
+    """The first mistake in one line, in words of our own.
+
+    Args:
+        error: what a model of a config, or of a method's parameters, raised.
+        fields: the fields that a section has, for keys that it has not.
+        hidden: parts of places that no user wrote: the tags of unions.
+    """
+    every = error.errors()
+    first = every[0]
+    kind, context, parts = first["type"], first.get("ctx", {}), _parts(first["loc"], hidden)
+    place = ".".join(str(part) for part in parts)
+    if kind in ("extra_forbidden", "unexpected_keyword_argument", "invalid_key"):
+        return _unknown(place, parts, fields(first["loc"][:-1]) if fields else ())
+    if kind.startswith("missing"):
+        return f"{place} is missing"
+    if kind in ("value_error", "assertion_error"):
+        return _joined(place, context["error"], fields, hidden)
+    if kind == "union_tag_invalid":
+        return f"{place}: {shortened(context['tag'])} is an unknown attack; allowed: {_bare(context['expected_tags'])}"
+    if kind == "union_tag_not_found":
+        return f"{place}.{_bare(context['discriminator'])} is missing"
+    here = [one for one in every if _parts(one["loc"], hidden) == parts and one["input"] == first["input"]]
+    allowed = dict.fromkeys(_allowed(one["type"], one.get("ctx", {})) for one in here)
+    quotes = "; put it in quotes" if "text" in allowed and isinstance(first["input"], int | float) else ""
+    return f"{place}{_shown(first['input'])}: allowed is {' or '.join(allowed)}{quotes}"
+
+
+def _parts(location: Sequence[int | str], hidden: Sequence[str]) -> list[int | str]:
+    """A place as users write it, without tags and types, of several that a field may have."""
+    parts = [part for part in location if part not in hidden]
+    while parts and isinstance(parts[-1], str) and (parts[-1] in ("str", "int", "float", "bool") or "[" in parts[-1]):
+        parts.pop()
+    return parts
+
+
+def _unknown(place: str, parts: Sequence[int | str], allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(parts[-1]), allowed, 1) if parts else []
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown key {place or repr(place)}" + (
+        f"; {hint}allowed: {', '.join(allowed)}" if allowed else "; take it out"
+    )
+
+
+def _joined(place: str, error: object, fields: Fields | None, hidden: Sequence[str]) -> str:
+    text = told(error, fields, hidden) if isinstance(error, ValidationError) else str(error)
+    if not place or text.startswith(place):
+        return text
+    return f"{place}.{text}" if isinstance(error, ValidationError) else f"{place}: {text}"
+
+
+def _shown(value: object) -> str:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):  # what was made of the value on the way, which no user wrote
+        return ""
+    return f" = {shortened(value)}"
+
+
+def _allowed(kind: str, context: Mapping[str, Any]) -> str:
+    if kind in _LIMITS:
+        limits = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
+        return _bare(_LIMITS[kind].format(**limits)) if kind == "literal_error" else _LIMITS[kind].format(**limits)
+    return _KINDS.get(kind.split("_", maxsplit=1)[0], "another value")
+
+
+def _bare(quoted: str) -> str:
+    return quoted.replace("'", "")

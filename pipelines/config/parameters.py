@@ -1,0 +1,81 @@
+"""Settings of methods: validated against the parameter dataclasses that stand beside the methods in `mi_core`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
+from functools import cache
+from itertools import product
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from pipelines.config.mistakes import told
+
+MOST = 10_000  # entries that one with lists may stand for
+T = TypeVar("T")
+
+
+@cache
+def _adapter(parameters: type[Any]) -> TypeAdapter[Any]:
+    validated: Any = pydantic_dataclass(parameters, config=ConfigDict(extra="forbid"), frozen=True)
+    return TypeAdapter(validated)
+
+
+def build(parameters: type[T], values: Mapping[str, Any]) -> T:
+    """A parameter dataclass from plain values.
+
+    Raises:
+        ValueError: an unknown name, listing the known ones; or a value of a wrong type or range, named with what is
+            allowed.
+    """
+    known = [field.name for field in fields(parameters)]  # type: ignore[arg-type]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ValueError(f"unknown setting {unknown[0]!r}, allowed: {', '.join(known)}")
+    try:
+        validated = _adapter(cast(Any, parameters)).validate_python(dict(values))
+    except ValidationError as error:
+        raise ValueError(told(error)) from error
+    return parameters(**{name: getattr(validated, name) for name in known})
+
+
+def complete(parameters: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values with all defaults filled in."""
+    filled: dict[str, Any] = asdict(build(parameters, values))
+    return filled
+
+
+def parameter_fields(parameters: type[Any]) -> dict[str, Any]:
+    """The fields of a parameter dataclass as `pydantic.create_model` takes them."""
+    return {
+        field.name: (field.type, field.default if field.default is not MISSING else ...) for field in fields(parameters)
+    }
+
+
+def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Entries one by one: one with lists under some names stands for all combinations of their values.
+
+    Raises:
+        ValueError: they are too many to be meant.
+    """
+    spelled = []
+    for entry in entries:
+        listed = [name for name in names if isinstance(entry, dict) and isinstance(entry.get(name), list | tuple)]
+        if math.prod(len(entry[name]) for name in listed) > MOST:
+            raise ValueError(f"{', '.join(listed)}: their combinations are more than {MOST:,}; give fewer values")
+        for values in product(*(entry[name] for name in listed)):
+            spelled.append({**entry, **dict(zip(listed, values, strict=True))} if listed else entry)
+    return spelled
+
+
+def told_apart(chosen: BaseModel, alike: Sequence[BaseModel], without: Sequence[str] = ()) -> str:
+    """The settings that tell an entry of a config from those alike, in words; empty if there are none."""
+    others = [one.model_dump(mode="json") for one in alike]
+    return ", ".join(
+        f"{name} = {value}"
+        for name, value in chosen.model_dump(mode="json").items()
+        if name not in without and any(other[name] != value for other in others)
+    )

@@ -1,0 +1,75 @@
+"""Paths in a config: which fields hold them, and which names braces in them stand for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipelines.config.names import shortened
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+FILE_FIELDS = frozenset({"path", "root", "table", "weights", "text_weights"})
+"""Fields of a config that name files or folders, wherever they stand, in sweeps and searches too."""
+
+
+def spelled_out(value: Any, name: str = "") -> Any:
+    """Plain values of a config with every path of files made absolute; ``name`` is the field that holds the value."""
+    if isinstance(value, dict):
+        return {key: spelled_out(inner, str(key).rpartition(".")[2]) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled_out(inner, name) for inner in value]
+    return storage.absolute(value) if isinstance(value, str) and value and name in FILE_FIELDS else value
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order.
+
+    Raises:
+        UserError: as `check_braces`, which raises ValueError.
+
+    Example:
+        >>> expand_braces("x-{08..10}.{a,b}")
+        ['x-08.a', 'x-08.b', 'x-09.a', 'x-09.b', 'x-10.a', 'x-10.b']
+    """
+    try:
+        check_braces(pattern)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    named = [""]
+    for text, inside in zip(_BRACES.split(pattern)[::2], [*_BRACES.findall(pattern), None], strict=True):
+        choices = [""] if inside is None else _choices(inside)
+        named = [before + text + choice for before in named for choice in choices]
+    return named
+
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+_MOST = 1_000_000  # files that one pattern may name
+
+
+def check_braces(pattern: str) -> None:
+    """Look at the braces of a pattern without spelling them out.
+
+    Raises:
+        ValueError: a range counts down, or the braces stand for more files than there can be.
+    """
+    count = 1
+    for inside in _BRACES.findall(pattern):
+        numbers = _RANGE.fullmatch(inside)
+        size = int(numbers[2]) - int(numbers[1]) + 1 if numbers else inside.count(",") + 1
+        if size < 1 and numbers:
+            raise ValueError(f"path = {shortened(pattern)} counts down; write {{{numbers[2]}..{numbers[1]}}}")
+        count *= size
+        if count > _MOST:
+            raise ValueError(
+                f"path = {shortened(pattern)} names more than {_MOST:,} files; give a folder, or a glob with *"
+            )
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if not numbers:
+        return inside.split(",")
+    width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
+    return [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]

@@ -1,0 +1,65 @@
+"""The section ``queries`` of a config: how encoders are asked, and the recipe of the views."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.checks import check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
+from pipelines.config.parameters import complete
+
+
+class QueriesConfig(BaseModel):
+    """How encoders are queried."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    views: int = Field(default=10, ge=1, description="augmented views per image")
+    augmentation: Literal["as-trained"] | dict[str, Any] = Field(
+        default="as-trained", description="as-trained, or settings of the recipe"
+    )
+    crop_only: tuple[float, float] = Field(
+        default=(0.2, 1.0),
+        description="share of the area of the crops that are the only views where an attack's shadow was trained by "
+        "another algorithm than the target",
+    )
+    outputs: tuple[str, ...] = Field(default=("projection", "backbone"), description="embeddings audited")
+    chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
+    batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
+    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
+    repeats: int = Field(
+        default=1, ge=1, description="times that every query is asked; the mean of the answers counts (against noise)"
+    )
+
+    @field_validator("crop_only")
+    @classmethod
+    def _possible_crop(cls, value: tuple[float, float]) -> tuple[float, float]:
+        crops_alone(value)
+        return value
+
+    @field_validator("outputs")
+    @classmethod
+    def _known_outputs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_choice("outputs", output, OUTPUTS) for output in value)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How query views are drawn: a recipe of `AUGMENTATIONS` and all its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def __hash__(self) -> int:
+        return hash((self.name, json.dumps(self.settings, sort_keys=True)))
+
+
+def crops_alone(scale: tuple[float, float]) -> Recipe:
+    """Random resized crops and nothing else: views for a target whose algorithm is unknown (EncoderMI, section 5.1)."""
+    off = {"flip": 0.0, "jitter_probability": 0.0, "grayscale": 0.0}
+    return Recipe("simclr", complete(AUGMENTATIONS["simclr"], {"crop_scale": scale, **off}))

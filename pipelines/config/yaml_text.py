@@ -1,0 +1,168 @@
+"""YAML as text to plain values: mappings with text for keys, lists, text, numbers, true, false and null.
+
+Whatever could mean two things is refused with its line: a key that stands twice, a number that no machine holds. What
+grows without bounds is refused before it grows: levels, and aliases that repeat each other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from pipelines.config.names import shortened
+from pipelines.errors import UserError
+
+MOST_VALUES = 100_000  # in one text, aliases counted as often as they stand there
+MOST_LEVELS = 32
+_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_YAML = "tag:yaml.org,2002:"
+_KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "null": "null"}
+_TAGS = {yaml.MappingNode: ("map",), yaml.SequenceNode: ("seq",), yaml.ScalarNode: ("str", "merge", *_KINDS)}
+
+
+class _Loader(yaml.SafeLoader):
+    """Values of JSON only; keys are text as written, dates too."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._extents: dict[int, tuple[int, int]] = {}
+        self._level = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._level += 1
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        if self._level > MOST_LEVELS:
+            raise _Refused(line, f"more than {MOST_LEVELS} levels in each other")
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if isinstance(event, yaml.AliasEvent) and id(node) not in self._extents:
+            raise _Refused(line, "an alias stands inside of what it stands for")
+        if id(node) not in self._extents:
+            self._extents[id(node)] = self._extent(node, line)
+        return node
+
+    def _extent(self, node: Any, line: int) -> tuple[int, int]:
+        """Values below a node, itself included and aliases as often as they stand there; and levels."""
+        if node.tag.removeprefix(_YAML) not in _TAGS[type(node)]:
+            raise _Refused(line, f"the tag {node.tag} is not for configs; write the value without it")
+        inner = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known = [self._extents[id(part)] for part in inner]
+        values, levels = 1 + sum(size for size, _ in known), 1 + max((depth for _, depth in known), default=0)
+        if values > MOST_VALUES:
+            raise _Refused(line, f"more than {MOST_VALUES:,} values, with aliases spelled out")
+        if levels > MOST_LEVELS:
+            raise _Refused(line, f"more than {MOST_LEVELS} levels in each other")
+        return values, levels
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused(line, "a key is a list or a mapping; a key has to be text")
+            if key.value in lines and key.tag != f"{_YAML}merge":
+                raise _Refused(line, f"the key {key.value} stands here and in line {lines[key.value]}; keep one")
+            lines[key.value] = line
+        self.flatten_mapping(node)
+        return {self.construct_text(key): self.construct_object(value, deep=deep) for key, value in node.value}
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        if _NO_TEXT.search(node.value):
+            raise _Refused(node.start_mark.line + 1, "a control character; write text without it")
+        return str(node.value)
+
+    def construct_known(self, node: yaml.ScalarNode) -> Any:
+        kind = node.tag.removeprefix(_YAML)
+        try:
+            value = getattr(super(), f"construct_yaml_{kind}")(node)
+        except (ValueError, LookupError) as error:
+            raise _Refused(
+                node.start_mark.line + 1, f"{shortened(node.value)} is no {_KINDS[kind]}; quote text"
+            ) from error
+        if kind == "int" and abs(value) >= 2**63:
+            raise _Refused(node.start_mark.line + 1, "a whole number beyond 64 bits; quote it if it is text")
+        return value
+
+
+class _Refused(Exception):
+    """What is wrong, and in which line."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line, self.what = line, what
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_YAML) not in ("timestamp", "value")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor(f"{_YAML}str", _Loader.construct_text)
+for _kind in _KINDS:
+    _Loader.add_constructor(f"{_YAML}{_kind}", _Loader.construct_known)
+
+
+def read_text(text: str, origin: str) -> Any:
+    """The plain values that a text in YAML holds.
+
+    Args:
+        text: one document.
+        origin: names the text in errors.
+
+    Raises:
+        UserError: it is no YAML, or what no config can hold; with the line, and both lines of a key that stands twice.
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except _Refused as error:
+        raise UserError(f"{_in_line(origin, text, error.line)}: {error.what}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(str(error.problem or error.context).split())
+        raise UserError(f"{_in_line(origin, text, mark.line + 1 if mark else 1)}: not valid YAML: {what}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{origin}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _in_line(origin: str, text: str, line: int) -> str:
+    return f"{origin}, line {line}" if "\n" in text.strip() else origin
+
+
+def read_value(text: str, origin: str) -> Any:
+    """The value of an override on the command line, in YAML without comments: there ``#`` is a character as any other.
+
+    Raises:
+        UserError: as `read_text`.
+
+    Example:
+        >>> read_value("my #1 photos", "x"), read_value("[1, 2]", "x"), read_value("3", "x")
+        ('my #1 photos', [1, 2], 3)
+    """
+    stripped = text.strip()
+    if not re.search(r"(^|\s)#", stripped):
+        return read_text(text, origin)
+    try:
+        tokens = list(yaml.scan(stripped, Loader=yaml.SafeLoader))
+    except yaml.YAMLError:
+        tokens = []
+    scalars = [token for token in tokens if isinstance(token, yaml.ScalarToken)]
+    if len(tokens) == 2 or (len(tokens) == 3 and scalars and scalars[0].plain):  # nothing, or plain text, to the #
+        return stripped
+    try:
+        found = read_text(text, origin)
+    except UserError as error:
+        raise UserError(f"{error}; put text with # in quotes") from error
+    ends = [token.end_mark.index for token in tokens if token.end_mark.index > token.start_mark.index]
+    if ends[-1] == len(stripped):
+        return found
+    raise UserError(f"{origin}: what follows # would be lost; put text with # in quotes")

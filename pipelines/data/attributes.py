@@ -1,0 +1,137 @@
+"""The attributes and the group of a sample, read off its key, its class, a table or its JSON."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pipelines.config.attributes import CLASS, JSON, KEY, AttributeConfig, GroupConfig
+from pipelines.data.samples import Sample
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+
+def value_of(attribute: AttributeConfig, sample: Sample) -> int:
+    """The number of a sample's value.
+
+    Raises:
+        ValueError: it has none; the message says why.
+        UserError: the table cannot be read.
+    """
+    text = text_of(sample, attribute.origin, attribute.pattern)
+    if attribute.table is not None:
+        rows = read_table(attribute.table, attribute.column)
+        if text not in rows:
+            raise ValueError(f"{text!r} is not in {attribute.table}")
+        text = rows[text]
+    if attribute.bounds is not None:
+        try:
+            return bisect.bisect_right(attribute.bounds, float(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no number") from error
+    if text not in attribute.numbers:
+        raise ValueError(f"{text!r} is not among {', '.join(attribute.numbers)}")
+    return attribute.numbers[text]
+
+
+def group_of(group: GroupConfig, sample: Sample) -> str:
+    """The name of a sample's group.
+
+    Raises:
+        ValueError: it has none; the message says why.
+    """
+    try:
+        return text_of(sample, group.origin, group.pattern)
+    except ValueError as error:
+        raise ValueError(f"group_by: {error}") from error
+
+
+def text_of(sample: Sample, origin: str, pattern: str | None) -> str:
+    """What a sample's name, class or JSON says, or with a pattern its part that matches.
+
+    Raises:
+        ValueError: it says nothing; the message tells why.
+    """
+    text = _whole_text(sample, origin)
+    if pattern is None:
+        return text
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"{text!r} does not match {pattern!r}")
+    return str(found.group(1))
+
+
+def _whole_text(sample: Sample, origin: str) -> str:
+    if origin == KEY:
+        return sample.key
+    if origin == CLASS:
+        if sample.label is None:
+            raise ValueError("it has no class")
+        return str(sample.label)
+    found = json_beside(sample.others)
+    for name in origin.removeprefix(JSON).split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise ValueError(f"its JSON has no field {origin.removeprefix(JSON)}")
+        found = found[name]
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def json_beside(others: Mapping[str, bytes]) -> Any:
+    """The content of the JSON among what a shard holds of a sample, by suffix; None where there is none.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply to be read.
+    """
+    try:
+        return json.loads(others.get("json", b"null"))
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
+
+
+def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict[str, int]:
+    """The attributes of a sample.
+
+    Raises:
+        ValueError: it lacks one; the message names it.
+    """
+    found = {}
+    for name, attribute in attributes.items():
+        try:
+            found[name] = value_of(attribute, sample)
+        except ValueError as error:
+            raise ValueError(f"attribute {name}: {error}") from error
+    return found
+
+
+@lru_cache(maxsize=8)
+def read_table(path: str, column: str | int) -> dict[str, str]:
+    """Text to value of a file with a line per text, read once per process.
+
+    A header is a line that holds the column's name, with or without a name for the texts; lines before it are skipped.
+
+    Raises:
+        UserError: no such file or column, or a line that is too short.
+    """
+    try:
+        lines = storage.read_bytes(path).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as a table: {error}") from error
+    rows = [re.split(r"\s*,\s*|\s+", line.strip()) for line in lines if line.strip()]
+    start, place = 0, column
+    if isinstance(column, str):
+        headers = [number for number, row in enumerate(rows) if column in row]
+        if not headers:
+            raise UserError(f"{path} has no column {column!r}")
+        start = headers[0] + 1
+        after = rows[start] if start < len(rows) else []
+        place = rows[headers[0]].index(column) + (len(after) - len(rows[headers[0]]))
+    found = {}
+    for number, row in enumerate(rows[start:], start=start):
+        if int(place) >= len(row):
+            raise UserError(f"{path}, row {number + 1} ({row[0]!r}) has no column {column}")
+        found[row[0].strip("/")] = row[int(place)]
+    return found

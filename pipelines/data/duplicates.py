@@ -1,0 +1,144 @@
+"""Images that stand twice: the same pixels, or nearly; one copy is kept, and which others went is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mi_core.image_files import ImageError
+from mi_core.images import decode
+from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
+from pipelines.config.data import DataConfig, NearDuplicatesConfig, NeutralEncoderConfig, Role
+from pipelines.data.columns import Coded, codes_of, ids_of
+from pipelines.data.scan import DESCRIPTOR, PHASH
+from pipelines.data.sources import Source
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+_Rows = npt.NDArray[np.intp]
+
+
+def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str]) -> tuple[_Rows, int]:
+    """Rows in order with the first copy of every image, and the number of copies dropped.
+
+    Args:
+        order: rows of the table, those that are to keep their images first.
+        source: of every row.
+        table: of the samples scanned.
+        given: source to role, of roles that the user gives.
+
+    Raises:
+        UserError: two roles that the user gave share an image.
+    """
+    images = codes_of(table["sha256"])[order]
+    _, first, image = np.unique(images, return_index=True, return_inverse=True)
+    earlier, sources = order[first][image], source.codes
+    theirs = source.among(given)
+    shared = theirs[sources[order]] & theirs[sources[earlier]] & (sources[earlier] != sources[order])
+    if shared.any():
+        pair = [int(rows[shared.argmax()]) for rows in (earlier, order)]
+        one, two = (source.values[sources[row]] for row in pair)
+        keys = table["key"].take(pa.array(pair)).to_pylist()
+        raise UserError(
+            f"roles {given[one]} and {given[two]} share an image: {one}/{keys[0]} and {two}/{keys[1]} "
+            "hold the same pixels; remove it from one of them"
+        )
+    return order[np.sort(first)], len(order) - len(first)
+
+
+def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Of copies, the source with the lowest number keeps its own: one (S,) for each source.
+
+    Members that the user gives come first. A non-member that the user gives loses a copy of any image that members are
+    drawn from, since it may have been trained on; otherwise given roles come before what is drawn.
+    """
+    given = {role.source_name: name for name, role in roles.items() if not role.drawn}
+    feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.drawn}
+    spoilt = any(_nonmember(name) for name in given.values())
+    found = np.full(len(sources), 3, dtype=np.int64)
+    for number, name in enumerate(sources):
+        if name in given:
+            found[number] = 2 if _nonmember(given[name]) else 0
+        elif spoilt and name in feeding:
+            found[number] = 1
+    return found
+
+
+def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tuple[_Rows, pa.Table]:
+    """Rows in order with the first of all near-copies, and a table of the others: id, copy_of.
+
+    Args:
+        order: rows of the table, first those that keep theirs.
+        table: of the samples scanned.
+        data: with what counts as a near-copy.
+
+    Raises:
+        UserError: the neutral encoder has no weights, or an image is gone.
+    """
+    assert data.near_duplicates is not None
+    near = _pairs(order, table, data.near_duplicates)
+    if data.near_duplicates.encoder is not None and len(near):
+        near = _alike(near, order, table, data, data.near_duplicates.encoder)
+    group = clusters(len(order), near)
+    _, first = np.unique(group, return_index=True)
+    owner = first[group]
+    kept = owner == np.arange(len(order))
+    columns = {"id": ids_of(table, order[~kept]), "copy_of": ids_of(table, order[owner[~kept]])}
+    return order[kept], pa.table(columns)
+
+
+def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs:
+    """Positions in ``order`` of images that are near-copies."""
+    hashes = np.asarray(table[PHASH].combine_chunks())[order]
+    pairs = near_pairs(hashes, distance=config.distance)
+    rows, place = np.unique(pairs, return_inverse=True)
+    if not len(rows):
+        return pairs
+    bytes_of = table[DESCRIPTOR].take(pa.array(order[rows])).to_pylist()
+    found = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
+    return rows[confirmed(place.reshape(pairs.shape), found, least=config.least)]
+
+
+def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen: NeutralEncoderConfig) -> Pairs:
+    """The pairs that a neutral encoder takes for alike; only images in a pair are read and embedded."""
+    import torch
+
+    from mi_core.encoders.foreign import adopt
+
+    if not storage.exists(chosen.weights):
+        raise UserError(f"data.near_duplicates.encoder.weights = {chosen.weights} is no file")
+    weights = storage.read_bytes(chosen.weights)
+    encoder = adopt(
+        chosen.load, weights, channels=data.channels, image_size=data.image_size, backbone_only=True
+    ).encoder
+    rows, place = np.unique(near, return_inverse=True)
+    wanted = table.select(["source", "item", "key"]).take(pa.array(order[rows])).to_pylist()
+    position = {(one["source"], one["key"]): number for number, one in enumerate(wanted)}
+    of_item: dict[tuple[str, str], set[str]] = {}
+    for one in wanted:
+        of_item.setdefault((one["source"], one["item"]), set()).add(one["key"])
+    embeddings: dict[int, npt.NDArray[np.float32]] = {}
+    for name, model in data.sources.items():
+        for item in Source(model).items():
+            keys = of_item.get((name, item.name))
+            if not keys:
+                continue
+            try:
+                for sample in Source(model).read(item, keys):
+                    pixels = torch.from_numpy(decode(sample.image, data.decoder()))[None].float() / 255
+                    with torch.inference_mode():
+                        embeddings[position[name, sample.key]] = encoder(pixels)["backbone"][0].float().numpy()
+            except (OSError, ImageError) as error:
+                raise UserError(f"{name}, shard {item.name}: {error}; it changed since it was scanned") from error
+    gone = [f"{source}/{key}" for (source, key), number in position.items() if number not in embeddings]
+    if gone:
+        raise UserError(f"{gone[0]} is gone; the data changed since it was scanned")
+    found = np.stack([embeddings[number] for number in range(len(rows))])
+    return rows[near_by_cosine(place.reshape(near.shape), found, least=chosen.least)]
+
+
+def _nonmember(role: str) -> bool:
+    return role.endswith("nonmember") or role == "control"

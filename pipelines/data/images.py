@@ -1,0 +1,87 @@
+"""The decoded images of some roles in memory, with their labels and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.image_files import ImageError
+from mi_core.images import Pixels, decode
+from pipelines.config.data import DataConfig
+from pipelines.data.captions import caption_of
+from pipelines.data.samples import Sample
+from pipelines.data.sources import Source
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """N images in the order of ``splits.ids(roles)``.
+
+    Args:
+        ids: ``source/key`` of each.
+        images: (N, C, S, S) uint8.
+        labels: class of each, None where the source has none.
+        captions: text of each, empty where there is none.
+        templated: how many captions were made from class names.
+    """
+
+    ids: list[str]
+    images: npt.NDArray[np.uint8]
+    labels: list[int | None]
+    captions: list[str]
+    templated: int
+
+    def names(self) -> list[tuple[str, str]]:
+        """(source, key) of each."""
+        return [(source, key) for source, _, key in (name.partition("/") for name in self.ids)]
+
+
+def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, limit: int | None = None) -> Loaded:
+    """The images of some roles that fit memory; with ``limit`` the first so many of them.
+
+    Raises:
+        UserError: a source has changed since the splits were drawn; the first sample missing is named.
+    """
+    wanted = list(roles)
+    ids = splits.ids(wanted)[:limit]
+    row_of = {name: row for row, name in enumerate(ids)}
+    images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
+    captions, templated = [""] * len(ids), 0
+    known = splits.labels()
+    for name, sample, pixels in read_samples(config, splits, wanted, row_of):
+        row, source = row_of[name], name.partition("/")[0]
+        images[row] = pixels
+        captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])
+        templated += made
+    return Loaded(ids, images, [known[name] for name in ids], captions, templated)
+
+
+def read_samples(
+    config: DataConfig, splits: Splits, roles: Iterable[str], ids: Collection[str]
+) -> Iterator[tuple[str, Sample, Pixels]]:
+    """Some samples of some roles, shard after shard: id, encoded image, pixels (C, S, S).
+
+    Raises:
+        UserError: a source has changed since the splits were drawn; the first sample missing is named.
+    """
+    decoder, wanted, missing = config.decoder(), list(roles), set(ids)
+    for source, model in config.sources.items():
+        for item in Source(model).items():
+            keys = {key for key in splits.keys(source, item.name, wanted) if f"{source}/{key}" in missing}
+            if not keys:
+                continue
+            try:
+                for sample in Source(model).read(item, keys):
+                    yield f"{source}/{sample.key}", sample, decode(sample.image, decoder)
+                    missing.discard(f"{source}/{sample.key}")
+            except (OSError, ImageError) as error:
+                raise UserError(
+                    f"{source}, shard {item.name}: {error}; it changed since the roles were drawn"
+                ) from error
+    if missing:
+        raise UserError(f"{min(missing)} is gone; the data changed since the roles were drawn")

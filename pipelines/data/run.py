@@ -1,0 +1,61 @@
+"""The data stage: scan the sources once, and draw the roles of every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipelines.config.checks import check_drawn
+from pipelines.console import say, step
+from pipelines.data.draw import draw
+from pipelines.data.scan import Scan, scan
+from pipelines.data.splits import Splits, are_drawn
+from pipelines.run.points import Run
+from pipelines.run.ray_session import finished
+
+
+def draw_roles(runs: Sequence[Run]) -> None:
+    """Draw and write the splits of every seed that has none; sources are scanned once for all seeds and runs."""
+    scans: dict[str, Scan] = {}
+    for config, folder in runs:
+        todo = [seed for seed in config.seeds if not are_drawn(folder.seed(seed).path)]
+        first = (config, folder) == runs[0]
+        if len(todo) < len(config.seeds) and first:
+            say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
+        if not todo:
+            continue
+        read = config.data.scan_digest
+        if read not in scans:
+            found = scans[read] = scan(config.data, _scan_map)
+            lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.tally.unusable else ""
+            say("data", f"{len(found.samples)} usable samples{lost}")
+            for note in found.tally.notes():
+                say("data", note)
+        for seed in todo:
+            near = " and looking for near-copies" if config.data.near_duplicates is not None else ""
+            with step(f"drawing the roles of seed {seed}{near}"):
+                drawn = draw(config.data, scans[read], seed)
+            check_drawn(config, drawn.counts())
+            drawn.save(folder.seed(seed).path)
+            if first:
+                say("data", f"seed {seed}: {roles_in_words(drawn)}")
+
+
+def roles_in_words(drawn: Splits) -> str:
+    """Sizes of the roles, and the duplicates dropped, in one line."""
+    counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
+    dropped = [f"{drawn.duplicates_removed} duplicates"] if drawn.duplicates_removed else []
+    dropped += [f"{drawn.near_removed} near-copies"] if drawn.near_removed else []
+    return counts + (f"; {' and '.join(dropped)} dropped" if dropped else "")
+
+
+def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Map over shards as Ray tasks, in order, with a bar."""
+    import ray
+
+    remote = ray.remote(num_cpus=1)(function)
+    references = [remote.remote(*given) for given in arguments]
+    for _ in finished(references, "shards", "reading and hashing"):
+        pass
+    results: list[Any] = ray.get(references)
+    return results

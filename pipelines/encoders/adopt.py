@@ -1,0 +1,366 @@
+"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint, see whether they work at all.
+
+Of one behind an API the folder holds a description and a few answers, by which it is known again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from mi_core.augmentations.views import clean
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders.checkpoint import weights_bytes
+from mi_core.encoders.foreign import CODE, Adopted, adopt
+from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.hashing import digest64
+from mi_core.querying.sanity import Agreement, agreement, relative_differences, unit_lengths
+from pipelines.config.checks import check_outputs
+from pipelines.config.data import DataConfig
+from pipelines.config.encoders import EndpointConfig, LoadedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.console import say
+from pipelines.data.images import Loaded, load_images
+from pipelines.data.splits import Splits
+from pipelines.encoders import preprocessing, probe_ledger
+from pipelines.encoders.access import Access, access_to, api_key, secret_query
+from pipelines.encoders.probes import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
+from pipelines.encoders.stored import ANSWERS, describe, is_done, share, weights_path, write_description
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.run.folder import RunFolder, SeedFolder, now
+from pipelines.run.points import Run
+from pipelines.run.ray_session import finished
+
+VERSION = 2
+REPEATED = 16  # images that an API is asked twice
+CHECKED = 4  # of them, those by whose answers it is known again
+NOISY = 1e-4  # relative difference of two answers above which it is not the same answer
+CHANGED = 0.01  # relative difference above which other weights answer; more where answers are noisier
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """One encoder from elsewhere of one seed; two of the same ``inputs`` are adopted once."""
+
+    name: str
+    config: LoadedConfig | EndpointConfig
+    data: DataConfig
+    folder: SeedFolder
+    roles: tuple[str, ...]
+    inputs: str
+
+    @property
+    def probed(self) -> int:
+        """Images on which the encoder shows that it works."""
+        return min(PROBED, len(Splits.load(self.folder.path).ids(self.roles)))
+
+    @property
+    def queries(self) -> int:
+        """What that takes: two views of each image, of an API some images twice as well."""
+        if isinstance(self.config, EndpointConfig):
+            return 2 * self.probed + 2 * min(REPEATED, self.probed)
+        return 2 * self.probed + 2 * min(preprocessing.compared(self.config, self.data), self.probed)
+
+    def images(self, limit: int) -> Loaded:
+        """The first of the audited images."""
+        return load_images(self.data, Splits.load(self.folder.path), self.roles, limit=limit)
+
+
+def run(runs: Sequence[Run]) -> None:
+    """Adopt every loaded encoder of every seed of some runs that is not in its folder yet.
+
+    What two runs have in common is adopted once: the first gets it, the others a copy.
+
+    Raises:
+        UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that
+            does not bear a look at whether the encoder works.
+    """
+    import ray
+
+    every = [job for config, folder in runs for job in adoptions(config, folder)]
+    first: dict[str, Adoption] = {}
+    for job in every:
+        first.setdefault(job.inputs, job)
+    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
+    probe_ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
+    remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
+    with access_to(runs if jobs else ()) as access:
+        for _ in finished([remote.remote(job, access) for job in jobs], "encoders", "loading and trying out"):
+            pass
+    for job in jobs:
+        found = describe(job.folder, job.name).description
+        layout = layout_in_words(found)
+        say("load", f"{job.name} (seed {job.folder.seed}): {layout}, {found['preprocessing_words']}")
+        say("load", f"{job.name}: {consistency_in_words(found['consistency'])}")
+        if "answers" in found:
+            say("load", f"{job.name}: {answers_in_words(found['answers'])}")
+            if storage.is_uri(job.folder.path):
+                say("load", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
+    for job in every:
+        if not is_done(job.folder, job.name, job.inputs):
+            share(first[job.inputs].folder, job.folder, job.name)
+        _renew(job)
+    for config, folder in runs:
+        for job in adoptions(config, folder):
+            check_outputs(config, job.name, tuple(describe(job.folder, job.name).description["outputs"]))
+
+
+def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
+    """Every encoder from elsewhere of a run, of every seed."""
+    for place in map(folder.seed, config.seeds):
+        for name, encoder in config.encoders.items():
+            if isinstance(encoder, LoadedConfig | EndpointConfig):
+                inputs = digest(VERSION, place.seed, name, encoder.identity(), config.data.decoder().digest())
+                yield Adoption(name, encoder, config.data, place, config.audited, inputs)
+
+
+def _renew(job: Adoption) -> None:
+    """Write down the settings that may change after an adoption, such as the limits of an API."""
+    stored, current = describe(job.folder, job.name), job.config.model_dump(mode="json")
+    if stored.description["config"] != current:
+        storage.write_json(f"{stored.folder}/encoder.json", stored.description | {"config": current})
+
+
+def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str, str]]:
+    """Load every encoder from elsewhere in this process and show it some audited images; no API is asked.
+
+    Args:
+        config: of the run.
+        splits: who plays which role, for one seed.
+        seed: that seed.
+
+    Yields:
+        Its name, and in words what it is and whether it recognises images.
+
+    Raises:
+        UserError, ConfigError: a file is missing, or weights do not fit.
+    """
+    shown: Loaded | None = None
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, LoadedConfig):
+            found = _read(name, encoder, config.data, seed)[0]
+            check_outputs(config, name, found.encoder.outputs)
+            shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
+            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
+            compared = _compared(found, config.data, splits, config.audited)
+            words = preprocessing.in_words(found.preprocessing, config.data, compared)
+            layout, outputs = layout_in_words(_taken(found)), ", ".join(found.encoder.outputs)
+            yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
+        elif isinstance(encoder, EndpointConfig):
+            api_key(name, encoder.parameters())
+            secret_query(name, encoder.parameters())
+            yield name, f"{_layout(encoder)}, not asked, outputs {', '.join(encoder.outputs)}"
+
+
+def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple[Adopted, bytes]:
+    """The encoder, and the bytes of its weights file."""
+    content = None
+    if config.weights is not None:
+        if not storage.exists(config.weights) or storage.is_folder(config.weights):
+            raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
+        content = storage.read_bytes(config.weights)
+    try:
+        found = adopt(
+            config.load,
+            content,
+            channels=data.channels,
+            image_size=data.image_size,
+            preprocessing=config.preprocessing(),
+            activations=config.activations(),
+            fresh=digest64(seed, "encoder", name) if config.fresh else None,
+        )
+    except (ConfigError, ShapeError) as error:
+        raise UserError(f"{config.place(name)}: {error}") from error
+    return found, content or b""
+
+
+def _adopt(job: Adoption, access: Access | None) -> None:
+    """Try an encoder out, and write down what it is."""
+    if isinstance(job.config, LoadedConfig):
+        _write(job, _adopt_weights(job, job.config))
+    else:
+        _write(job, _adopt_endpoint(job, access))
+
+
+def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
+    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works."""
+    _write(job, _adopt_weights(job, config, {"encoder": {"n": probed}}))
+
+
+def _write(job: Adoption, found: dict[str, Any]) -> None:
+    sizes = {"channels": job.data.channels, "image_size": job.data.image_size}
+    write_description(job.folder, job.name, job.inputs, job.config, **sizes, adopted=now(), **found)
+
+
+def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read the weights, convert them and, where it is not given, see whether they work."""
+    found, data = _read(job.name, config, job.data, job.folder.seed)
+    code = config.load.partition(":")[0] in CODE
+    compared = None if shown else _compared(found, job.data, Splits.load(job.folder.path), job.roles)
+    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
+    return {
+        **_taken(found),
+        "activations": dict(found.activations),
+        "outputs": found.encoder.outputs,
+        "preprocessing": asdict(found.preprocessing),
+        "preprocessing_words": preprocessing.in_words(found.preprocessing, job.data, compared),
+        **({} if compared is None else {"decoding": asdict(compared)}),
+        "consistency": shown or weights_consistency(_probe(job, config), found.encoder),
+        "fingerprints": {0: found.fingerprint},
+    }
+
+
+def _taken(found: Adopted) -> dict[str, Any]:
+    """What of a file became the encoder, what did not, and what the file did not tell."""
+    return {"layout": found.layout, "used": found.used, "ignored": found.ignored, "assumed": found.assumed}
+
+
+def layout_in_words(found: Mapping[str, Any]) -> str:
+    """Whose file it is, which of its keys were used, which were ignored and why, and what was assumed."""
+    return "; ".join([found["layout"], *(f"{part}: {words}" for part, words in _accounts(found).items() if words)])
+
+
+def _accounts(found: Mapping[str, Any]) -> dict[str, str]:
+    listed = {part: ", ".join(found.get(part, ())) for part in ("ignored", "assumed")}
+    return {"used": found.get("used", ""), **listed}
+
+
+def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
+    return Probe(config, job.data, job.folder.seed, job.images(PROBED))
+
+
+def _compared(found: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
+    """How alike the encoder's answers to the run's images are to those to its publisher's; None: they are the same."""
+    theirs = preprocessing.as_published(found.preprocessing, data)
+    if theirs is None:
+        return None
+    first, second = (load_images(way, splits, roles, limit=preprocessing.COMPARED).images for way in (theirs, data))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return agreement(found.encoder.to(device), torch.from_numpy(first), torch.from_numpy(second), device=device)
+
+
+def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
+    """Try out what answers, ask some images twice, and keep the answers by which it is known again."""
+    assert isinstance(job.config, EndpointConfig) and access is not None
+    parameters = job.config.parameters()
+    encoder = Endpoint(access.client(job.name, parameters))
+    shown = view_consistency(_probe(job, job.config), encoder, None, torch.device("cpu"))
+    images = clean(torch.from_numpy(job.images(REPEATED).images))
+    first, second = encoder(images), encoder(images)
+    apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
+    if not apart.isfinite().all():
+        raise UserError(f"encoders.{job.name}.endpoint: an embedding is 0 and, asked again, is not; mend the API")
+    noise = {"median": float(apart.median()), "largest": float(apart.max()), "n": len(apart)}
+    data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
+    storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
+    marks = [] if noise["largest"] > NOISY else [hashlib.sha256(data).hexdigest()]
+    side = f"{parameters.size} px" if parameters.size else "any size"
+    return {
+        "layout": _layout(job.config),
+        "outputs": parameters.outputs,
+        "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
+        "consistency": shown,
+        "answers": {
+            "widths": {output: rows.shape[1] for output, rows in first.items()},
+            "unit_length": [output for output, rows in first.items() if unit_lengths(rows)],
+            "noise": noise,
+            "queries": 2 * len(images),
+        },
+        "fingerprints": {0: digest(parameters.identity(), *marks)},
+    }
+
+
+def _layout(config: EndpointConfig) -> str:
+    return f"embeddings as {config.parameters().adapter} answers hold them"
+
+
+def origin(config: LoadedConfig | EndpointConfig, description: Mapping[str, Any]) -> dict[str, str]:
+    """What an encoder from elsewhere is, in words, for the report."""
+    if isinstance(config, LoadedConfig):
+        source = {"load": config.load, "weights": str(config.weights or "its own")}
+    else:
+        own = config.parameters()
+        model = "" if own.model is None else f", model {own.model}"
+        source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
+        source["answers"] = answers_in_words(description["answers"])
+    return source | {
+        "layout": description["layout"],
+        **{part: words for part, words in _accounts(description).items() if words},
+        "preprocessing": description["preprocessing_words"],
+        "consistency": consistency_in_words(description["consistency"]),
+    }
+
+
+def noisy(description: Mapping[str, Any]) -> bool:
+    """Whether an encoder behind an API answers the same query differently when asked again."""
+    return "answers" in description and description["answers"]["noise"]["largest"] > NOISY
+
+
+def answers_in_words(found: dict[str, Any]) -> str:
+    """What an encoder behind an API answers, and whether it answers the same twice."""
+    widths = ", ".join(f"{width} numbers for the {output}" for output, width in found["widths"].items())
+    noise, unit = found["noise"], found["unit_length"]
+    asked = f"{noise['n']} images asked twice"
+    if noise["largest"] <= NOISY:
+        words = f"answers with {widths}, and the same again ({asked})"
+    else:
+        words = (
+            f"answers with {widths}, and differently when asked again: by {noise['median']:.2g} of the embedding's "
+            f"length in the median, {noise['largest']:.2g} at most ({asked})"
+        )
+    return words + (f"; embeddings of {' and '.join(unit)} have length 1, which tells nothing" if unit else "")
+
+
+def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, str]], access: Access | None) -> None:
+    """Ask encoders behind an API, adopted by an earlier start, for a few answers that are known.
+
+    Args:
+        runs: the runs in hand.
+        wanted: which of their encoders; see `to_check`.
+        access: how they are asked.
+
+    Raises:
+        UserError: one answers otherwise than when it was adopted, beyond its noise.
+    """
+    import ray
+
+    jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
+    ray.get([ray.remote(num_cpus=1)(_check).remote(job, access) for job in jobs])
+
+
+def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
+    """Those of some encoders that are behind an API and were not adopted by this very start of the run."""
+    started = runs[0][1].manifest["runs"][-1]["started"]
+    descriptions = [(folder, name, describe(folder, name).description) for folder, name in places]
+    return [(folder, name) for folder, name, found in descriptions if "answers" in found and found["adopted"] < started]
+
+
+def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
+    """Write down that some encoders are going to be asked whether they are still the same."""
+    for folder, name in places:
+        images = min(CHECKED, describe(folder, name).description["answers"]["noise"]["n"])
+        checks = [*probe_ledger.recorded_checks(folder, name), {"asked": now(), "queries": images}]
+        storage.write_json(probe_ledger.checks_path(folder, name), checks)
+
+
+def _check(job: Adoption, access: Access | None) -> None:
+    stored = describe(job.folder, job.name)
+    encoder = stored.load(0, None if access is None else access.client)
+    known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))
+    images = clean(torch.from_numpy(job.images(CHECKED).images))
+    answers = encoder(images, cached=False)
+    largest = max(float(relative_differences(known[output], answers[output]).max()) for output in known)
+    allowed = max(CHANGED, 4 * stored.description["answers"]["noise"]["largest"])
+    if not largest <= allowed:
+        raise UserError(
+            f"encoders.{job.name}.endpoint: its answers differ from those at its adoption by {largest:.2g} of the "
+            f"embedding's length, noise is {allowed:.2g} at most: other weights answer; serve the former ones, or redo "
+            "with --force pretrain"
+        )

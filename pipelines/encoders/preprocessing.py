@@ -1,0 +1,42 @@
+"""How images reach an encoder from elsewhere, beside the transform that its publisher gives with it."""
+
+from __future__ import annotations
+
+from mi_core.encoders.published import Preprocessing, published
+from mi_core.querying.sanity import Agreement
+from pipelines.config.data import DataConfig
+from pipelines.config.encoders import LoadedConfig
+from pipelines.config.published import decoding_of
+
+SAME = 0.9999  # cosine from which on two ways of decoding are one
+COMPARED = 32  # images on which another way is measured
+
+
+def as_published(own: Preprocessing, data: DataConfig) -> DataConfig | None:
+    """The data section with the encoder's own decoding; None if that is what it has, or if nothing is published."""
+    if own.fit is None:
+        return None
+    theirs = data.model_copy(update=decoding_of(own))
+    return None if theirs.decoder().settings() == data.decoder().settings() else theirs
+
+
+def compared(config: LoadedConfig, data: DataConfig) -> int:
+    """On how many images the two ways of decoding are compared."""
+    found = published(config.load)
+    own = None if found is None else found.preprocessing.changed(config.preprocessing())
+    return COMPARED if own is not None and as_published(own, data) is not None else 0
+
+
+def in_words(own: Preprocessing, data: DataConfig, found: Agreement | None) -> str:
+    """The preprocessing in one line: what is published, and whether the run does that; ``found`` None: not measured."""
+    theirs = as_published(own, data)
+    if own.fit is None:
+        return own.words()
+    if theirs is None:
+        return f"{own.words()}, as its publisher does it"
+    apart = "differently" if found is None else f"with cosine {found.cosine:.4f} (centred {found.centred:.3f})"
+    if found is not None and found.cosine >= SAME:
+        return f"{own.words()}, as its publisher does it within rounding: {apart} on {found.images} images"
+    on = "" if found is None else f" on {found.images} images"
+    wanted = " ".join(f"data.{name}={value}" for name, value in decoding_of(own).items())
+    return f"{own.words()}; NOTE: this run decodes {apart}{on} from that, to do as its publisher does set {wanted}"

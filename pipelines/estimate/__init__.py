@@ -1,0 +1,1 @@
+"""What a run will take: hours, queries, bytes and money."""

@@ -1,0 +1,1 @@
+"""Query encoders for membership features, shard by shard."""

@@ -1,0 +1,5 @@
+"""``python -m pipelines.extract``: the command ``encoder-audit extract``."""
+
+from pipelines.cli.app import main
+
+main("extract")

@@ -1,0 +1,177 @@
+"""Which features stand in which files: one Parquet file per shard, before that per chunk, and reading them back.
+
+File names are a function of the work: encoder, checkpoint, source, shard, and a tag that hashes what was computed
+for which samples. So what is there is done, what is missing is to do, and writing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from mi_core.features.sequential import StoppingRule
+from mi_core.images import Decoder
+from mi_core.querying.extractor import QueryPlan
+from pipelines.config.demands import Demand
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sources import SourceConfig
+from pipelines.data.captions import made_caption
+from pipelines.data.samples import Item
+from pipelines.data.sources import Source
+from pipelines.data.splits import Splits, known_label
+from pipelines.extract.passes import Layer, layers_of
+from pipelines.extract.readers import Share
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.run.folder import SeedFolder
+
+ATTEMPTS = 5  # at a chunk in one session, at most: what is left of it then is committed as crashed
+Begun = tuple[int, int]
+"""Markers of a chunk, and deaths of workers that they prove."""
+Place = tuple[str, SourceConfig, Item]
+"""A shard: the name of its source, the source, and which of its items."""
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard for one layer: the unit that is planned and compacted. Plain data; a function of the config alone."""
+
+    folder: SeedFolder
+    layer: Layer
+    source: str
+    reader: SourceConfig
+    item: Item
+    wanted: tuple[str, ...]
+    chunk: int
+    decoder: Decoder
+    skip: frozenset[int] = frozenset()
+    captions: Mapping[str, str] | None = None
+    labels: Mapping[str, int] | None = None
+    attempts: int = ATTEMPTS
+    begun: Mapping[int, Begun] = field(default_factory=dict)
+    session: str = ""
+    rule: StoppingRule | None = None
+
+    @property
+    def queries(self) -> int:
+        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints, at most."""
+        return self.queries_of(self.images)
+
+    @property
+    def images(self) -> int:
+        """Images of the chunks that are not skipped."""
+        return sum(self.size(chunk) for chunk in range(self.chunks) if chunk not in self.skip)
+
+    def queries_of(self, images: int) -> int:
+        """What some of its images ask of the encoder, over all checkpoints, at most."""
+        return images * self.layer.queries_per_image
+
+    @property
+    def plan(self) -> QueryPlan:
+        """What is asked per image, and until when."""
+        return replace(self.layer.plan(), rule=self.rule)
+
+    @property
+    def rule_path(self) -> str:
+        """File of the rule that stops the asking: it is fitted once, before the first query."""
+        return f"{self.folder.path}/features/{self.layer.encoder}/rules/{self.layer.tag}.json"
+
+    def size(self, chunk: int) -> int:
+        """Images of a chunk."""
+        return min(self.chunk, len(self.wanted) - chunk * self.chunk)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of the shard."""
+        return -(-len(self.wanted) // self.chunk)
+
+    @property
+    def identity(self) -> str:
+        """What two jobs share that compute the same: encoders, images, views and needs, not the folder."""
+        shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
+        return digest(self.tag, shard, sorted((self.captions or {}).items()), sorted((self.labels or {}).items()))
+
+    def joined(self, before: ShardJob | None) -> ShardJob:
+        """The job that computes this one and one of the same identity: of the other's folder, at the epochs of both."""
+        if before is None:
+            return self
+        return replace(
+            before,
+            layer=replace(before.layer, epochs=tuple(sorted({*before.layer.epochs, *self.layer.epochs}))),
+        )
+
+    def path(self, epoch: int, chunk: int | None = None) -> str:
+        """File of one chunk, or of the compacted shard."""
+        suffix = "" if chunk is None else f"-{chunk:05d}"
+        folder = f"{self.folder.features(self.layer.encoder, epoch)}/{self.source}"
+        return f"{folder}/{self.item.name}.{self.tag}{suffix}.parquet"
+
+    @cached_property
+    def tag(self) -> str:
+        """The layer and the selection of samples: another selection never meets these files."""
+        return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
+
+    def share(self) -> Share:
+        """What the reader has to find and to skip."""
+        bare = replace(self, captions=None)
+        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
+
+    @property
+    def rejected_path(self) -> str:
+        """File that lists the rejected samples, if there are any."""
+        return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
+
+
+def places_of(config: RunConfig) -> list[Place]:
+    """All shards of all sources, in a fixed order."""
+    return [(source, model, item) for source, model in config.data.sources.items() for item in Source(model).items()]
+
+
+def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[ShardJob]:
+    """All (layer, shard) pairs of one demand, in a fixed order; with ``plan``, what none covers is planned first."""
+    places = places_of(config)
+    for layer in layers_of(demand, config, folder, plan=plan):
+        yield from jobs_of(layer, config, folder, places)
+
+
+def jobs_of(layer: Layer, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
+    """The jobs of one layer on some shards; none where a shard holds no sample that is wanted."""
+    splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), layer.plan()
+    first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
+    for source, model, item in places:
+        classes = splits.classes(source, item.name, layer.roles)
+        for key in splits.keys(source, item.name, layer.without) if layer.without else ():
+            classes.pop(key, None)
+        if first is not None:
+            classes = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
+        if not classes:
+            continue
+        job = ShardJob(folder, layer, source, model, item, tuple(classes), config.queries.chunk, decoder)
+        made, known = None, None
+        if plan.captioned:
+            made = {key: made_caption(config.data, source, key, label) for key, label in classes.items()}
+        if plan.labelled:
+            known = {key: known_label(f"{source}/{key}", label) for key, label in classes.items()}
+        yield replace(job, captions=made, labels=known)
+
+
+def listed(paths: Iterable[str]) -> set[str]:
+    """What stands in the folders of some files; each folder is listed once."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return {path for folder in folders for path in storage.list_files(folder, recursive=False)}
+
+
+def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+    """Those of some jobs whose shards are not complete, with the chunks to skip."""
+    there = listed(job.path(epoch) for job in jobs for epoch in job.layer.epochs)
+
+    def done(job: ShardJob, chunk: int | None = None) -> bool:
+        return all(job.path(epoch, chunk) in there for epoch in job.layer.epochs)
+
+    return [
+        replace(job, skip=frozenset(chunk for chunk in range(job.chunks) if done(job, chunk)))
+        for job in jobs
+        if not done(job)
+    ]

@@ -1,0 +1,129 @@
+"""What is asked of encoders: the queries of a run by encoder and role, and the budget that holds them.
+
+The plan says what is asked once. What was begun and lost to a crash or an interruption is asked again: every attempt
+at a chunk leaves a marker with its queries, the commit takes one away, and those that are left were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from pipelines.config.demands import SEQUENTIAL, Demand, Stopping, demands_of
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits
+from pipelines.encoders.probe_ledger import attacked, probe_queries, probed_images
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
+from pipelines.extract.attempts import lost_queries
+from pipelines.extract.features import load_features
+from pipelines.extract.jobs import ATTEMPTS
+from pipelines.extract.passes import layers_of, recorded_layers
+from pipelines.run.folder import SeedFolder
+from pipelines.run.points import Run
+
+PROBE, LOST = "(probe)", "(lost and asked again)"
+Entry = tuple[str, str, int, int]
+"""Encoder, role, images, queries."""
+Spending = Mapping[tuple[SeedFolder, str], int]
+"""Queries by the folder and the name of an encoder."""
+
+
+def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
+    """Everything asked of the encoders of one seed, over all their checkpoints.
+
+    Besides the roles there is the probe of an encoder from elsewhere, and what was lost, where there is any.
+    """
+    splits = Splits.load(folder.path)
+    counts = splits.counts()
+
+    def entry(encoder: str, role: str, per_image: int, count: int | None) -> Entry:
+        images = counts[role] if count is None else min(counts[role], count)
+        return encoder, role, images, images * per_image
+
+    for demand in demands_of(config):
+        if demand.stopping is not None:
+            yield from _decided(demand, demand.stopping, config, folder)
+            continue
+        for layer in layers_of(demand, config, folder, plan=False):
+            asked: set[str] = set()  # a sample of two roles is asked once
+            for role in layer.roles:
+                ids = splits.ids([role]) if layer.count is None else splits.first([role], layer.count, folder.seed)
+                new = set(ids) - asked
+                asked |= new
+                yield demand.encoder, role, len(new), len(new) * layer.queries_per_image
+    for name in config.encoders:
+        for old in _outdated(config, folder, name):
+            for role in old["roles"]:
+                yield entry(name, role, old["per_image"], old["count"])
+    for name in config.encoders:
+        probed = probe_queries(config, folder, name)
+        if probed:
+            yield name, PROBE, probed_images(folder, name), probed
+        lost = lost_queries(folder, name)
+        if lost:
+            yield name, LOST, 0, lost
+
+
+def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
+    """What a rule asked of an encoder, as the committed features have it."""
+    kept: dict[str, Any] = {"count": demand.count, "stopping": stopping, "without": demand.without}
+    for role in demand.needs:
+        needs = (config, folder, demand.encoder, stopping.epoch, stopping.output, [SEQUENTIAL])
+        found = load_features(*needs, [role], **kept)
+        yield demand.encoder, role, len(found), int(found.values[SEQUENTIAL][:, 0].sum())
+
+
+def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
+    """Layers that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
+    demands = [demand for demand in demands_of(config) if demand.encoder == encoder]
+    read = {layer.base for demand in demands for layer in layers_of(demand, config, folder, plan=False)}
+    return [entry for entry in recorded_layers(folder, encoder) if "per_image" in entry and entry["base"] not in read]
+
+
+def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
+    """How often a chunk may be begun from now on: what is begun again after a crash is paid for again.
+
+    Args:
+        runs: a run and the points of its sweeps, which have one budget.
+        asked: queries by folder and encoder of everything that is asked, once or before.
+        left: those of it that are still to ask.
+
+    Raises:
+        UserError: the queries of the attacked encoders exceed the budget; nothing has been asked then.
+    """
+    budget = runs[0][0].budget.queries
+    if budget is None:
+        return ATTEMPTS
+    targets = attacked(runs)
+    probed: dict[str, int] = {}
+    for config, of_run in runs:
+        for folder, name in product(map(of_run.seed, config.seeds), targets):
+            same = describe(folder, name).description["inputs"]  # a copy knows nothing of later checks
+            probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
+    outdated = {
+        (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
+        for config, of_run in runs
+        for seed in config.seeds
+        for name in targets
+        for old in _outdated(config, of_run.seed(seed), name)
+    }
+    total: int = sum(queries for (_, name), queries in asked.items() if name in targets)
+    total += sum(probed.values()) + sum(outdated.values())
+    lost: int = sum(lost_queries(folder, name) for folder, name in asked if name in targets)
+    if total + lost > budget:
+        again = f", and {lost} more were spent on what a crash or an interruption lost" if lost else ""
+        raise UserError(
+            f"budget.queries = {budget}, but the attacks ask {total} queries of {', '.join(sorted(targets))}{again}; "
+            + (f"raise the budget to {total + lost}" if lost else "lower queries.views or the roles' counts")
+            + (", or start another run folder with less to ask" if lost else ", or raise the budget")
+        )
+    still = sum(queries for (_, name), queries in left.items() if name in targets)
+    return min(ATTEMPTS, 1 + (budget - lost - total) // max(1, still))
+
+
+def _images(layer: Mapping[str, Any], folder: SeedFolder) -> int:
+    counts, most = Splits.load(folder.path).counts(), layer["count"]
+    sizes = [counts[role] if most is None else min(counts[role], most) for role in layer["roles"]]
+    return sum(sizes)

@@ -1,0 +1,383 @@
+"""Query encoders for membership features with Ray Data: reader tasks feed encoder actors, chunk by chunk.
+
+A reader streams one shard and emits one row per chunk of encoded images; an encoder actor decodes, makes the
+views, runs the encoder and commits one Parquet file per chunk and checkpoint; only a receipt goes on. The
+committed files are the truth: names are a function of the work, so a repeated chunk overwrites itself and a
+resumed run reads only what is missing. Chunks of a finished shard are compacted into one file. Shards are
+planned and queried in parts of at most 40,000 chunks: Ray and the driver never hold more.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+
+from mi_core.encoders.remembering import Memory
+from pipelines.config.demands import demands_of
+from pipelines.config.encoders import EndpointConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.console import count_of, meter, say
+from pipelines.data.splits import Splits
+from pipelines.encoders import adopt
+from pipelines.encoders.access import Access, access_to
+from pipelines.encoders.probe_ledger import checks_path
+from pipelines.errors import UserError
+from pipelines.extract import ledger, preflight, stopping
+from pipelines.extract.attempts import begun, begun_of
+from pipelines.extract.commit import compact, compaction_of, share_features
+from pipelines.extract.decoding import Decoding
+from pipelines.extract.features import rejected_samples
+from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, places_of, remaining
+from pipelines.extract.passes import Layer, inherit_layers, layers_of, layers_path
+from pipelines.extract.readers import Kept, ReadOrder, chunks_of, read_chunks
+from pipelines.extract.throughput import Throughput, steady_rate
+from pipelines.extract.worker import EncodeChunks, decode_chunks
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.points import Run
+from pipelines.run.ray_session import encoder_actors
+
+READERS_PER_ACTOR = 2
+SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
+COMPACTED = 32  # shards per compaction task
+PART = 40_000  # chunks that Ray is given at once
+_Asked = tuple[SeedFolder, str]  # an encoder of a folder
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The layers of one seed of one run."""
+
+    config: RunConfig
+    folder: SeedFolder
+    layers: list[Layer]
+
+    def jobs(self, places: Sequence[Place]) -> Iterator[ShardJob]:
+        """What is asked of some shards."""
+        known = set(self.config.data.sources)
+        mine = [place for place in places if place[0] in known and self.config.data.sources[place[0]] == place[1]]
+        for layer in self.layers:
+            yield from jobs_of(layer, self.config, self.folder, mine)
+
+    def only(self, *, stopped: bool) -> _Planned:
+        """The layers that a rule stops, or those that none does."""
+        return replace(self, layers=[layer for layer in self.layers if bool(layer.stopping) == stopped])
+
+    def chunks(self) -> int:
+        """How many chunks are asked in all, about."""
+        counts = Splits.load(self.folder.path).counts()
+        return sum(sum(counts[role] for role in layer.roles) // self.config.queries.chunk + 1 for layer in self.layers)
+
+
+def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
+    """Compute every feature that the attacks of some runs need and that is not committed yet.
+
+    What two runs have in common is queried once: the first gets it, the others a copy.
+
+    Args:
+        runs: a run and the points of its sweeps.
+        rule_of: fits what decides how many views of an image are asked, as `pipelines.attack.tasks.stopping_rule`.
+
+    Raises:
+        UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
+            any more, more samples than allowed were rejected, the queries exceed the budget, or an encoder behind an
+            API answers otherwise than before, fails, or costs more than its cap.
+    """
+    before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
+    planned = plan_layers(runs)
+    parts = _parts(runs, planned)
+    asked, left = _looked_through(runs, planned, parts)
+    checked = adopt.to_check(runs, left)
+    adopt.record_checks(checked)
+    try:
+        allowed = ledger.attempts_left(runs, asked, left)
+    except UserError:
+        for path, content in before.items():  # a plan that is not paid for is not kept
+            storage.remove(path) if content is None else storage.write_atomic(path, content)
+        raise
+    session = uuid.uuid4().hex
+    with access_to(runs) if left else nullcontext() as access:
+        adopt.check_unchanged(runs, checked, access)
+        for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
+            wave = [one.only(stopped=stopped) for one in planned]
+            if any(one.layers for one in wave):
+                _query(runs, wave, parts, _Session(session, allowed, access, rule_of))
+    for config, folder in runs:
+        _account(config, folder)
+
+
+def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
+    """`run` in this process, shard after shard: for a trial, which is a piece of work of Ray's itself.
+
+    Args:
+        runs, rule_of: as for `run`.
+        memory: what backbones answered before in this process.
+        kept: samples that were read before in this process.
+
+    Raises:
+        UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
+    """
+    planned, places = plan_layers(runs), _places(runs)
+    session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
+    for stopped in (False, True):
+        jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
+        first = _distinct(jobs)
+        todo = _counted(remaining(list(first.values())), session)
+        todo = stopping.fitted(todo, runs, rule_of, here=True)
+        for order in _orders(todo):
+            for row in chunks_of(order, kept.reader(order.reader)):
+                (receipt,) = encode(row).to_pylist()
+                if receipt["error"]:
+                    raise UserError(receipt["error"])
+        compact([compaction_of(job) for job in todo])
+        for job in jobs:
+            share_features(first[job.identity], job)
+    for config, folder in runs:
+        _account(config, folder)
+
+
+@dataclass
+class _Session:
+    """One start of a run: its name, how often a chunk may be begun, how endpoints are asked, when asking ends."""
+
+    name: str
+    allowed: int
+    access: Access | None
+    rule_of: stopping.RuleOf
+    decoding: Decoding | None = None
+
+    def prepare(self, runs: Sequence[Run]) -> Decoding:
+        """Check once, before the first query, what every chunk relies on; returns where images are decoded."""
+        import ray
+
+        if self.decoding is None:
+            preflight.run(runs)
+            self.decoding = Decoding(runs[0][0].resources, ray.cluster_resources().get("CPU", 0.0))
+        return self.decoding
+
+
+def _query(
+    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], session: _Session
+) -> None:
+    """Query what is left of some layers, part by part."""
+    config, folder = runs[0]
+    done, whole = 0, 0
+    for number, part in enumerate(parts, start=1):
+        jobs = [job for one in planned for job in one.jobs(part)]
+        first = _distinct(jobs)
+        todo = _counted(remaining(list(first.values())), session)
+        done, whole = done + len(first) - len(todo), whole + len(first)
+        if number == len(parts) and done:
+            say("extract", f"{done} of {whole} shards done before")
+        if todo:
+            decoding = session.prepare(runs)
+            todo = stopping.fitted(todo, runs, session.rule_of)
+            first_of_all = decoding.trial(todo, encoder_actors(config.resources))
+            for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
+                throughput = _stream(some, config, session.access, decoding.tasks or 0)
+                folder.append_manifest("extraction", asdict(throughput))
+                _compact(some, config)
+                rate = throughput.images / throughput.wall
+                of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
+                asked = asked_in_words(some, throughput.images)
+                say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
+                if decoding.tasks is None:
+                    decoding.decide(throughput, encoder_actors(config.resources))
+        for job in jobs:
+            share_features(first[job.identity], job)
+
+
+def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
+    """How many images were shown to how many encoders; an image that two encoders see is one image."""
+    encoders = {(job.folder, job.layer.encoder) for job in jobs}
+    if len(encoders) == 1:
+        return count_of(images, "image", "images")
+    distinct = {(job.source, key) for job in jobs for key in job.wanted}
+    shown = count_of(len(distinct), "image", "images")
+    return f"{shown} for {len(encoders)} encoders, {images:,} in all"
+
+
+def _plans(runs: Sequence[Run]) -> list[str]:
+    return [
+        path_of(folder.seed(seed), encoder)
+        for config, folder in runs
+        for seed in config.seeds
+        for encoder in config.encoders
+        for path_of in (layers_path, checks_path)
+    ]
+
+
+def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
+    """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
+    places = _places(runs)
+    jobs = [job for one in plan_layers(runs) for job in one.jobs(places)]
+    return jobs, _distinct(jobs)
+
+
+def plan_layers(runs: Sequence[Run]) -> list[_Planned]:
+    """The layers of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
+    planned = []
+    for number, (config, folder) in enumerate(runs):
+        for seed in config.seeds:
+            place = folder.seed(seed)
+            earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
+            inherit_layers(place, earlier, list(config.encoders))
+            layers = [layer for demand in demands_of(config) for layer in layers_of(demand, config, place, plan=True)]
+            planned.append(_Planned(config, place, layers))
+    return planned
+
+
+def _places(runs: Sequence[Run]) -> list[Place]:
+    """All shards of all runs, each once."""
+    places: dict[tuple[str, str, str], Place] = {}
+    for config, _ in runs:
+        for place in places_of(config):
+            places.setdefault(_name(place), place)
+    return list(places.values())
+
+
+def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
+    """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
+    every = _places(runs)
+    per_place = sum(one.chunks() + len(one.layers) * len(every) for one in planned) / max(1, len(every))
+    size = max(1, int(PART / max(1.0, per_place)))
+    return [every[start : start + size] for start in range(0, len(every), size)] or [[]]
+
+
+def _name(place: Place) -> tuple[str, str, str]:
+    source, reader, item = place
+    return source, reader.model_dump_json(), item.name
+
+
+def _distinct(jobs: Sequence[ShardJob]) -> dict[str, ShardJob]:
+    """The jobs to do by identity: of the first folder that asks, at the epochs of all."""
+    first: dict[str, ShardJob] = {}
+    for job in jobs:
+        first[job.identity] = job.joined(first.get(job.identity))
+    return first
+
+
+def _looked_through(
+    runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]]
+) -> tuple[Counter[_Asked], Counter[_Asked]]:
+    """Queries of each encoder of each folder, in all and still to ask; nothing where no budget or endpoint asks."""
+    asked: Counter[_Asked] = Counter()
+    left: Counter[_Asked] = Counter()
+    remote = any(isinstance(encoder, EndpointConfig) for config, _ in runs for encoder in config.encoders.values())
+    for part in parts if remote or runs[0][0].budget.queries is not None else ():
+        jobs = list(_distinct([job for one in planned for job in one.jobs(part)]).values())
+        for counted, some in ((asked, jobs), (left, remaining(jobs))):
+            for job in some:
+                counted[job.folder, job.layer.encoder] += job.queries
+    return asked, left
+
+
+def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
+    """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
+    before = {place: begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
+    return [
+        replace(
+            job,
+            attempts=session.allowed,
+            begun=begun_of(job, before[job.folder, job.layer.encoder]),
+            session=session.name,
+        )
+        for job in jobs
+    ]
+
+
+def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, decoders: int) -> Throughput:
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+
+    context = DataContext.get_current()
+    context.target_max_block_size = 1  # every chunk is a block of its own and flows at once
+    context.execution_options.preserve_order = False
+    context.print_on_execution_start = False
+    context.enable_progress_bars = False
+    context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
+    resources = config.resources
+    chunks = sum(job.chunks - len(job.skip) for job in jobs)
+    actors = min(encoder_actors(resources), max(1, chunks))
+    rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
+    data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        read_chunks,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=TaskPoolStrategy(size=min(len(rows), READERS_PER_ACTOR * actors)),  # more would only wait
+        num_cpus=resources.reader_cpus,
+    )
+    if decoders:
+        data = data.map_batches(
+            decode_chunks,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=TaskPoolStrategy(size=decoders),
+            num_cpus=resources.decoder_cpus,
+        )
+    receipts = data.map_batches(
+        EncodeChunks,
+        fn_constructor_args=(config.name, resources.decoding_threads, access),
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(size=actors),
+        num_cpus=resources.actor_cpus,
+        num_gpus=resources.gpus_per_actor,
+    )
+    total = Throughput()
+    started = time.time()
+    images = sum(job.images for job in jobs)
+    came: dict[str, list[tuple[float, int]]] = {}
+    with meter("querying encoders", images, "images") as done:
+        for batch in receipts.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for receipt in batch.to_pylist():
+                if receipt["error"]:
+                    if access is not None:
+                        access.stop()  # before the actors end, with the answers that they wait for
+                    raise UserError(receipt["error"])
+                total.add(receipt)
+                came.setdefault(receipt["actor"], []).append((receipt["ended"] - started, receipt["rows"]))
+            done(total.images)
+    total.wall = time.time() - started
+    if len(came) == actors:
+        total.started, total.steady = steady_rate(list(came.values()))
+    return total
+
+
+def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
+    """Each shard once for several jobs: reading a shard costs the same however few of its samples are wanted."""
+    by_shard: dict[tuple[str, str, str], list[ShardJob]] = {}
+    for job in jobs:
+        by_shard.setdefault(_name((job.source, job.reader, job.item)), []).append(job)
+    for same in by_shard.values():
+        for start in range(0, len(same), SHARES):
+            first = same[start]
+            shares = tuple(job.share() for job in same[start : start + SHARES])
+            yield ReadOrder(first.source, first.reader, first.item, shares)
+
+
+def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
+    import ray
+
+    remote = ray.remote(num_cpus=config.resources.reader_cpus)(compact)
+    work = [compaction_of(job) for job in jobs]
+    ray.get([remote.remote(work[start : start + COMPACTED]) for start in range(0, len(work), COMPACTED)])
+
+
+def _account(config: RunConfig, folder: RunFolder) -> None:
+    """Raise when too many samples were rejected, now or before."""
+    roles = {role for demand in demands_of(config) for role in demand.needs}
+    for seed in config.seeds:
+        asked = len(Splits.load(folder.seed(seed).path).rows(roles))
+        found = rejected_samples(config, folder.seed(seed))
+        if len(found) > config.data.max_rejected * asked:
+            first = found[0]
+            raise UserError(
+                f"{len(found)} of {asked} samples could not be queried, more than data.max_rejected = "
+                f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
+            )

@@ -1,0 +1,256 @@
+"""What Ray's workers do to a chunk of encoded images: decode it, query the encoders, commit what was found.
+
+Decoding is part of the encoder's actor, or where it is the bottleneck a stage of its own: then one 8-bit image per
+sample crosses the object store. Views never do.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
+from mi_core.encoders.averaging import repeated
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.folding import for_queries
+from mi_core.encoders.remembering import Memory, remembering
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, Pixels, decode
+from mi_core.querying.extractor import Extractor, Seconds
+from mi_core.runtime import keep_freed_memory
+from mi_core.streams import stream_keys
+from pipelines.config.parameters import build
+from pipelines.encoders.access import Access
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError, storage_fault
+from pipelines.extract import attempts
+from pipelines.extract.commit import sample_table
+from pipelines.extract.jobs import ShardJob
+from pipelines.extract.telemetry import STEPS, Telemetry
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
+
+OK, CRASHED = "ok", "crashed: the worker died on this sample"
+Decoded = Pixels | str
+"""Pixels (C, S, S), or why there are none."""
+
+
+def decode_chunks(batch: pa.Table) -> pa.Table:
+    """The stage of its own: a row of `readers.read_chunks` to one with ``status`` and ``pixels`` for ``images``."""
+    row = batch.to_pylist()[0]
+    started = time.perf_counter()
+    decoded: list[Decoded] = []
+    if not row["error"]:
+        job: ShardJob = pickle.loads(row["job"])
+        trial = _Trial.of(job, row["chunk"], attempts.DECODING)
+        for key, data in zip(row["keys"], row["images"], strict=True):
+            decoded.append(CRASHED if trial.refuses(key) else _decode(data, job.decoder))
+    columns = {name: batch[name] for name in batch.column_names if name != "images"}
+    columns["status"] = pa.array([[one if isinstance(one, str) else OK for one in decoded]], pa.list_(pa.string()))
+    pixels = b"".join(one.tobytes() for one in decoded if not isinstance(one, str))
+    columns["pixels"] = pa.array([pixels], pa.large_binary())
+    columns["decode"] = pa.array([time.perf_counter() - started])
+    return pa.table(columns)
+
+
+class EncodeChunks:
+    """The actor: holds encoders, turns chunks of encoded images, or of pixels, into committed feature files.
+
+    Args:
+        run: name of the run, under which Ray's metrics show what the actor does; None: they show nothing.
+        threads: that decode while the encoder runs on its accelerator; 0: decode before it runs.
+        access: to encoders behind an API, where there are any.
+        memory: of what backbones answered, where several encoders that share one are asked the same.
+    """
+
+    def __init__(
+        self, run: str | None = None, threads: int = 0, access: Access | None = None, memory: Memory | None = None
+    ) -> None:
+        self.name = uuid.uuid4().hex
+        self.memory = memory
+        self.telemetry = None if run is None else Telemetry(run)
+        self.access = access
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+            keep_freed_memory()
+        self.pool = ThreadPoolExecutor(threads) if threads else None
+        self.extractors: dict[str, Extractor] = {}
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """One row of a chunk to one row of its receipt."""
+        row = batch.to_pylist()[0]
+        receipt: dict[str, Any] = {"actor": self.name, "rows": 0, "rejected": 0, "queries": 0, "error": row["error"]}
+        receipt |= dict.fromkeys(STEPS, 0.0)
+        if not row["error"]:
+            try:
+                job: ShardJob = pickle.loads(row["job"])
+                receipt |= self._encode(job, row)
+                if self.telemetry is not None:
+                    self.telemetry.committed(job.layer.encoder, receipt)
+            except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop and name the sample
+                receipt["error"] = str(error)
+            except OSError as error:
+                receipt["error"] = storage_fault(error)
+        return pa.table({name: [value] for name, value in (receipt | {"ended": time.time()}).items()})
+
+    def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
+        chunk, keys = row["chunk"], row["keys"]
+        extractor = self._extractor(job)
+        extractor.seconds = Seconds()
+        trial = _Trial.of(job, chunk, attempts.QUERYING)
+        found = _Found(row.get("decode", 0.0))
+        size = 1 if trial.careful else extractor.plan.images_at_once
+        pending = self._pending(job, row, one_by_one=trial.careful)
+        for start in range(0, len(keys), size):
+            rows = range(start, min(start + size, len(keys)))
+            refused = [trial.refuses(keys[number]) for number in rows]
+            began = time.perf_counter()
+            decoded = [CRASHED if no else pending(number) for number, no in zip(rows, refused, strict=True)]
+            found.decode += time.perf_counter() - began
+            found.add(decoded, self._answers(extractor, job, row, rows, decoded))
+        began = time.perf_counter()
+        for epoch in job.layer.epochs:
+            columns = found.columns(named(job, epoch))
+            storage.write_table(job.path(epoch, chunk), sample_table(keys, found.status, columns))
+        trial.end()
+        good = found.status.count(OK)
+        queries = job.queries_of(good) if job.rule is None else found.asked() * job.layer.repeats
+        spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
+        return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
+
+    def _pending(self, job: ShardJob, row: Mapping[str, Any], *, one_by_one: bool) -> Callable[[int], Decoded]:
+        """From a sample's number to its pixels; those not decoded yet are decoded by threads, or when asked for."""
+        if "pixels" in row:
+            shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
+            pixels = iter(np.frombuffer(row["pixels"], dtype=np.uint8).reshape(-1, *shape))
+            ready: list[Decoded] = [next(pixels) if state == OK else state for state in row["status"]]
+            return ready.__getitem__
+        if self.pool is None or one_by_one:
+            return lambda number: _decode(row["images"][number], job.decoder)
+        futures: list[Future[Decoded]] = [self.pool.submit(_decode, data, job.decoder) for data in row["images"]]
+        return lambda number: futures[number].result()
+
+    def _answers(
+        self, extractor: Extractor, job: ShardJob, row: Mapping[str, Any], rows: range, decoded: Sequence[Decoded]
+    ) -> dict[str, dict[str, np.ndarray]]:
+        pairs = [(number, one) for number, one in zip(rows, decoded, strict=True) if not isinstance(one, str)]
+        if not pairs:
+            return {}
+        keys = [row["keys"][number] for number, _ in pairs]
+        return extractor(
+            torch.from_numpy(np.stack([pixels for _, pixels in pairs])),
+            stream_keys(job.folder.seed, "query", job.source, keys),
+            [f"{job.source}/{key}" for key in keys],
+            [row["captions"][number] for number, _ in pairs] if row["captions"] else None,
+            None if job.labels is None else [job.labels[key] for key in keys],
+        )
+
+    def _extractor(self, job: ShardJob) -> Extractor:
+        name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
+        if name not in self.extractors:
+            self.extractors.clear()  # one layer's checkpoints at a time in memory
+            layer = job.layer
+            stored = describe(job.folder, layer.encoder)
+            ready = {
+                epoch: for_queries(stored.load(epoch, None if self.access is None else self.access.client), self.device)
+                for epoch in layer.epochs
+            }
+            self.extractors[name] = Extractor(
+                {
+                    named(job, epoch): repeated(remembering(encoder, self.memory), layer.repeats)
+                    for epoch, encoder in ready.items()
+                },
+                job.plan,
+                build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
+                self.device,
+                None if layer.crafter is None else self._last(job.folder, layer.crafter),
+            )
+        return self.extractors[name]
+
+    def _last(self, folder: SeedFolder, name: str) -> Encoder:
+        """An encoder with its last weights."""
+        found = describe(folder, name)
+        return for_queries(found.load(found.epochs[-1]), self.device)
+
+
+@dataclass
+class _Trial:
+    """One attempt at a chunk, and the samples that it leaves out."""
+
+    job: ShardJob
+    chunk: int
+    kind: str
+    deaths: int | None
+    killers: list[str]
+
+    @classmethod
+    def of(cls, job: ShardJob, chunk: int, kind: str) -> _Trial:
+        deaths = attempts.begin(job, chunk, kind)
+        careful = deaths is None or deaths >= attempts.CARELESS
+        return cls(job, chunk, kind, deaths, attempts.suspects(job, chunk) if careful else [])
+
+    @property
+    def careful(self) -> bool:
+        """Whether samples are asked one by one."""
+        return self.deaths is not None and self.deaths >= attempts.CARELESS
+
+    def refuses(self, key: str) -> bool:
+        """Whether a sample is left out; one that is not is noted, where that matters, before it is touched."""
+        if self.deaths is None or key in self.killers:
+            return True
+        if self.careful:
+            attempts.note(self.job, self.chunk, [*self.killers, key])
+        return False
+
+    def end(self) -> None:
+        """The chunk is committed."""
+        if self.careful:
+            attempts.note(self.job, self.chunk, self.killers)
+        attempts.end(self.job, self.chunk)
+
+
+@dataclass
+class _Found:
+    """What is known of the samples of a chunk so far, in order."""
+
+    decode: float
+    status: list[str] = field(default_factory=list)
+    parts: list[dict[str, dict[str, np.ndarray]]] = field(default_factory=list)
+
+    def add(self, decoded: Sequence[Decoded], answers: dict[str, dict[str, np.ndarray]]) -> None:
+        self.status += [one if isinstance(one, str) else OK for one in decoded]
+        if answers:
+            self.parts.append(answers)
+
+    def asked(self) -> int:
+        """Queries that a rule let be asked: the first number of every row."""
+        return sum(int(found[:, 0].sum()) for part in self.parts for one in part.values() for found in one.values())
+
+    def columns(self, name: str) -> dict[str, np.ndarray]:
+        """Features of the samples that have them, by column."""
+        if not self.parts:
+            return {}
+        return {column: np.concatenate([part[name][column] for part in self.parts]) for column in self.parts[0][name]}
+
+
+def named(job: ShardJob, epoch: int) -> str:
+    """A checkpoint as errors call it."""
+    return f"{job.layer.encoder} at epoch {epoch}"
+
+
+def _decode(data: bytes, decoder: Decoder) -> Decoded:
+    try:
+        return decode(data, decoder)
+    except ImageError as error:
+        return f"undecodable: {error}"

@@ -1,0 +1,1 @@
+"""Files and folders, on a disk or an object store."""

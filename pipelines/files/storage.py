@@ -1,0 +1,298 @@
+"""All input and output: files and folders on a disk, s3:// or gs:// alike, through pyarrow.fs.
+
+Writes are whole or not at all: on a disk a temporary file is flushed and renamed, on an object store one object appears
+when its stream is closed. Bytes are complete in memory before anything is written.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from pipelines.errors import UserError
+
+LONGEST = 4096  # characters of a path
+_SECRET = re.compile(r"(?i)(key|token|secret|passw|auth|sig|credential)[^=&]*=")
+UNFINISHED = ".tmp-"  # how names of files begin that are being written
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path names an object store instead of a file on this machine."""
+    return "://" in path and not path.startswith("file://")
+
+
+def absolute(path: str) -> str:
+    """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
+
+    Raises:
+        UserError: a URI holds a key, which would end in configs, logs and reports; or no file can be called so.
+    """
+    if "\0" in path or len(path) > LONGEST:
+        raise UserError(f"{path[:60]!r}... can be no path: it holds a NUL, or more than {LONGEST:,} characters")
+    if is_uri(path) and (urlsplit(path).password is not None or _SECRET.search(urlsplit(path).query)):
+        raise UserError(f"{path.partition('://')[0]}://... holds a key; set keys in the environment of every node")
+    return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
+
+
+def target(path: str) -> str:
+    """The place that a user names for what is to be written: absolute, ``..`` followed to where it leads.
+
+    Raises:
+        UserError: as `absolute`.
+    """
+    whole = absolute(path)
+    return whole if is_uri(whole) else os.path.normpath(whole)
+
+
+def refuse_climbing(path: str) -> None:
+    """Raise UserError if a path to be written leads out of a folder: names in it, of encoders or sweeps, never may.
+
+    Places that users name have been through `target`, so that ``..`` can only come from such a name.
+    """
+    if ".." in path.split("/") or "\0" in path:
+        raise UserError(f"{path!r} leads out of its folder; nothing is written there: choose names without / and ..")
+
+
+def _resolve(path: str) -> tuple[Any, str]:
+    place = absolute(path)
+    if not is_uri(path):
+        return fs.LocalFileSystem(), place
+    try:
+        return cast("tuple[Any, str]", fs.FileSystem.from_uri(path))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise UserError(f"{path}: {_first_line(error)}") from error
+
+
+def exists(path: str) -> bool:
+    """Whether a file or folder is there."""
+    filesystem, place = _resolve(path)
+    return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
+
+
+def stamp(path: str) -> str:
+    """When a file was written and how long it is: another stamp says that it was written again."""
+    filesystem, place = _resolve(path)
+    info = filesystem.get_file_info(place)
+    return f"{info.mtime_ns}:{info.size}"
+
+
+def is_folder(path: str) -> bool:
+    """Whether a folder is there."""
+    filesystem, place = _resolve(path)
+    return bool(filesystem.get_file_info(place).type == fs.FileType.Directory)
+
+
+def list_files(folder: str, *, recursive: bool = True) -> list[str]:
+    """Paths of the files in a folder, sorted; empty when the folder is not there. Hidden files are left out."""
+    return list(listing(folder, recursive=recursive).files)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder holds.
+
+    Args:
+        files: paths, sorted; hidden ones are left out, and what stands in hidden folders.
+        others: what is neither file nor folder, in words by path, sorted. A link to a folder that it stands in is not
+            followed.
+    """
+
+    files: tuple[str, ...]
+    others: Mapping[str, str]
+
+
+def listing(folder: str, *, recursive: bool = True) -> Listing:
+    """What a folder holds; nothing when it is not there.
+
+    Raises:
+        OSError: it is no folder, or one in it cannot be read.
+    """
+    if not is_uri(folder):
+        return _local_listing(absolute(folder), recursive)
+    filesystem, place = _resolve(folder)
+    selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
+    root = absolute(folder)
+    found = []
+    for info in filesystem.get_file_info(selector):
+        relative = info.path.removeprefix(place).lstrip("/")
+        if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
+            found.append(f"{root}/{relative}")
+    return Listing(tuple(sorted(found)), {})
+
+
+def _local_listing(root: str, recursive: bool) -> Listing:
+    files: list[str] = []
+    others: dict[str, str] = {}
+    pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while pending:
+        place, above = pending.pop()
+        try:
+            here = above | {_identity(place)}
+            entries = list(os.scandir(place))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            kind = _kind(entry)
+            if kind == "file":
+                files.append(entry.path)
+            elif kind != "folder":
+                others[entry.path] = kind
+            elif recursive and entry.is_symlink() and _identity(entry.path) in here:
+                others[entry.path] = "a link to a folder that it stands in"
+            elif recursive:
+                pending.append((entry.path, here))
+    return Listing(tuple(sorted(files)), dict(sorted(others.items())))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    except OSError as error:  # such as a link to itself
+        return f"unreadable: {error.strerror}"
+    return "a link to what is not there" if entry.is_symlink() else "no file but a pipe, socket or device"
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
+    filesystem, place = _resolve(folder)
+    found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+    root = absolute(folder)
+    return {f"{root}/{info.base_name}": info.size for info in found if info.type == fs.FileType.File}
+
+
+@contextmanager
+def open_input(path: str, *, unpacked: bool = True) -> Iterator[Any]:
+    """A buffered stream of a file's bytes; ``unpacked`` where its name says that it is compressed.
+
+    Raises:
+        OSError: the file is not there or cannot be read.
+    """
+    filesystem, place = _resolve(path)
+    with filesystem.open_input_stream(place, "detect" if unpacked else None, buffer_size=2**20) as stream:
+        yield stream
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole file. Raises OSError as `open_input`."""
+    with open_input(path) as stream:
+        return bytes(stream.read())
+
+
+def write_atomic(path: str, data: bytes) -> None:
+    """Write a file whole: readers see the old one or the new one, never a part.
+
+    Raises:
+        UserError: the path leads out of its folder.
+    """
+    refuse_climbing(path)
+    filesystem, place = _resolve(path)
+    if is_uri(path):
+        with filesystem.open_output_stream(place) as stream:
+            stream.write(data)
+        return
+    target = Path(place)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
+    try:
+        with naming(path), temporary.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let errors of the system in the block name the file that was to be written: those of writing name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def remove_unfinished(folder: str) -> None:
+    """Remove what killed writes have left in a folder on a disk, for the one process that may write there."""
+    if is_uri(folder):
+        return
+    for place, folders, files in os.walk(absolute(folder)):
+        for name in (name for name in (*folders, *files) if name.startswith(UNFINISHED)):
+            remove(f"{place}/{name}")
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a file; the target is whole or not there."""
+    write_atomic(target, read_bytes(source))
+
+
+def read_json(path: str) -> Any:
+    """The content of a JSON file."""
+    return json.loads(read_bytes(path))
+
+
+def write_json(path: str, content: Any) -> None:
+    """Write JSON whole; NaN and infinity are refused."""
+    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_table(path: str) -> pa.Table:
+    """The content of a Parquet file."""
+    return pq.read_table(io.BytesIO(read_bytes(path)))
+
+
+def write_table(path: str, table: pa.Table) -> None:
+    """Write a Parquet file whole."""
+    write_atomic(path, table_bytes(table))
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """The Parquet file of a table, as `write_table` writes it."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a folder with all it holds; nothing happens when it is not there.
+
+    Raises:
+        UserError: the path leads out of its folder.
+    """
+    refuse_climbing(path)
+    filesystem, place = _resolve(path)
+    kind = filesystem.get_file_info(place).type
+    if kind == fs.FileType.Directory:
+        filesystem.delete_dir(place)
+    elif kind == fs.FileType.File:
+        filesystem.delete_file(place)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

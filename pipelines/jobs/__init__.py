@@ -1,0 +1,1 @@
+"""The same run as a job of a Ray cluster."""

@@ -1,0 +1,327 @@
+"""The same run through Ray's Jobs API: this package's code and the resolved config travel, no data and no secret.
+
+Of this package go its source files, of what a user includes all but hidden files and links that lead out of it; a file
+that looks like a secret is refused. Data, weights and the run folder are read and written by the cluster where the
+config says; keys come from the environment of its nodes, because Ray shows what is submitted to everybody who sees the
+dashboard. Needs ``ray[default]``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+import mi_core
+import pipelines
+from pipelines.config.load import parse
+from pipelines.config.paths import spelled_out
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import Unavailable, UserError
+from pipelines.files.digest import digest
+from pipelines.jobs.confidential import check_travelling
+from pipelines.run.ray_session import probe
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+CONFIG_NAME = "run.yaml"
+MOST_BYTES = 20 * 2**20  # of what travels; a data set that slipped in is larger
+START_SECONDS = 90.0  # how long a cluster that has just started may take until it accepts jobs
+SOURCES = (".py", ".yaml", ".json", ".j2", ".typed")
+STOP_SECONDS = 60  # that Ray gives a job which is stopped to save its state; Ray's default is 3
+_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+_DASHBOARD = "RAY_API_SERVER_ADDRESS"  # Ray lets it win over the address that a client is given
+_HEADERS = "RAY_JOB_HEADERS"  # as Ray's own commands take them
+_SILENT_RECONNECTS = 12  # in a row without a word; waits between them double up to half a minute
+_LONGEST_WAIT = 30.0
+_TALKATIVE = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job on a cluster.
+
+    Args:
+        id: Ray's submission id.
+        address: of the dashboard.
+        started: whether it was submitted now; False: it ran already.
+    """
+
+    id: str
+    address: str
+    started: bool
+
+    def command(self, what: str) -> str:
+        """Ray's own command for this job: ``status``, ``logs`` or ``stop``."""
+        return f"ray job {what} --address {self.address} {self.id}"
+
+
+def dashboard(address: str | None) -> str:
+    """The dashboard's address, given or from the environment.
+
+    Raises:
+        UserError: there is none, it is no http address, or nothing answers there.
+    """
+    found = address or os.environ.get(_DASHBOARD) or os.environ.get("RAY_ADDRESS")
+    if not found:
+        raise UserError("--address is missing; give the dashboard of the cluster, such as http://HOST:8265")
+    matched = re.fullmatch(r"(https?)://(?:\[([^]/]+)\]|([^/:@]+))(?::(\d+))?/?", found)
+    if not matched:
+        raise UserError(f"--address {found}: jobs go to the dashboard of a cluster; write http://HOST:8265")
+    scheme, bracketed, host, port = matched.groups()
+    probe(f"{bracketed or host}:{port or (443 if scheme == 'https' else 80)}")
+    return found.rstrip("/")
+
+
+def travelling(config: RunConfig) -> RunConfig:
+    """The config with every path of files spelled out, since a job starts in a folder of its own."""
+    return parse(spelled_out(config.model_dump(mode="json", by_alias=True)), config.name)
+
+
+@contextmanager
+def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
+    """A folder with what travels: the code of this package, the config, and what a user names.
+
+    Raises:
+        UserError: a named file is not there, takes the place of another, leads elsewhere or looks like a secret, or it
+            is too much altogether.
+    """
+    files = {
+        Path(package.__name__) / path.relative_to(package.__path__[0]): path
+        for package in (mi_core, pipelines)
+        for path in Path(package.__path__[0]).rglob("*")
+        if path.suffix in SOURCES
+    }
+    own = len(files)
+    for given in include:
+        files |= _included(given, {path.parts[0] for path in files} | {CONFIG_NAME})
+    size = sum(path.stat().st_size for path in files.values())
+    if size > MOST_BYTES:
+        raise UserError(
+            f"{size / 2**20:.0f} MiB would travel with the job, at most {MOST_BYTES // 2**20} may; put data and "
+            "weights where all nodes read them, and --include code alone"
+        )
+    check_travelling(dict(list(files.items())[own:]))
+    with tempfile.TemporaryDirectory(prefix="encoder-audit-") as folder:
+        stage = Path(folder)
+        for name, path in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, stage / name)
+        text = yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
+        (stage / CONFIG_NAME).write_text(text)
+        yield stage
+
+
+def _included(given: str, taken: set[str]) -> dict[Path, Path]:
+    """Files by their names in the job's folder, of a file or folder that a user names."""
+    source = Path(given).absolute()
+    if not source.exists() or source.name in taken:
+        raise UserError(f"--include {given}: {'its name is taken' if source.exists() else 'is not there'}")
+    if source.is_file():
+        return {Path(source.name): source}
+    names = {path: path.relative_to(source.parent) for path in source.rglob("*")}
+    hidden = {
+        path
+        for path, name in names.items()
+        if any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+    }
+    found = {name: path for path, name in names.items() if path not in hidden and (path.is_file() or path.is_symlink())}
+    for path in found.values():
+        if not path.resolve().is_relative_to(source.resolve()) or not path.exists():
+            raise UserError(
+                f"--include {given}: {path} is a link that leads out of it; take it away, or name its target"
+            )
+    travels = {name: path for name, path in found.items() if path.is_file()}
+    if not travels:
+        raise UserError(f"--include {given}: holds nothing that travels, hidden files do not; name what should")
+    return travels
+
+
+def submit(
+    config: RunConfig,
+    out: str,
+    address: str,
+    *,
+    force: str | None = None,
+    options: Sequence[str] = (),
+    include: Sequence[str] = (),
+) -> Submission:
+    """Submit a run; one that runs already in the same folder with the same config is joined.
+
+    Args:
+        config: the whole run, paths spelled out (`travelling`).
+        out: run folder, a path or URI that means the same on every node.
+        address: of the dashboard.
+        force: a stage to redo, with all that follow.
+        options: further options of ``encoder-audit audit``, which change no result.
+        include: further files and folders of code.
+
+    Raises:
+        UserError: the cluster refuses, or runs something else in that folder.
+        Unavailable: the cluster takes no jobs yet.
+    """
+    client = connect(address)
+    asked = digest({"config": config.model_dump(mode="json", by_alias=True), "force": force})
+    forced = [] if force is None else ["--force", force]
+    entry = ["python", "-m", "pipelines.cli.start", CONFIG_NAME, "--out", out, *forced, *options]
+    with staged(config, include) as folder:
+
+        def send() -> Submission:
+            number, running = _earlier(client, out)
+            if running is not None:
+                return _joined(running, asked, out, address)
+            made = client.submit_job(
+                entrypoint=shlex.join(entry),
+                submission_id=f"{_stem(out)}-{number + 1}",
+                runtime_env={"working_dir": str(folder), "env_vars": {_STOP_WAIT: str(STOP_SECONDS)}},
+                metadata={"run": asked, "out": out},
+            )
+            return Submission(made, address, started=True)
+
+        return _when_ready(send)
+
+
+def _stem(out: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", out.rpartition("/")[2].lower()).strip("-")[:40]
+    return f"{name or 'run'}-{digest(out)[:8]}"
+
+
+def _earlier(client: JobSubmissionClient, out: str) -> tuple[int, Any]:
+    """The highest number among the jobs of a run folder, and the one of them that has not ended, or None."""
+    numbers, running = [0], None
+    for job in client.list_jobs():
+        matched = re.fullmatch(rf"{re.escape(_stem(out))}-(\d+)", job.submission_id or "")
+        if matched:
+            numbers.append(int(matched[1]))
+        if (job.metadata or {}).get("out") == out and not job.status.is_terminal():
+            running = job
+    return max(numbers), running
+
+
+def _joined(running: Any, asked: str, out: str, address: str) -> Submission:
+    found = Submission(running.submission_id, address, started=False)
+    if running.metadata.get("run") == asked:
+        return found
+    raise UserError(
+        f"{out} is being written by job {found.id}, which was given another config; wait for it, or stop it: "
+        f"{found.command('stop')}"
+    )
+
+
+def _when_ready(ask: Callable[[], Submission]) -> Submission:
+    """What a cluster answers; one that takes no jobs yet, or the same name from somebody else, is asked again."""
+    import requests
+
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return ask()
+        except (RuntimeError, requests.RequestException) as error:
+            if not any(text in str(error) for text in ("No available agent", "already exists")):
+                raise UserError(f"the cluster refuses the job: {_short(error)}") from error
+            if time.monotonic() > end:
+                raise Unavailable(
+                    f"the cluster took no job in {START_SECONDS:.0f} s: {_short(error)}; run the same command again"
+                ) from error
+        time.sleep(2)
+
+
+def _short(error: BaseException) -> str:
+    """One line of an error; of a server's traceback the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip().strip(".")]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
+
+
+def connect(address: str) -> JobSubmissionClient:
+    """A client of the Jobs API.
+
+    Raises:
+        UserError: nothing like that answers, or the cluster wants a token.
+    """
+    os.environ[_DASHBOARD] = address
+    import requests
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        headers = json.loads(os.environ.get(_HEADERS, "{}"))
+    except ValueError as error:
+        raise UserError(f'{_HEADERS} is not valid JSON; write {{"name": "value"}}') from error
+    try:
+        return JobSubmissionClient(address, headers=headers or None)
+    except AuthenticationError as error:
+        raise UserError(
+            f"the cluster at {address} wants a token that is not the one given; set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH to the file with its token"
+        ) from error
+    except (ConnectionError, KeyError, RuntimeError, TypeError, ValueError, requests.RequestException) as error:
+        raise UserError(f"no Ray dashboard answers at {address} ({_short(error)})") from error
+
+
+def follow(job: Submission, show: Callable[[str], Any]) -> int:
+    """Show the log of a job until it ends; a broken connection is made again.
+
+    Returns:
+        The exit code of the run: 0 done, 2 wrong input, 1 anything else, a job that was stopped or lost from sight
+        included.
+    """
+    import aiohttp
+    import requests
+
+    client = connect(job.address)
+    shown, silent, state = 0, 0, ""
+
+    async def tail() -> None:
+        nonlocal shown
+        passed = 0
+        async for text in client.tail_job_logs(job.id):
+            passed += len(text)
+            if passed > shown:  # after a broken connection the log comes from its start
+                show(text[shown - passed :])
+                shown = passed
+
+    while silent <= _SILENT_RECONNECTS:
+        before, info = shown, None
+        try:
+            asyncio.run(tail())
+            info = client.get_job_info(job.id)
+        except (OSError, RuntimeError, aiohttp.ClientError, requests.RequestException) as error:
+            state = _short(error)
+        if info is not None and info.status.is_terminal():
+            return _code_of(info, show)
+        waits = info is not None and info.status == "PENDING"
+        if info is not None and waits and state != str(info.message):
+            state = str(info.message)
+            show(f"{job.id}: {state}\n")
+        silent = 0 if waits or shown > before else silent + 1
+        time.sleep(min(_LONGEST_WAIT, 2.0**silent))
+    show(f"{job.id} is out of sight ({state}), and may go on: {job.command('status')}\n")
+    return 1
+
+
+def _code_of(info: Any, show: Callable[[str], Any]) -> int:
+    if info.status == "SUCCEEDED":
+        return 0
+    if info.driver_exit_code is None:
+        show(f"{info.status}: {info.message}\n")
+    return 2 if info.driver_exit_code == 2 else 1

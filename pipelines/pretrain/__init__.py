@@ -1,0 +1,1 @@
+"""Train target and shadow encoders, and fit defenses."""

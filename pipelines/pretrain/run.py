@@ -1,0 +1,258 @@
+"""Train target and shadow encoders with Ray Train, as many at once as the cluster holds; adopt those from elsewhere.
+
+Every encoder is one data-parallel TorchTrainer run. The truth is in the run folder: weights at the chosen
+epochs, then the state to resume from; a restarted worker or command continues after the last saved epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+from pipelines.config.encoders import DefendedConfig, TrainedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.console import bars, say, step
+from pipelines.data.splits import Splits, members_of
+from pipelines.encoders import adopt
+from pipelines.encoders.stored import describe, is_done, share
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.pretrain.board import Board
+from pipelines.pretrain.defend import defend, over_cluster
+from pipelines.pretrain.worker import TrainingJob, train_worker
+from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.points import Run
+from pipelines.run.ray_session import trainings_at_once
+
+VERSION = 3
+REFRESH_SECONDS = 0.5
+SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
+
+
+def run(runs: Sequence[Run]) -> None:
+    """Make every encoder of every seed of some runs that is not in its folder yet.
+
+    What two runs have in common is trained once: the first gets it, the others a copy.
+
+    Raises:
+        UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
+    """
+    adopt.run(runs)
+    every = [job for config, folder in runs for job in training_jobs(config, folder)]
+    first: dict[str, TrainingJob] = {}
+    for job in every:
+        first.setdefault(job.inputs, job)
+    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
+    if len(jobs) < len(first):
+        say("pretrain", f"{len(first) - len(jobs)} of {len(first)} encoders done before")
+    if jobs:
+        _train_all(jobs, runs[0][0], _Bases(every, first))
+    for job in every:
+        if not is_done(job.folder, job.name, job.inputs):
+            share(first[job.inputs].folder, job.folder, job.name)
+
+
+def here(runs: Sequence[Run], threads: int) -> None:
+    """`run` in this process, of runs whose trained encoders one of them has: they are shared, and defenses fitted.
+
+    Raises:
+        UserError: as `run`.
+    """
+    every = [job for config, folder in runs for job in training_jobs(config, folder)]
+    made = {job.inputs: job for job in every if is_done(job.folder, job.name, job.inputs)}
+    for job in sorted(every, key=lambda job: isinstance(job.config, DefendedConfig)):
+        if is_done(job.folder, job.name, job.inputs):
+            continue
+        if job.inputs in made:
+            share(made[job.inputs].folder, job.folder, job.name)
+            continue
+        fault = defend(job, threads)
+        if fault:
+            raise UserError(f"{job.label}: {fault}")
+
+
+class _Bases:
+    """Which job makes what another one starts from, wherever that stands."""
+
+    def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
+        self.first = first
+        self.by_place = {(job.folder, job.name): job for job in every}
+
+    def of(self, job: TrainingJob) -> TrainingJob | None:
+        """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
+        return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
+
+    def bring(self, job: TrainingJob) -> None:
+        """Copy what a job starts from to its own run, where another run has made it."""
+        base = self.of(job)
+        if base is not None and not is_done(base.folder, base.name, base.inputs):
+            share(self.first[base.inputs].folder, base.folder, base.name)
+
+
+def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
+    resources = config.resources
+    at_once = trainings_at_once(resources)
+    import ray
+
+    if not resources.train_gpus:
+        _tell_of_emulation(jobs)
+    board = ray.remote(num_cpus=0)(Board).remote()
+    with step("starting the workers that train"), bars("epochs") as progress:
+        tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
+        try:
+            for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):
+                for label, (done, note) in notes.items():
+                    if tasks[label] not in progress.begun:
+                        progress.begin(tasks[label], done)
+                    progress.update(tasks[label], completed=done, note=note)
+                for job, seconds in finished:
+                    progress.update(tasks[job.label], completed=job.config.epochs)
+                    say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")
+        except KeyboardInterrupt:
+            _save_all(board)
+            raise
+
+
+def _tell_of_emulation(jobs: Sequence[TrainingJob]) -> None:
+    """Say that bfloat16 is slow, where a training asks for it and this CPU has no instructions for it."""
+    from mi_core.training.loop import emulates_bfloat16
+
+    asked = [job.name for job in jobs if isinstance(job.config, TrainedConfig) and job.config.precision == "bfloat16"]
+    if asked and emulates_bfloat16():
+        words = "bfloat16 is many times slower than float32 on this CPU, which has no AVX-512"
+        say("pretrain", f"{words}; set encoders.{asked[0]}.precision=float32")
+
+
+def _save_all(board: Any) -> None:
+    """Let every training under way save its state and stop; a second interrupt ends the wait."""
+    import ray
+
+    left = ray.get(board.stop.remote())
+    if left:
+        say("pretrain", f"saving {', '.join(left)}")
+    end = time.monotonic() + SAVE_SECONDS
+    while left and time.monotonic() < end:
+        time.sleep(REFRESH_SECONDS / 5)
+        left = ray.get(board.stop.remote())
+    if left:
+        say("pretrain", f"{', '.join(left)}: not saved within {SAVE_SECONDS:.0f} s; what was saved before is kept")
+
+
+def _in_words(job: TrainingJob) -> str:
+    """What a finished job made."""
+    found = describe(job.folder, job.name).description
+    if isinstance(job.config, DefendedConfig):
+        figures = "".join(f", {name} {value:.3g}" for name, value in found["defense"].items())
+        return f"{job.config.defends} with {job.config.defense}{figures}"
+    how = ", streamed from shards" if found["streamed"] else ""
+    return f"{job.config.epochs} epochs, loss {found['losses'][-1]:.3f}{how}"
+
+
+def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
+    """Every encoder that a run trains, of every seed; two of the same ``inputs`` are trained once."""
+    limit = config.resources.resident_mb * 2**20
+    point = folder.path.partition("/sweep/")[2]
+    where = f", {point}" if point else ""
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for name, encoder in config.encoders.items():
+            if isinstance(encoder, TrainedConfig):
+                yield TrainingJob(name, encoder, config.data, place, _inputs(config, place, name), limit, where)
+
+
+def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
+    """Hash of everything that makes a trained encoder what it is, the one it starts from included."""
+    encoder = config.encoders[name]
+    if not isinstance(encoder, TrainedConfig):
+        return str(describe(place, name).description["inputs"])
+    splits = members_of(Splits.load(place.path), encoder, place.seed)
+    outside = encoder.outside if isinstance(encoder, DefendedConfig) else ()
+    roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}
+    captions = config.data.model_dump(mode="json")["captions"]
+    parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
+    return digest(*parts, *([] if encoder.start is None else [_inputs(config, place, encoder.start)]))
+
+
+def _run_all(
+    jobs: Sequence[TrainingJob], at_once: int, train: Callable[[TrainingJob], float], board: Any, bases: _Bases
+) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[float, str]]]]:
+    """Run jobs in threads; yields what finished since the last look, and how far the others are.
+
+    A job waits for the one it starts from. The threads are daemons: an error or Ctrl-C ends the stage at once instead
+    of after the other runs.
+    """
+    import ray
+
+    waiting = list(jobs)
+    running: dict[Future[float], TrainingJob] = {}
+    while waiting or running:
+        unfinished = {job.inputs for job in (*waiting, *running.values())}
+        able = [job for job in waiting if (base := bases.of(job)) is None or base.inputs not in unfinished]
+        for job in able[: at_once - len(running)]:
+            waiting.remove(job)
+            bases.bring(job)
+            running[_in_thread(train, job)] = job
+        done, _ = wait(running, timeout=REFRESH_SECONDS)
+        yield [(running.pop(future), future.result()) for future in done], ray.get(board.read.remote())
+
+
+def _in_thread(train: Callable[[TrainingJob], float], job: TrainingJob) -> Future[float]:
+    future: Future[float] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(train(job))
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
+    """Train or defend one encoder; returns the wall seconds. Raises UserError for a fault in what the user gave."""
+    import ray
+
+    started = time.perf_counter()
+    if isinstance(job.config, DefendedConfig):
+        resources = config.resources
+        remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(defend)
+        fault = ray.get(remote.remote(job, max(1, int(resources.train_cpus)), over_cluster))
+    else:
+        fault = _fit(job, config, board)
+    if fault:
+        raise UserError(f"{job.label}: {fault}")
+    return time.perf_counter() - started
+
+
+def _fit(job: TrainingJob, config: RunConfig, board: Any) -> str | None:
+    """One TorchTrainer run; returns a fault in what the user gave, if any."""
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    resources = config.resources
+    scratch = f"{job.folder.encoder(job.name)}/state/ray"
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"job": job, "cpus": resources.train_cpus, "board": board},
+        scaling_config=ScalingConfig(
+            num_workers=resources.train_workers,
+            use_gpu=resources.train_gpus > 0,
+            resources_per_worker={"CPU": resources.train_cpus, "GPU": resources.train_gpus},
+        ),
+        run_config=RunConfig(
+            name=uuid.uuid4().hex,  # our own state decides what is resumed, never Ray's
+            storage_path=storage.absolute(scratch),
+            failure_config=FailureConfig(max_failures=resources.train_retries),
+        ),
+    )
+    trainer.fit()
+    storage.remove(scratch)
+    fault: str | None = ray.get(board.fault.remote(job.label))
+    return fault

@@ -1,0 +1,239 @@
+"""What one worker of a pre-training run does: load or stream the members, resume, train, save, log."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.hashing import digest64
+from mi_core.objectives import OBJECTIVES
+from mi_core.runtime import keep_freed_memory
+from mi_core.training.data import ResidentImages, TrainingImages
+from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
+from pipelines.config.data import DataConfig
+from pipelines.config.encoders import TrainedConfig
+from pipelines.data.images import load_images
+from pipelines.data.splits import Splits, members_of
+from pipelines.encoders.stored import describe, weights_path, write_description
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.pretrain.board import Reporter
+from pipelines.pretrain.stream import StreamedImages
+from pipelines.run.folder import SeedFolder
+
+SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One encoder of one seed to train."""
+
+    name: str
+    config: TrainedConfig
+    data: DataConfig
+    folder: SeedFolder
+    inputs: str
+    resident_bytes: int
+    point: str = ""
+
+    @property
+    def label(self) -> str:
+        """The encoder as progress and errors call it."""
+        return f"{self.name} (seed {self.folder.seed}{self.point})"
+
+
+def train_worker(settings: dict[str, Any]) -> None:
+    """What every worker of one run does. A fault of the user's ends it for good; others let Ray try again."""
+    try:
+        _train_here(settings)
+    except (ConfigError, NumericError, ShapeError, UserError) as error:
+        import ray
+
+        ray.get(settings["board"].accuse.remote(settings["job"].label, str(error)))
+
+
+def _train_here(settings: dict[str, Any]) -> None:
+    import ray.train
+    import ray.train.torch
+
+    job: TrainingJob = settings["job"]
+    threads = max(1, int(settings["cpus"]))
+    torch.set_num_threads(threads)
+    device = ray.train.torch.get_device()
+    if device.type == "cpu":
+        keep_freed_memory()
+    seed = digest64(job.folder.seed, "encoder", job.name)
+    data, templated = _members(job, seed, threads, device)
+    trainer = Pretrainer(data, job.config.views(), job.config.pretraining(), seed=seed, device=device)
+    keeper = _Keeper(job, trainer)
+    if not keeper.resume() and job.config.start is not None:
+        base = describe(job.folder, job.config.start)
+        trainer.start_from(base.load(base.epochs[-1]).to(device))
+    chief = ray.train.get_context().get_world_rank() == 0
+    progress = Reporter(settings["board"], job.label)
+    log = _Log(f"{keeper.folder}/tensorboard") if chief else None
+
+    def after_step(index: int) -> None:
+        if chief:
+            progress(trainer.epoch + (index + 1) / data.steps)
+        if progress.stop and trainer.workers == 1:  # several would have to stop at the same step
+            raise _Stopped
+
+    try:
+        while trainer.epoch < job.config.epochs:
+            started = time.perf_counter()
+            loss = trainer.train_epoch(after_step)
+            if log is not None:
+                seconds = time.perf_counter() - started
+                rate = data.steps * job.config.batch_size / seconds
+                log.write(trainer.epoch, {"loss": loss, "learning_rate": trainer.rate, "images_per_second": rate})
+                if keeper.keep():
+                    log.upload()
+                progress(trainer.epoch, f"  loss {loss:.3f}, {rate:.0f} images/s")
+            if progress.stop and trainer.epoch < job.config.epochs:
+                raise _Stopped
+    except _Stopped:
+        keeper.save()
+        progress.leave()
+        return
+    if log is not None:
+        log.close()
+        keeper.finish(templated)
+        progress.leave()
+    ray.train.report({"epoch": trainer.epoch})
+
+
+class _Stopped(Exception):
+    """The run is to end; what is trained so far is saved."""
+
+
+def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int | None]:
+    """The members, on the device where they fit; how many captions were made from class names, None: not counted."""
+    splits = members_of(Splits.load(job.folder.path), job.config, job.folder.seed)
+    roles, size = job.config.train_on, job.config.batch_size
+    parameters = job.config.pretraining()
+    objective = OBJECTIVES[job.config.objective]
+    settings = objective_parameters(parameters)
+    if streams(job, len(splits.rows(roles))):
+        streamed = StreamedImages(
+            job.data,
+            splits,
+            roles,
+            (objective, settings),
+            batch_size=size,
+            seed=seed,
+            threads=threads,
+            device=device,
+            attribute=job.config.attribute if objective.target == "attribute" else None,
+        )
+        return streamed, None if objective.target == "caption" and job.data.captions else 0
+    loaded = load_images(job.data, splits, roles)
+    labels = loaded.labels
+    if objective.target == "attribute" and job.config.attribute is not None:
+        values = splits.attribute(job.config.attribute)
+        labels = [values[name] for name in loaded.ids]
+    targets = objective.encode_targets(settings, labels, loaded.captions)
+    images = torch.from_numpy(loaded.images)
+    resident = ResidentImages(images, loaded.names(), targets, batch_size=size, seed=seed, device=device)
+    return resident, loaded.templated if objective.target == "caption" else 0
+
+
+def streams(job: TrainingJob, images: int) -> bool:
+    """Whether the members are read anew every epoch, because their pixels exceed what a worker may keep."""
+    return images * job.data.channels * job.data.image_size**2 > job.resident_bytes
+
+
+class _Keeper:
+    """Writes weights at the chosen epochs and, after them, the state to resume from."""
+
+    def __init__(self, job: TrainingJob, trainer: Pretrainer) -> None:
+        self.job = job
+        self.trainer = trainer
+        self.folder = job.folder.encoder(job.name)
+        self.state = f"{self.folder}/state/{job.inputs[:12]}.pt"  # one of other inputs is never met
+        self.saved = time.monotonic()
+
+    def resume(self) -> bool:
+        """Continue after the last saved epoch, if there is one."""
+        if not storage.exists(self.state):
+            return False
+        self.trainer.load_state_bytes(storage.read_bytes(self.state))
+        return True
+
+    def keep(self) -> bool:
+        """Save what is due after an epoch; whether anything was."""
+        epoch, every = self.trainer.epoch, self.job.config.save_every
+        due = time.monotonic() - self.saved >= SAVE_SECONDS if every is None else epoch % every == 0
+        if epoch in self.job.config.kept_epochs:
+            storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
+        elif not due:
+            return False
+        self.save()
+        return True
+
+    def save(self) -> None:
+        """Save the state to resume from, wherever in an epoch that is."""
+        storage.write_atomic(self.state, self.trainer.state_bytes())
+        self.saved = time.monotonic()
+
+    def finish(self, templated: int | None) -> None:
+        """Describe the encoder: from now on it is done."""
+        config, data = self.job.config, self.trainer.data
+        prints = {}
+        for epoch in config.kept_epochs:
+            encoder = audited_encoder(config.pretraining(), data.channels, data.size)
+            load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
+            prints[epoch] = fingerprint(encoder)
+        write_description(
+            self.job.folder,
+            self.job.name,
+            self.job.inputs,
+            config,
+            channels=data.channels,
+            image_size=data.size,
+            images=data.count,
+            outputs=config.outputs,
+            fingerprints=prints,
+            losses=self.trainer.losses,
+            streamed=isinstance(data, StreamedImages),
+            templated_captions=templated,
+        )
+
+
+class _Log:
+    """TensorBoard curves, written on this machine and copied to the run folder whenever a state is saved."""
+
+    def __init__(self, folder: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder = folder
+        self.scratch = tempfile.mkdtemp(prefix="encoder-audit-")
+        self.writer = SummaryWriter(self.scratch)
+
+    def write(self, epoch: int, values: dict[str, float]) -> None:
+        """One point per curve."""
+        with storage.naming(self.scratch):
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, epoch)
+
+    def upload(self) -> None:
+        """Copy the curves so far."""
+        with storage.naming(self.scratch):
+            self.writer.flush()
+        for path in Path(self.scratch).iterdir():
+            storage.write_atomic(f"{self.folder}/{path.name}", path.read_bytes())
+
+    def close(self) -> None:
+        """Copy all and tidy up."""
+        with storage.naming(self.scratch):
+            self.writer.close()
+        self.upload()
+        shutil.rmtree(self.scratch)

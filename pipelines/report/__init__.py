@@ -1,0 +1,1 @@
+"""From results to report.json, report.html and the terminal."""

@@ -1,0 +1,84 @@
+"""What a report warns of, and what it says was not tested."""
+
+from __future__ import annotations
+
+from mi_core.attacks import ATTACKS
+from pipelines.attack.results import result_of
+from pipelines.attack.tasks import tasks
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sources import NOISE
+from pipelines.encoders import adopt
+from pipelines.encoders.probes import consistency_in_words
+from pipelines.encoders.stored import describe
+from pipelines.run.folder import RunFolder
+
+
+def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
+    """What a reader of the report should know; the most serious first."""
+    told = [
+        "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
+        "differ shows only in the spread over seeds.",
+    ]
+    if config.data.near_duplicates is None:
+        told.append(
+            "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
+            "(data.near_duplicates={} looks for them)."
+        )
+    if len(config.seeds) == 1:
+        told.append("One seed: the spread over splits and training runs is not known.")
+    if any(not config.shadows(attack) for attack in config.attacks):
+        told.append("Attacks fitted on known samples of the target were judged on the other images only.")
+    noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
+    if any(noisy & set(config.reference_roles(attack)) for attack in config.attacks):
+        told.append(
+            "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
+            "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
+        )
+    for name in config.encoders:
+        found = describe(folder.seed(config.seeds[0]), name).description
+        templated = found.get("templated_captions", 0)
+        if templated is None:
+            told.append(f"Where images had no caption, {name} was trained on one made from class names.")
+        elif templated:
+            told.append(
+                f"{templated} of the {found['images']} captions that {name} was trained on were made "
+                "from class names and attributes: it saw no real captions."
+            )
+        attacked = any(attack.target == name for attack in config.attacks)
+        if attacked and "consistency" in found and not found["consistency"]["works"]:
+            told.insert(0, f"The encoder {name} {consistency_in_words(found['consistency'])}")
+        if adopt.noisy(found):
+            told.append(f"The encoder {name} {adopt.answers_in_words(found['answers'])}. Noise hides differences.")
+    uncontrolled = {
+        f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
+        for seed in config.seeds
+        for task in tasks(config, folder.seed(seed))
+        if "control_not_applicable" in result_of(task)
+    }
+    told += [f"No control for {one}." for one in sorted(uncontrolled)]
+    if config.asked:
+        told.append(
+            "The answer holds if your images and the control images come from the same source, and the control images "
+            "were surely not trained on."
+        )
+    if len(config.attacks) * len(config.queries.outputs) > 1:
+        told.append(
+            "The verdict uses only the attack marked “primary”, fixed in advance. The other rows are information, not "
+            "corrected for multiple testing."
+        )
+    return told
+
+
+def _is_noise(config: RunConfig, source: str) -> bool:
+    parent = config.data.roles.get(source)
+    name = source if parent is None else parent.source_name
+    return config.data.sources[name].kind == NOISE
+
+
+def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
+    """Attacks, outputs and defenses that the run left out."""
+    tried = {attack.attack for attack in config.attacks}
+    missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
+    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
+    outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
+    return [*missing, *outputs, *([] if config.defenses else ["defenses"])]

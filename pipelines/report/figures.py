@@ -1,0 +1,133 @@
+"""The arrays behind a report's figures, read from the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.features import consumes
+from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
+from mi_core.report.images import ViewGrid
+from mi_core.streams import stream_keys
+from pipelines.attack.inference import planes
+from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.tasks import tasks
+from pipelines.config.parameters import build
+from pipelines.config.run_config import RunConfig
+from pipelines.data.images import load_images
+from pipelines.data.splits import Splits
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+
+VIEWED = 4  # images shown with their views
+
+
+def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
+    """Scores at the last checkpoint, means by checkpoint, and training losses."""
+    scores, losses = [], []
+    drawn: set[tuple[Any, ...]] = set()
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            if "not_applicable" in result_of(task):
+                continue
+            if task.epoch != config.attacked_epochs(task.attack.target)[-1]:
+                continue
+            known = ", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack))))
+            curve = (seed, task.attack.attack, task.attack.target, task.output, known)
+            if curve in drawn:
+                continue  # a point of a sweep may make two attacks alike
+            drawn.add(curve)
+            table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
+            scores.append(
+                AttackScores(
+                    attack=task.attack.attack,
+                    target=task.attack.target,
+                    output=task.output,
+                    reference=known,
+                    seed=seed,
+                    score=np.asarray(table["score"]),
+                    member=np.asarray(table["member"]),
+                    threshold=result_of(task)["metrics"]["threshold"],
+                    statistic=np.asarray(table["statistic"]) if "statistic" in table.column_names else None,
+                )
+            )
+        for name in config.encoders:
+            loss = np.array(describe(place, name).description["losses"])
+            if not len(loss):
+                continue
+            losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
+    return FigureData(
+        tuple(scores),
+        tuple(losses),
+        tuple(_statistics(config, folder)),
+        tuple(_maps(config, folder)),
+        _views(config, folder),
+    )
+
+
+def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
+    """The first candidates of the first seed as the first attack on views sees them; None: no such attack or images."""
+    drawing = [attack for attack in config.attacks if any(consumes(need) == "views" for need in attack.needs())]
+    if not drawing:
+        return None
+    import torch
+
+    from mi_core.augmentations.views import make_views
+
+    place, attack = folder.seed(config.seeds[0]), drawing[0]
+    try:
+        shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
+    except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
+        return None
+    streams = torch.cat([stream_keys(place.seed, "query", source, [key]) for source, key in shown.names()])
+    recipe = config.recipe(attack)
+    drawn = make_views(
+        torch.from_numpy(shown.images),
+        streams,
+        build(AUGMENTATIONS[recipe.name], recipe.settings),
+        views=attack.views or config.queries.views,
+    )
+    return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())
+
+
+def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:
+    """Embeddings of the first seed in the plane."""
+    for task in planes(config, folder.seed(config.seeds[0])):
+        table, chosen = storage.read_table(task.map_path), task.config
+        yield EmbeddingMap(
+            chosen.target,
+            chosen.output,
+            chosen.attribute,
+            np.stack([np.asarray(table["x"]), np.asarray(table["y"])], axis=1),
+            np.asarray(table["class"]),
+            np.asarray(table["value"]),
+            config.data.attributes[chosen.attribute].names,
+        )
+
+
+def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve]:
+    """Means of what attacks read by checkpoint; one curve per statistic, target, output and seed."""
+    found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        for task in tasks(config, place):
+            path = f"{place.attack(task.name)}/scores.parquet"
+            if len(config.attacked_epochs(task.attack.target)) < 2 or not storage.exists(path):
+                continue
+            table = storage.read_table(path)
+            if "statistic" not in table.column_names:
+                continue
+            values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
+            name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
+            points = found.setdefault((name, task.attack.target, task.output, seed), [])
+            if task.epoch not in [epoch for epoch, _, _ in points]:
+                points.append((task.epoch, float(values[member].mean()), float(values[~member].mean())))
+    for (name, target, output, seed), points in found.items():
+        epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
+        yield StatisticCurve(name, target, output, seed, epoch, inside, outside)

@@ -1,0 +1,326 @@
+"""Gather what a run found into report.json, report.html and figures; show it in the terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+
+from mi_core.attacks import ATTACKS
+from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
+from mi_core.report.attributes import pool_inferences
+from mi_core.report.contents import pool_seeds, to_json
+from mi_core.report.defenses import compare_defenses
+from mi_core.report.figures import draw_figures
+from mi_core.report.html import render_html
+from mi_core.report.terminal import terminal_table
+from mi_core.report.tuning import tuning_table
+from pipelines.attack.inference import inferred
+from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.tasks import Task, tasks
+from pipelines.attack.utility import utility_path
+from pipelines.config.attacks import SHADOW, SHADOWS, AttackConfig
+from pipelines.config.encoders import EndpointConfig, LoadedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.console import count_of, say
+from pipelines.data.losses import Rejection
+from pipelines.data.splits import Splits
+from pipelines.encoders import adopt
+from pipelines.encoders.access import spent
+from pipelines.encoders.stored import describe
+from pipelines.extract.features import rejected_samples
+from pipelines.extract.ledger import count_queries
+from pipelines.extract.telemetry import STEPS
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.report.caveats import caveats, not_tested
+from pipelines.report.figures import figure_data
+from pipelines.report.knowledge import knowledge as knowledge_of
+from pipelines.report.rows import results_table, summary, sweeps
+from pipelines.report.served import served
+from pipelines.report.verdict import classes, evidence, is_primary, thumbnails, verdict
+from pipelines.run.folder import RunFolder, SeedFolder, now, versions
+from pipelines.run.points import Point
+from pipelines.tune.run import outcome
+
+SCHEMA_VERSION = 1
+RATES = ("accuracy", "precision", "recall")  # what takes to know who is a member
+MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
+
+
+def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> None:
+    """Write report.json, report.html, results.parquet and figures/ from what the stages before have left.
+
+    Args:
+        swept: points of the run's sweeps, reported before.
+
+    Raises:
+        UserError: a stage before has not finished.
+    """
+    started = time.perf_counter()
+    report = gather(config, folder)
+    report |= sweeps(swept, folder, report)
+    storage.write_table(f"{folder.path}/results.parquet", results_table(report))
+    storage.write_json(f"{folder.path}/results.json", summary(report))
+    figures = draw_figures(report, figure_data(config, folder))
+    for name, drawing in figures.items():
+        storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
+    report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
+    shown = thumbnails(config, folder, report.get("evidence", {}))
+    storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures, shown).encode())
+    storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
+    results = count_of(len(report["attacks"]), "result", "results")
+    say("report", f"{results}, {count_of(len(figures), 'figure', 'figures')}")
+
+
+def terminal(folder: RunFolder) -> RenderableType:
+    """The tables of a finished run for a rich console."""
+    return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
+
+
+def tuned(folder: RunFolder) -> RenderableType:
+    """What a search has found, for a rich console."""
+    return tuning_table(outcome(folder))
+
+
+def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The content of report.json. Parts that were not measured are absent."""
+    manifest = folder.manifest
+    attacks = [entry for seed in config.seeds for entry in _attacks(config, folder.seed(seed))]
+    rejected, found = _rejected(config, folder), verdict(config, folder)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "name": config.name,
+        "created": now(),
+        "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
+        "config": _given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        "membership": "asked" if config.asked else "known",
+        "versions": versions(),
+        "command": manifest["runs"][-1]["command"],
+        "data": _data(config, folder),
+        "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
+        "attacks": attacks,
+        "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
+        "pooled": pool_seeds(attacks, same_samples=config.same_samples),
+        "attribute_inference": pool_inferences(
+            entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
+        ),
+        "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
+        "validity": found,
+        "evidence": evidence(config, folder, found),
+        "classes": classes(config, folder),
+        "throughput": _throughput(manifest.get("extraction", [])),
+        "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
+        "queries": _queries(config, folder),
+        "rejected": rejected[:MOST_REJECTED],
+        "rejected_count": len(rejected),
+        "rejected_total": _rejected_total(config, folder, len(rejected)),
+        "caveats": caveats(config, folder),
+        "not_tested": not_tested(config, folder),
+    }
+    report["defenses"] = compare_defenses(report, list(served(config, folder)))
+    report["tuning"] = outcome(folder)
+    return {name: part for name, part in report.items() if part not in ({}, [], "")}
+
+
+def _given(part: Any) -> Any:
+    """Plain values without what is None: in a report it is absent."""
+    if isinstance(part, dict):
+        return {name: _given(value) for name, value in part.items() if value is not None}
+    if isinstance(part, list):
+        return [_given(value) for value in part if value is not None]
+    return part
+
+
+def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    for task in tasks(config, folder):
+        result = result_of(task)
+        if "not_applicable" in result:
+            continue
+        entry = {
+            "attack": result["attack"],
+            "target": result["target"],
+            "output": result["output"],
+            "reference": _kind(config, task.attack),
+            "seed": result["seed"],
+            "epoch": result["epoch"],
+            **_metrics(config, result),
+            "queries": result["queries"],
+            "seconds": result["seconds"],
+        }
+        if config.shadows(task.attack):
+            entry["shadow"] = result["reference"]
+        knowledge, settings = knowledge_of(config, task.attack), settings_of(config, task.attack)
+        entry |= {"knowledge": knowledge} if knowledge else {}
+        entry |= {"settings": settings} if settings else {}
+        if is_primary(config, task):
+            entry["primary"] = True
+        yield entry
+
+
+def _metrics(config: RunConfig, result: dict[str, Any]) -> dict[str, Any]:
+    """What an attack reached; of candidates nothing that takes the truth about each of them."""
+    return {name: part for name, part in result["metrics"].items() if not (config.asked and name in RATES)}
+
+
+def _kind(config: RunConfig, attack: AttackConfig) -> str:
+    """The kind of reference, as report.json calls it."""
+    shadows = config.shadows(attack)
+    return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
+
+
+def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+    for task in _unfit(config, folder):
+        result = result_of(task)
+        settings = settings_of(config, task.attack)
+        yield {
+            **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
+            **({"settings": settings} if settings else {}),
+            "reason": result["not_applicable"],
+        }
+
+
+def _unfit(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
+    """Attacks that found nothing to read."""
+    return (task for task in tasks(config, folder) if "not_applicable" in result_of(task))
+
+
+def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    seeds = []
+    for seed in config.seeds:
+        splits = Splits.load(folder.seed(seed).path)
+        roles = {role: {"n": n, "sha256": splits.role_digest(role)} for role, n in splits.counts().items()}
+        near = {} if splits.near_removed is None else {"near_duplicates_removed": splits.near_removed}
+        seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed, **near})
+    first = seeds[0]
+    data = {
+        "source": "; ".join(source.describe() for source in config.data.sources.values()),
+        **{name: part for name, part in first.items() if name != "seed"},
+    }
+    return data | ({"per_seed": seeds} if len(seeds) > 1 else {})
+
+
+def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
+    encoder = config.encoders[name]
+    epochs = config.attacked_epochs(name)
+    per_seed = []
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        fingerprints = describe(place, name).description["fingerprints"]
+        entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
+        per_seed.append(entry | _utility([place], name, epochs))
+    places = [folder.seed(seed) for seed in config.seeds]
+    if isinstance(encoder, LoadedConfig | EndpointConfig):
+        origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).description)
+        if isinstance(encoder, EndpointConfig):
+            charged = asdict(spent(folder.path, encoder.parameters().url))
+            origin |= {"spend": charged} if charged["requests"] else {}
+    else:
+        origin = {
+            "objective": encoder.objective,
+            "backbone": encoder.backbone,
+            "epochs": encoder.epochs,
+            "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
+        }
+    whole = origin | {
+        "fingerprint": per_seed[0]["fingerprint"],
+        **_utility(places, name, epochs),
+        **_classifier(places, name, epochs[-1]),
+    }
+    return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
+
+
+def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> dict[str, Any]:
+    """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds."""
+    curve = []
+    for epoch in epochs:
+        found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
+        probes = {
+            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found])
+            for probe in found[0]
+            if all(probe in of_seed for of_seed in found)
+        }
+        if probes:
+            values = {probe: estimate.value for probe, estimate in probes.items()}
+            intervals = {probe: [estimate.low, estimate.high] for probe, estimate in probes.items()}
+            n = min(estimate.n for estimate in probes.values())
+            curve.append({"epoch": epoch, "utility": {**values, "n": n, "ci95": intervals}})
+    if not curve:
+        return {}
+    return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
+
+
+def _classifier(places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str, Any]:
+    """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
+    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
+    if None in found:
+        return {}
+    return {
+        "classifier": {
+            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found]).as_json() for part in found[0]
+        }
+    }
+
+
+def _method(config: RunConfig, name: str) -> dict[str, Any]:
+    method = ATTACKS[name]
+    spent = {
+        method(attack.parameters()).queries_per_sample(attack.views or config.queries.views) * config.queries.repeats
+        for attack in config.attacks
+        if attack.attack == name
+    }
+    queries = {"queries_per_sample": spent.pop()} if len(spent) == 1 else {}
+    return {"threat_model": method.threat_model, "source": method.source, **queries}
+
+
+def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
+    wall = sum(entry["wall"] for entry in extractions)
+    if not wall:
+        return {}
+    busy = sum(entry[step] for entry in extractions for step in STEPS)
+    return {
+        "images_per_second": round(sum(entry["images"] for entry in extractions) / wall, 1),
+        "views_per_second": round(sum(entry["views"] for entry in extractions) / wall, 1),
+        "encoder_fraction": round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
+    }
+
+
+def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    entries = []
+    for seed in config.seeds:
+        asked: dict[tuple[str, str], list[int]] = {}
+        for encoder, role, images, queries in count_queries(config, folder.seed(seed)):
+            asked.setdefault((encoder, role), [images, 0])[1] += queries
+        entries += [
+            {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
+            for (encoder, role), (images, queries) in sorted(asked.items())
+        ]
+    budget = {} if config.budget.queries is None else {"budget": config.budget.queries}
+    return {"total": sum(entry["queries"] for entry in entries), **budget, "entries": entries}
+
+
+def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
+    """What was left out: once per sample while reading, and per seed while querying."""
+    read = [
+        {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason}
+        for bad in _left_out(config, folder)
+    ]
+    return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
+
+
+def _left_out(config: RunConfig, folder: RunFolder) -> list[Rejection]:
+    """What could not be read."""
+    return [bad for bad in Splits.load(folder.seed(config.seeds[0]).path).rejected if not bad.noted]
+
+
+def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> dict[str, Any]:
+    """Samples that were left out, those in damaged shards included; absent where nothing was."""
+    first = _left_out(config, folder)
+    samples = listed + sum(bad.lost - 1 for bad in first)
+    shards = sum(not bad.key for bad in first)
+    return {"samples": samples, "shards": shards, "estimated": any(bad.estimated for bad in first)} if listed else {}

@@ -1,0 +1,32 @@
+"""The defended encoders of a run, with what their defenses tell of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pipelines.config.encoders import DefendedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.encoders.stored import describe
+from pipelines.run.folder import RunFolder
+
+
+def served(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The defended encoders, with what their defenses tell of themselves, means over seeds."""
+    entries = {entry.on(name): entry for entry in config.defenses for name in config.encoders}
+    attacked = {attack.target for attack in config.attacks}
+    for name, encoder in config.encoders.items():
+        if isinstance(encoder, DefendedConfig) and name in attacked:
+            told = [describe(folder.seed(seed), name).description["defense"] for seed in config.seeds]
+            entry = entries.get(name)
+            beside = f"{encoder.defends}+{entry.beside}" if entry and entry.beside else encoder.defends
+            yield {
+                "defense": encoder.defense,
+                "label": entry.name if entry else name,
+                "target": beside,
+                "served": name,
+                "parameters": {**encoder.settings, **({"epoch": encoder.epoch} if encoder.epoch else {})},
+                "numbers": {key: float(np.mean([of_seed[key] for of_seed in told])) for key in told[0]},
+            }

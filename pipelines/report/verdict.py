@@ -1,0 +1,249 @@
+"""The verdict of a run, and what its scores prove where candidates and controls are exchangeable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from mi_core.images import thumbnail
+from mi_core.metrics.by_class import ClassResult, by_class
+from mi_core.metrics.delong import auc
+from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
+from mi_core.report.evidence import combine_tests
+from mi_core.validity.power import detectable_auc, fpr_floor
+from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
+from pipelines.attack.blind import blind_path, telling_path
+from pipelines.attack.evidence import forget_samples, of_samples
+from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.tasks import Task, tasks
+from pipelines.config.run_config import RunConfig
+from pipelines.data.images import read_samples
+from pipelines.data.splits import Splits
+from pipelines.encoders.probes import fault_in_words
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder, SeedFolder
+
+
+def is_primary(config: RunConfig, task: Task) -> bool:
+    """Whether the verdict rests on a task, at its last checkpoint."""
+    return task.position == config.validity.attack and task.output == config.primary_output
+
+
+def _primary(config: RunConfig, folder: SeedFolder) -> Task:
+    """The task at the last checkpoint that the verdict rests on."""
+    return [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+
+
+def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply.
+
+    Where the attacked encoder recognises images no better than an untrained one, there always is one, with a
+    ``warning`` that says so.
+    """
+    found = _controlled(config, folder)
+    target = config.attacks[config.validity.attack].target
+    faults = {seed: recognition_fault(folder.seed(seed), target) for seed in config.seeds}
+    for entry in found.get("per_seed", []):
+        entry["verdict"] = doubted(entry["verdict"], recognises=not faults[entry["seed"]])
+    fault = next(filter(None, faults.values()), "")
+    if not fault:
+        return found
+    whole = doubted(found.get("verdict", "no-evidence"), recognises=False)
+    return found | {"verdict": whole, "warning": f"The encoder {target}: {fault}"}
+
+
+def recognition_fault(folder: SeedFolder, encoder: str) -> str:
+    """What is wrong with an encoder from elsewhere that does not recognise images; empty where it does."""
+    shown = describe(folder, encoder).description.get("consistency")
+    return fault_in_words(shown) if shown else ""
+
+
+def _controlled(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The AUCs of the primary attack and its controls, and the verdict by the rule; empty as `verdict`."""
+    if config.control_of(config.attacks[config.validity.attack]) is None:
+        return {}
+    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
+    if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
+        return {}
+    per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
+    found = judge_pooled(per_seed, same_samples=config.same_samples).as_json()
+    if len(per_seed) > 1:
+        found["per_seed"] = [
+            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
+        ]
+    return found
+
+
+def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
+    found = _paired(config, folder)
+    return judge(found["score"], found["blind"], found["control"], found["member"], found.get("groups"))
+
+
+def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
+    """Scores of the primary attack and of its controls on the samples that the blind classifier saw."""
+    primary = _primary(config, folder)
+    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
+    seen = storage.read_table(blind_path(folder))
+    blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
+    ids = table["id"].to_pylist()
+    kept = np.array([name in blind_of for name in ids])
+    found = {
+        name: np.asarray(table[name])[kept] for name in ("score", "member", "control") if name in table.column_names
+    }
+    found["blind"] = np.array([blind_of[name] for name in ids if name in blind_of])
+    groups = Splits.load(folder.path).groups(ids)
+    return found if groups is None else found | {"groups": groups[kept]}
+
+
+def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, Any]:
+    """What the scores say beyond the verdict ``found``: of the candidates as a whole, of single ones, and at most.
+
+    p-values and flags ask for candidates and controls that are exchangeable: where the blind classifier, or the attack
+    on an encoder that saw neither, tells them apart, there are none.
+    """
+    last = [
+        task
+        for seed in config.seeds
+        for task in tasks(config, folder.seed(seed))
+        if task.epoch == config.attacked_epochs(task.attack.target)[-1]
+    ]
+    results = [(task, result) for task in last if "evidence" in (result := result_of(task))]
+    decisive = [(task, result) for task, result in results if is_primary(config, task)]
+    if len(decisive) < len(config.seeds):
+        return {}
+    blind_auc = found.get("blind_auc") or _blind_auc(config, folder)
+    control = found.get("control_auc")
+    exchangeable = blind_auc["ci95"][0] <= 0.5 and (control is None or control["ci95"][0] <= 0.5)
+    units = _units(config, folder.seed(config.seeds[0]))
+    power = detectable_auc(*units)
+    told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
+    gathered: dict[str, Any] = {
+        "exchangeable": exchangeable,
+        "blind_auc": blind_auc,
+        **({} if control is None else {"control_auc": control}),
+        "telling": [{"feature": name, "auc": value} for name, value in told.items()],
+        "grouped": config.data.group_by is not None,
+        "n_candidate": units[0],
+        "n_control": units[1],
+        "fpr_floor": fpr_floor(units[1]),
+        **({} if power is None else {"detectable_auc": power}),
+    }
+    if not exchangeable:
+        for seed in config.seeds:
+            forget_samples(folder.seed(seed))
+        return gathered
+    by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
+    for task, result in results:
+        by_attack.setdefault(f"{task.position} {task.output}", []).append((task, result))
+    withheld, entries = [], []
+    for mine in by_attack.values():
+        controls = [result["evidence"]["control_auc"] for _, result in mine if "control_auc" in result["evidence"]]
+        pooled = [Estimate.from_json(entry) for entry in controls]
+        if pooled and pool(pooled, same_samples=config.same_samples).low > 0.5:
+            withheld.append(_name(config, mine[0][0]))
+        elif all("test" in result["evidence"] for _, result in mine):
+            entries += [_entry(config, task, result) for task, result in mine]
+    if entries:
+        gathered["tests"] = combine_tests(entries, same_samples=config.same_samples)
+    if withheld:
+        gathered["withheld"] = withheld
+    of_seed: list[dict[str, Any]] = []
+    for task, result in decisive:
+        if "test" in result["evidence"] and _name(config, task) not in withheld:
+            share, bound = _share(result)
+            of_seed.append({"seed": task.folder.seed, **of_samples(config, task.folder, task, share, bound=bound)})
+    if of_seed:
+        gathered["samples"] = of_seed
+    return gathered
+
+
+def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
+    estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("groups")) for of_seed in found]
+    return pool(estimates, same_samples=config.same_samples).as_json()
+
+
+def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
+    """Independent candidates and controls that the primary attack is judged on: samples, or groups."""
+    primary = _primary(config, folder)
+    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
+    member, groups = np.asarray(table["member"]), Splits.load(folder.path).groups(table["id"].to_pylist())
+    if groups is None:
+        return int(member.sum()), int((~member).sum())
+    return len(np.unique(groups[member])), len(np.unique(groups[~member]))
+
+
+def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
+    settings = settings_of(config, task.attack)
+    return {
+        **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
+        **({"settings": settings} if settings else {}),
+        **({"primary": True} if is_primary(config, task) else {}),
+        **{name: part for name, part in result["evidence"].items() if name != "control_auc"},
+    }
+
+
+def _name(config: RunConfig, task: Task) -> str:
+    return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), "on", task.target_output)))
+
+
+def _share(result: dict[str, Any]) -> tuple[float, bool]:
+    """The share of the candidates that was used, and whether it is only a lower bound: so without known members."""
+    share = result["evidence"].get("share")
+    if share is not None and share.get("supported", True):
+        return float(share["value"]), False
+    return float(result["evidence"]["least_share"]["low"]), True
+
+
+def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
+    found: dict[int, list[ClassResult]] = {}
+    for seed in config.seeds:
+        place = folder.seed(seed)
+        primary = _primary(config, place)
+        result = result_of(primary)
+        if "not_applicable" in result:
+            return []
+        table = storage.read_table(f"{place.attack(primary.name)}/scores.parquet")
+        splits = Splits.load(place.path)
+        labels = splits.labels()
+        numbers = np.array([-1 if (label := labels[name]) is None else label for name in table["id"].to_pylist()])
+        score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
+        groups = splits.groups(table["id"].to_pylist())
+        of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups)
+        for number, one in of_class.items():
+            found.setdefault(number, []).append(one)
+    if len(found) < 2:
+        return []
+    names = config.data.attributes[config.data.label].names if config.data.label else ()
+    counted: Callable[[Iterable[int]], int] = max if config.same_samples else sum
+    rows = [
+        {
+            "class": names[number] if number < len(names) else str(number),
+            "n_member": counted(result.n_member for result in results),
+            "n_nonmember": counted(result.n_nonmember for result in results),
+            **{
+                part: pool([getattr(result, part) for result in results], same_samples=config.same_samples).as_json()
+                for part in ("auc", *(() if config.asked else ("recall",)), "false_positive_rate")
+            },
+        }
+        for number, results in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row["auc"]["value"])
+
+
+def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, bytes]:
+    """PNG files of the candidates that a report shows, by id; none where the images are gone."""
+    samples = found.get("samples", [])[:1]
+    ids = {row["id"] for of_seed in samples for row in of_seed["top"]}
+    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    try:
+        read = list(read_samples(config.data, splits, config.audited[:1], ids)) if ids else []
+    except UserError:
+        return {}
+    return {name: thumbnail(image) for name, _, image in read}

@@ -1,0 +1,1 @@
+"""The run folder, Ray, and the process itself: what every stage stands on."""

@@ -1,0 +1,257 @@
+"""The run folder: what a run has made, from what, and how long it took.
+
+RUN/config.yaml and RUN/manifest.json describe the run; RUN/seed-K/ holds splits, encoders, features and
+attacks of one seed. A marker of finished work counts only if it carries the hash of the same inputs.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.config.fields import changed_keys
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.files.lock import lock
+
+STAGES = ("data", "pretrain", "extract", "attack", "tune", "report")
+# Which stage a section of the config first matters to; the others (name, resources) may change freely.
+SECTION_STAGE = {
+    "seeds": "data",
+    "data": "data",
+    "encoders": "pretrain",
+    "queries": "extract",
+    "attacks": "attack",
+    "checkpoints": "attack",
+    "utility": "attack",
+    "validity": "attack",
+    "tune": "tune",
+}
+GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
+FREE = (  # say what is borne and how it is asked, change no result
+    "data.max_rejected",
+    "tune.trials",
+    "tune.at_once",
+    *(
+        f"encoders.*.endpoint.{name}"
+        for name in (
+            "batch", "concurrency", "timeout_s", "retries", "cache", "api_key_env", "api_key_header",
+            "requests_per_second", "price_per_request", "price_per_image", "max_spend", "query_env*",
+        )
+    ),
+)  # fmt: skip
+STAGE_FOLDERS = {
+    "data": ("splits",),
+    "pretrain": ("encoders",),
+    "extract": ("features",),
+    "attack": ("attacks", "utility", "validity"),
+    "tune": (),
+    "report": (),
+}
+_OF_RUN = (
+    "manifest.json",
+    "progress.json",
+    ".ray.json",
+    "seed-*",
+    "sweep",
+    "tune",
+    "spend",
+    "answers",
+    "figures",
+    "report.*",
+    "results.*",
+)
+_GONE = "was deleted while the run was going on; leave it where it is and run the same command again, from the start"
+TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
+PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class SeedFolder:
+    """The part of a run folder that one seed fills."""
+
+    path: str
+    seed: int
+
+    def encoder(self, name: str) -> str:
+        """Folder of a trained encoder."""
+        return f"{self.path}/encoders/{name}"
+
+    def features(self, encoder: str, epoch: int) -> str:
+        """Folder of the features of one checkpoint of an encoder."""
+        return f"{self.path}/features/{encoder}/epoch-{epoch:04d}"
+
+    def attack(self, name: str) -> str:
+        """Folder of one fitted and scored attack."""
+        return f"{self.path}/attacks/{name}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder, local or on an object store."""
+
+    path: str
+
+    def seed(self, seed: int) -> SeedFolder:
+        """The part of one seed."""
+        return SeedFolder(f"{self.path}/seed-{seed}", seed)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as it stands; empty for a new run."""
+        path = f"{self.path}/manifest.json"
+        return dict(storage.read_json(path)) if storage.exists(path) else {}
+
+    def update_manifest(self, **entries: Any) -> None:
+        """Replace some top-level entries of the manifest."""
+        storage.write_json(f"{self.path}/manifest.json", self.manifest | entries)
+
+    def append_manifest(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Append one record to a list of the manifest (reruns, registrations)."""
+        self.update_manifest(**{key: [*self.manifest.get(key, []), dict(entry)]})
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the wall seconds of the block to the stage's entry in the manifest, also when it fails."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = dict(self.manifest.get("seconds", {}))
+            seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - started, 3)
+            self.update_manifest(seconds=seconds)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder for this process, and remove what killed writes have left there.
+
+        Raises:
+            UserError: another process holds it, or it was deleted meanwhile; what was written there since is removed.
+        """
+        with lock(self.path) as deleted:
+            storage.remove_unfinished(self.path)
+            try:
+                yield
+            except Exception as error:
+                if not self._gone(deleted):
+                    raise
+                raise UserError(f"{self.path} {_GONE}") from error
+            if self._gone(deleted):
+                raise UserError(f"{self.path} {_GONE}")
+
+    def _gone(self, deleted: Callable[[], bool]) -> bool:
+        """Whether somebody deleted the folder; then nothing that the run wrote since is left."""
+        if not deleted() or storage.exists(f"{self.path}/config.yaml"):
+            return False
+        for made in _OF_RUN:
+            for piece in Path(self.path).glob(made):
+                storage.remove(str(piece))
+        with suppress(OSError):  # it is not there, or holds what is not ours
+            Path(self.path).rmdir()
+        return True
+
+    def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> str:
+        """Begin or continue a run with this resolved config; returns a line on what differs from the last start.
+
+        Args:
+            config: the whole config as plain values.
+            command: the command line, for the list of runs.
+            force: a stage to redo, with all that follow.
+
+        Raises:
+            UserError: the folder holds a run of another config whose changed keys matter to finished work and
+                ``force`` does not cover them, or it holds files that are not a run.
+        """
+        before_path, difference = f"{self.path}/config.yaml", ""
+        if storage.exists(before_path):
+            before = yaml.safe_load(storage.read_bytes(before_path))
+            self._check_changes(before, config, force)
+            difference = self._difference(before, config)
+        elif storage.list_files(self.path):
+            raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
+        if force is not None:
+            self._clear(force, config)
+        storage.write_atomic(before_path, yaml.safe_dump(config, sort_keys=False).encode())
+        self.update_manifest(
+            created=self.manifest.get("created", now()),
+            config_sha256=digest(config),
+            versions=versions(),
+            name=config["name"],
+        )
+        self.append_manifest("runs", {"started": now(), "command": command, "forced": force or ""})
+        return difference
+
+    def _difference(self, before: dict[str, Any], config: dict[str, Any]) -> str:
+        """What changed since the last start, and from which stage on that counts; empty: nothing that counts."""
+        found = {
+            key: stage
+            for section, stage in SECTION_STAGE.items()
+            for key in changed_keys(before.get(section), config.get(section), section)
+            if not any(fnmatchcase(key, free) for free in FREE)
+        }
+        if not found:
+            return ""
+        names = ", ".join(list(found)[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+        return f"changed since the last start: {names}; {min(found.values(), key=STAGES.index)} and what follows use it"
+
+    def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
+        covered = STAGES[STAGES.index(force) :] if force is not None else ()
+        changed = [
+            key
+            for section, stage in SECTION_STAGE.items()
+            if stage not in covered and self._has_results(stage, before)
+            for key in changed_keys(before.get(section), config.get(section), section)
+            if not any(fnmatchcase(key, free) for free in FREE)
+            if not (section in GROWING and _only_added(before.get(section), config.get(section)))
+        ]
+        if changed:
+            stage = min((SECTION_STAGE[key.split(".")[0]] for key in changed), key=STAGES.index)
+            raise UserError(
+                f"{self.path} holds a run of another config; changed: {', '.join(changed[:6])}. "
+                f"Choose another --out, or redo from there with --force {stage}"
+            )
+
+    def _has_results(self, stage: str, config: dict[str, Any]) -> bool:
+        """Whether the folder holds anything that the stage or a later one has made."""
+        return any(storage.list_files(place) for place in self._made(stage, config))
+
+    def _made(self, stage: str, config: dict[str, Any]) -> Iterator[str]:
+        """Folders that a stage and all later ones fill."""
+        for later in STAGES[STAGES.index(stage) :]:
+            for seed in config["seeds"]:
+                yield from (f"{self.seed(seed).path}/{folder}" for folder in STAGE_FOLDERS[later])
+            if later == "tune":
+                yield f"{self.path}/{TUNED}"
+
+    def _clear(self, force: str, config: dict[str, Any]) -> None:
+        for place in self._made(force, config):
+            storage.remove(place)
+        storage.remove(f"{self.path}/report.json")
+        if STAGES.index(force) <= STAGES.index("extract"):
+            self.update_manifest(extraction=[])
+
+
+def _only_added(before: Any, after: Any) -> bool:
+    """Whether a list only grew at its end."""
+    return isinstance(before, list) and isinstance(after, list) and after[: len(before)] == before

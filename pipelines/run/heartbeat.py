@@ -1,0 +1,98 @@
+"""A run's heartbeat: by the clock, not by what gets finished, a line of how far it is, and the same for `status`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, astuple
+from typing import Any
+
+from pipelines.console import Piece, drawn, duration, quiet_for, say, under_way
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder, now
+from pipelines.run.leftovers import note
+from pipelines.run.machine import identity, this_process
+
+LINE_SECONDS = 30.0  # longest silence
+WRITE_SECONDS = 10.0  # between two states of `progress.json`
+PROGRESS = "progress.json"
+LABELS = {"pretrain": "encoders"}  # a stage that may load encoders and train none
+SHOWN = 4  # pieces that are told of, each on a line
+
+
+class Heartbeat:
+    """Tells how far a run is, to whoever reads the log and to whoever asks for `status`.
+
+    Args:
+        folder: of the run.
+        stages: that will be run, in order.
+    """
+
+    def __init__(self, folder: RunFolder, stages: Sequence[str]) -> None:
+        self.folder, self.stages = folder, list(stages)
+        self.stage, self.began, self.started = "ray", time.time(), now()
+        self.over = threading.Event()
+
+    def enter(self, stage: str) -> None:
+        """A stage begins."""
+        self.stage, self.began = stage, time.time()
+        self.write("running")
+
+    def write(self, state: str, why: str = "") -> None:
+        """Write the state of the run; a storage that refuses is left to those who write results."""
+        with suppress(OSError):
+            storage.write_json(f"{self.folder.path}/{PROGRESS}", self._content(state, why))
+            note(self.folder.path)
+
+    def _content(self, state: str, why: str) -> dict[str, Any]:
+        return {
+            "state": state,
+            "why": why,
+            "stage": self.stage,
+            "stages": self.stages,
+            "stage_seconds": round(time.time() - self.began, 1),
+            "started": self.started,
+            "beat": time.time(),
+            "machine": identity(),
+            "process": astuple(this_process()),
+            "pieces": [asdict(piece) for piece in under_way()],
+        }
+
+    def beat(self) -> None:
+        """Run until the end of the run, in a thread."""
+        began = written = time.monotonic()
+        while not self.over.wait(min(1.0, LINE_SECONDS / 4)):
+            if min(quiet_for(), time.monotonic() - began) >= LINE_SECONDS and not drawn():
+                for line in lines(under_way()) or [f"under way for {duration(time.time() - self.began)}"]:
+                    say(LABELS.get(self.stage, self.stage), line)
+            if time.monotonic() - written >= WRITE_SECONDS:
+                self.write("running")
+                written = time.monotonic()
+
+
+@contextmanager
+def heartbeat(folder: RunFolder, stages: Sequence[str]) -> Iterator[Heartbeat]:
+    """A heartbeat for the duration of the block, whose end it writes down."""
+    pulse = Heartbeat(folder, stages)
+    thread = threading.Thread(target=pulse.beat, daemon=True)
+    pulse.write("running")
+    thread.start()
+    state, why = "stopped", ""
+    try:
+        yield pulse
+        state = "done"
+    except Exception as error:
+        state, why = "failed", " ".join(str(error).split())[:500]
+        raise
+    finally:
+        pulse.over.set()
+        thread.join()
+        pulse.write(state, why)
+
+
+def lines(pieces: Sequence[Piece]) -> list[str]:
+    """A line per piece of work, of many the first, and how many more there are."""
+    told = [piece.line() for piece in pieces[:SHOWN]]
+    return told + ([f"and {len(pieces) - SHOWN} more"] if len(pieces) > SHOWN else [])

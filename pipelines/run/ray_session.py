@@ -1,0 +1,218 @@
+"""Starting or joining Ray, quietly, and leaving nothing behind.
+
+A local Ray starts and stops with the command, listens on the loopback interface only and asks for a token; an existing
+cluster is joined when an address is given or RAY_ADDRESS is set. The address is probed first, because a client of a
+dead address hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from pipelines.config.limits import ResourcesConfig
+from pipelines.console import bars, count_of, say
+from pipelines.errors import Unavailable, UserError
+from pipelines.run.interrupts import own_sigterm
+from pipelines.run.machine import cpus, descendants, end_all
+
+PROBE_SECONDS = 5.0
+QUIET = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DATA_LOG_LEVEL": "ERROR",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TQDM": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # every task is waited for; the first error is raised
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how long a finished training run goes unnoticed; Ray's default is 2
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # Tune's older output can be silenced
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # lines of Ray's own about workers that died; a run tells what it makes of that
+}
+STARTS = 2  # how often a local Ray is started before a run gives up
+
+
+@contextmanager
+def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = False) -> Iterator[float]:
+    """Connect for the duration of the block; yields the seconds that starting or joining took.
+
+    Args:
+        address: ``host:port`` of a cluster, or None: RAY_ADDRESS if set (and not ``local``), else a local Ray.
+        object_store_mb: size of a local Ray's object store.
+        verbose: show Ray's own logs.
+
+    Raises:
+        UserError: nothing answers at the address.
+        Unavailable: a local Ray does not start.
+    """
+    started = time.perf_counter()
+    if not verbose:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+    address = address or os.environ.get("RAY_ADDRESS")
+    local = not address or address == "local"
+    joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()  # a caller's own (a test, a notebook) stays
+    if not local:
+        probe(str(address))
+    elif not joined:
+        _guard()
+    import ray
+
+    if not joined:
+        arguments = _local_arguments(object_store_mb) if local else {"address": address}
+        here = f"starting Ray on {count_of(cpus(), 'CPU', 'CPUs')}"
+        say("ray", here if local else f"joining the Ray cluster at {address}")
+
+        def start() -> None:
+            level = "INFO" if verbose else "ERROR"
+            with own_sigterm(), nullcontext() if verbose else _without_native_stderr():
+                ray.init(**arguments, log_to_driver=verbose, logging_level=level, configure_logging=True)
+
+        start_or_give_up(start, ray.shutdown) if local else start()
+    from ray.data import DataContext
+
+    DataContext.get_current().enable_progress_bars = False
+    try:
+        yield time.perf_counter() - started
+    finally:
+        if not joined:
+            ray.shutdown()
+
+
+def _guard() -> None:
+    """Let a local Ray listen on the loopback interface only, with a token that no file holds; before Ray is imported.
+
+    Ray would write its own token below the home folder, which need not be there or writable.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux: use 127.0.0.1 as Ray does on macOS
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _local_arguments(object_store_mb: int) -> dict[str, Any]:
+    return {
+        "address": "local",
+        "num_cpus": cpus(),
+        "object_store_memory": object_store_mb * 2**20,
+        "include_dashboard": False,
+    }
+
+
+def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
+    """Start a local Ray; one that does not come is ended, with all its processes, and started once more.
+
+    Raises:
+        Unavailable: it did not come either.
+    """
+    before = set(descendants(os.getpid()))
+
+    def clear() -> None:
+        tidy()
+        end_all(set(descendants(os.getpid())) - before)
+
+    for attempt in range(STARTS):
+        try:
+            start()
+        except KeyboardInterrupt:
+            clear()
+            raise
+        except Exception as error:
+            clear()
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if attempt == STARTS - 1:
+                raise Unavailable(
+                    f"Ray did not start in {STARTS} attempts ({reason[:200]}); the machine may be too busy or short of "
+                    "memory: run the same command again"
+                ) from error
+            say("ray", f"Ray did not start ({reason[:100]}); trying once more")
+        else:
+            return
+
+
+def check_connected(resources: ResourcesConfig) -> None:
+    """Refuse the cluster that is connected, as `ResourcesConfig.check`."""
+    import ray
+
+    resources.check(ray.cluster_resources())
+
+
+def encoder_actors(resources: ResourcesConfig) -> int:
+    """Encoder actors on the connected cluster."""
+    import ray
+
+    return resources.actors(ray.cluster_resources())
+
+
+def trainings_at_once(resources: ResourcesConfig) -> int:
+    """Encoders that the connected cluster can train side by side; one at least."""
+    import ray
+
+    held = {
+        "CPU": resources.train_workers * resources.train_cpus,
+        "GPU": resources.train_workers * resources.train_gpus,
+    }
+    there = ray.cluster_resources()
+    return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items() if amount))
+
+
+def available_cpus() -> float:
+    """CPUs of the cluster that is connected."""
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 1.0))
+
+
+def largest_node() -> tuple[float, float]:
+    """(CPUs, GPUs) of the node of the connected cluster that has most of them."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return max((float(has.get("GPU", 0)), float(has.get("CPU", 0))) for has in alive)[::-1]
+
+
+@contextmanager
+def _without_native_stderr() -> Iterator[None]:
+    """Drop what Ray's C++ core writes to stderr while it starts (a line about its log level); exceptions still come."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def probe(address: str) -> None:
+    """Raise UserError where nothing listens at ``host:port``: a client of a dead address would hang."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address} ({error}); check --address or RAY_ADDRESS, or unset it"
+        ) from error
+
+
+def finished(references: Sequence[Any], unit: str, title: str) -> Iterator[Any]:
+    """The results of Ray tasks as they come, with a bar."""
+    import ray
+
+    pending = list(references)
+    with bars(unit) as progress:
+        bar = progress.add_task(title, total=len(pending), note="")
+        progress.begin(bar)
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1)
+            yield from ray.get(ready)
+            progress.advance(bar, len(ready))

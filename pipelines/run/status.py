@@ -1,0 +1,55 @@
+"""How far a run is, from its folder alone: while another process runs it, and after that ended. Needs no Ray."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pipelines.console import Piece, duration
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from pipelines.run.heartbeat import PROGRESS, WRITE_SECONDS, lines
+from pipelines.run.machine import Process, identity
+
+SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that says nothing for so long may be dead
+
+
+def status(run: str) -> str:
+    """Stage, share done, rate and time left of a run, in lines.
+
+    Raises:
+        UserError: there is no run.
+    """
+    folder = RunFolder(storage.absolute(run))
+    if not folder.manifest:
+        raise UserError(f"{run} holds no run; give the --out of one")
+    path = f"{folder.path}/{PROGRESS}"
+    progress: dict[str, Any] = storage.read_json(path) if storage.exists(path) else {}
+    spent = folder.manifest.get("seconds", {})
+    told = [f"run    {folder.path} ({folder.manifest['name']})"]
+    told += _now(progress, folder) if progress else ["state  unknown: no progress was written yet"]
+    told += ["spent  " + ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in spent.items())] if spent else []
+    return "\n".join(told)
+
+
+def _now(progress: dict[str, Any], folder: RunFolder) -> list[str]:
+    """The state of the run's last start, and where that stands or ended."""
+    state, stage, stages = progress["state"], progress["stage"], progress["stages"]
+    if state == "done":
+        report = f"{folder.path}/report.html"
+        return ["state  done" + (f"; report: {report}" if storage.exists(report) else f" up to {stages[-1]}")]
+    silent = max(0.0, time.time() - progress["beat"])
+    place = f"{stages.index(stage) + 1} of {len(stages)}: {stage}" if stage in stages else "starting Ray"
+    where = f"stage  {place}, {duration(progress['stage_seconds'])}"
+    again = "the same command continues"
+    if state != "running":
+        word = "stopped" if state == "stopped" else f"failed ({progress['why']})"
+        return [f"state  {word} {duration(silent)} ago; {again}", where]
+    pieces = [Piece(**piece) for piece in progress["pieces"]]
+    shown = [where, *(f"       {line}" for line in lines(pieces))]
+    if progress["machine"] == identity() and not Process(*progress["process"]).alive():
+        return [f"state  killed at most {duration(silent)} ago; {again}", *shown]
+    if silent > SILENT_SECONDS:
+        return [f"state  no sign of life for {duration(silent)}: killed, or out of reach; if killed, {again}", *shown]
+    return [f"state  running, as of {duration(silent)} ago", *shown]

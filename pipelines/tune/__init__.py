@@ -1,0 +1,1 @@
+"""Search the parameters of a defense."""

@@ -1,0 +1,298 @@
+"""Search the parameters of a defense with Ray Tune and Optuna: what it costs in utility against what still leaks.
+
+Every trial leaves a record in RUN/tune/search. These records are the truth: a search that was interrupted hands them to
+Optuna and goes on, and one that asks for more trials than before does too. What is chosen is measured once more, on
+the half of the audited images that the search never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.defenses.privacy import utility_loss
+from mi_core.metrics.pareto import least_within, pareto_front, weighted
+from pipelines.config.encoders import DefendedConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.config.tuning import SearchConfig, TuneConfig
+from pipelines.console import meter, say
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import TUNED, RunFolder
+from pipelines.run.points import Run
+from pipelines.tune.trial import Record, Trial, measure, trains
+
+LOSS, LEAK, COST = "utility_loss", "leak", "cost"
+WORST = 1.0  # of loss and leak: what a trial that fails counts as
+STUDY = "optuna"
+_TRAINING_CPUS = 0.1  # of a trial that waits for the workers that train
+
+
+def run(runs: Sequence[Run]) -> None:
+    """Search what the config asks for, in the first of some runs; nothing where it asks for nothing.
+
+    Raises:
+        UserError: the search cannot be done so; what was tried is kept.
+    """
+    run = runs[0]
+    config, folder = run
+    if config.tune is None:
+        return
+    target, plain = served_of(config)
+    ground = _measured(Trial(run, plain, {}, "search"), config.tune)
+    if "fault" in ground:
+        raise UserError(f"tune: without a search, {ground['fault']}")
+    done = [record for record in tried(folder) if record["whole"]]
+    if done:
+        say("tune", f"{len(done)} trials done before")
+    left = config.tune.left(done)
+    if left:
+        _search(run, target, ground, done, left)
+    _conclude(run, target, plain, ground)
+
+
+def served_of(config: RunConfig) -> tuple[str, str]:
+    """The encoder that is measured, and the one that its utility is compared with.
+
+    Raises:
+        UserError: the config does not say which, or there is no such encoder, or no attack on it; or candidates are
+            to be judged by an accuracy.
+    """
+    tune = config.tune
+    assert tune is not None
+    attacked = list(dict.fromkeys(one.target for one in config.attacks))
+    if config.asked and tune.metric != "auc":
+        raise UserError(f"tune.metric = {tune.metric!r} takes known members, and candidates are audited; choose auc")
+    target = tune.target
+    if target is None:
+        made = [name for name in attacked if isinstance(config.encoders[name], DefendedConfig)]
+        if len(made) > 1:
+            raise UserError(f"tune.target is missing: which of {', '.join(made)} is served")
+        target = (made or attacked)[0]
+    encoder = config.encoders.get(target)
+    defends = encoder.defends if isinstance(encoder, DefendedConfig) else target
+    for field, name in (("target", target), ("plain", tune.plain or defends)):
+        if name not in attacked:
+            raise UserError(f"tune.{field} = {name!r}, attacked are: {', '.join(attacked)}")
+    return target, tune.plain or defends
+
+
+def tried(folder: RunFolder) -> list[Record]:
+    """The records of the trials of a search, one that was interrupted included, by identity."""
+    place = f"{folder.path}/{TUNED}/search"
+    paths = [path for path in storage.list_files(place, recursive=False) if path.endswith(".json")]
+    return [record for path in sorted(paths) if (record := storage.read_json(path))["parameters"]]
+
+
+def _measured(trial: Trial, tune: TuneConfig) -> Record:
+    """The last record of a trial that is done as a Ray task."""
+    import ray
+
+    cpus = _TRAINING_CPUS if trains(trial.config(), trial.run[0]) else tune.cpus
+    remote = ray.remote(num_cpus=cpus, num_gpus=tune.gpus)(_last)
+    record: Record = ray.get(remote.remote(trial, max(1, int(tune.cpus))))
+    return record
+
+
+def _last(trial: Trial, threads: int) -> Record:
+    *_, record = measure(trial, threads)
+    return record
+
+
+def costs(record: Mapping[str, Any], ground: Mapping[str, Any]) -> tuple[float, float]:
+    """Utility loss and leak of a trial; one that failed has the worst of both."""
+    if "fault" in record:
+        return WORST, WORST
+    return utility_loss(record["utility"]["value"], ground["utility"]["value"]), record["leak"]
+
+
+def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left: int) -> None:
+    from ray import tune as ray_tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.optuna import OptunaSearch
+
+    config, folder = run
+    asked = config.tune
+    assert asked is not None
+    space = {name: _domain(one) for name, one in asked.search.items()}
+    sampler, stored = _study(asked, OptunaSearch.convert_search_space(space), done, ground)
+    single = asked.weight is not None
+    begun = [record["parameters"] for record in tried(folder) if not record["whole"]]
+    searcher = OptunaSearch(
+        space=space,
+        metric=COST if single else [LOSS, LEAK],
+        mode="min" if single else ["min", "min"],
+        sampler=sampler,
+        storage=stored,
+        study_name=STUDY,
+        points_to_evaluate=[*begun, *(point for point in asked.grid(done) if point not in begun)],
+    )
+    first = Trial(run, target, {name: one.ends[0] for name, one in asked.search.items()}, "search")
+    cpus = _TRAINING_CPUS if trains(first.config(), config) else asked.cpus
+    with meter("trials", len(done) + left, "trials", len(done)) as progress:
+
+        class Told(ray_tune.Callback):  # type: ignore[misc]
+            """Counts the trials that are done."""
+
+            finished = len(done)
+
+            def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+                Told.finished += 1
+                progress(Told.finished)
+
+            def __reduce__(self) -> Any:
+                return ray_tune.Callback, ()  # Tune stores its callbacks, and a bar cannot be stored
+
+        results = ray_tune.Tuner(
+            ray_tune.with_resources(
+                ray_tune.with_parameters(_trial, run=run, target=target, ground=ground),
+                {"CPU": cpus, "GPU": asked.gpus},
+            ),
+            tune_config=ray_tune.TuneConfig(
+                num_samples=left,
+                search_alg=searcher,
+                scheduler=ASHAScheduler(metric=COST, mode="min", max_t=len(config.seeds), reduction_factor=2)
+                if single and len(config.seeds) > 1
+                else None,
+                max_concurrent_trials=asked.at_once,
+                reuse_actors=True,
+            ),
+            run_config=ray_tune.RunConfig(
+                name="ray", storage_path=f"{folder.path}/{TUNED}", verbose=0, callbacks=[Told()]
+            ),
+        ).fit()
+    storage.remove(f"{folder.path}/{TUNED}/ray")  # what counts stands in the records
+    for error in results.errors:
+        raise error
+    for record in tried(folder):
+        if not record["whole"]:
+            storage.write_json(Trial(run, target, record["parameters"], "search").path, record | {"whole": True})
+
+
+def _trial(parameters: dict[str, Any], run: Run, target: str, ground: Record) -> None:
+    """What Ray Tune runs for every trial."""
+    from ray import tune as ray_tune
+
+    asked = run[0].tune
+    assert asked is not None
+    for record in measure(Trial(run, target, parameters, "search"), max(1, int(asked.cpus))):
+        loss, leak = costs(record, ground)
+        if asked.weight is None:
+            if record["whole"]:
+                ray_tune.report({LOSS: loss, LEAK: leak})
+        else:
+            ray_tune.report({COST: weighted(loss, leak, asked.weight)})
+
+
+def _domain(one: SearchConfig) -> Any:
+    """The values of a parameter as Ray Tune has them."""
+    from ray import tune as ray_tune
+
+    if one.choice:
+        return ray_tune.choice(list(one.choice))
+    low, high = one.ends
+    if one.integer:
+        return (ray_tune.lograndint if one.log else ray_tune.randint)(low, high + 1)
+    return (ray_tune.loguniform if one.log else ray_tune.uniform)(low, high)
+
+
+def _study(asked: TuneConfig, distributions: Mapping[str, Any], done: Sequence[Record], ground: Record) -> Any:
+    """Optuna's sampler, and its storage with what was tried before."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    seed = asked.seed + len(done)  # what goes on does not propose what was proposed before
+    samplers = optuna.samplers
+    sampler = {
+        "tpe": samplers.TPESampler,
+        "nsga2": samplers.NSGAIISampler,
+        "random": samplers.RandomSampler,
+    }[asked.sampler](seed=seed)
+    stored = optuna.storages.InMemoryStorage()
+    down = optuna.study.StudyDirection.MINIMIZE
+    directions = [down] if asked.weight is not None else [down, down]
+    study = optuna.create_study(storage=stored, study_name=STUDY, sampler=sampler, directions=directions)
+    for record in done:
+        loss, leak = costs(record, ground)
+        values = [loss, leak] if asked.weight is None else [weighted(loss, leak, asked.weight)]
+        study.add_trial(
+            optuna.trial.create_trial(params=record["parameters"], distributions=dict(distributions), values=values)
+        )
+    return sampler, stored
+
+
+def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
+    """Choose a trial, measure it and the plain encoder on the other fold, and write everything down."""
+    config, folder = run
+    asked = config.tune
+    assert asked is not None
+    every = tried(folder)
+    sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]
+    if not sound:
+        faults = [record["fault"] for record in every if "fault" in record]
+        raise UserError(f"tune: all of {len(every)} trials failed; the first: {(faults or ['cut'])[0]}")
+    measured = np.array([costs(record, ground) for record in sound])
+    front = pareto_front(measured)
+    chosen = sound[least_within(list(measured[:, 0]), list(measured[:, 1]), asked.allowed)]
+    final = _measured(Trial(run, target, chosen["parameters"], "final"), asked)
+    bare = _measured(Trial(run, plain, {}, "final"), asked)
+    for record in (final, bare):
+        if "fault" in record:
+            raise UserError(f"tune: on the images that were held back, {record['fault']}")
+    on_front = {record["id"] for record, kept in zip(sound, front, strict=True) if kept}
+    rows = [_row(record, ground, on_front, chosen["id"]) for record in every]
+    found = {
+        "target": target,
+        "plain": plain,
+        "measure": ground["utility"]["measure"],
+        "metric": asked.metric,
+        "allowed": asked.allowed,
+        "trials": len(every),
+        "failed": sum("fault" in record for record in every),
+        "cut": sum("fault" not in record and record["seeds"] < len(config.seeds) for record in every),
+        "seeds": len(config.seeds),
+        "rows": rows,
+        "without": {"search": _shown(ground), "final": _shown(bare)},
+        "winner": {
+            "id": chosen["id"],
+            "parameters": chosen["parameters"],
+            "within": chosen["leak"] <= asked.allowed,
+            "search": _shown(chosen) | {LOSS: costs(chosen, ground)[0]},
+            "final": _shown(final) | {LOSS: costs(final, bare)[0]},
+        },
+    }
+    storage.write_json(_outcome_path(folder), found)
+    flat = [
+        {**row["parameters"], **{name: value for name, value in row.items() if name != "parameters"}} for row in rows
+    ]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    storage.write_table(
+        f"{folder.path}/{TUNED}/trials.parquet", pa.table({name: [row.get(name) for row in flat] for name in names})
+    )
+    say("tune", f"{len(every)} trials, {len(on_front)} of them beaten by no other")
+
+
+def outcome(folder: RunFolder) -> dict[str, Any]:
+    """What the search of a run has found; nothing where there was none."""
+    path = _outcome_path(folder)
+    return dict(storage.read_json(path)) if storage.exists(path) else {}
+
+
+def _outcome_path(folder: RunFolder) -> str:
+    return f"{folder.path}/{TUNED}/pareto.json"
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    return {name: record[name] for name in ("utility", "attacks", "strongest", LEAK)}
+
+
+def _row(record: Record, ground: Record, front: set[str], chosen: str) -> dict[str, Any]:
+    row = {name: record[name] for name in ("id", "parameters", "seeds", "seconds", "cpu_seconds")}
+    if "fault" in record:
+        return row | {"fault": record["fault"]}
+    loss, leak = costs(record, ground)
+    row |= {LOSS: loss, LEAK: leak, "utility": record["utility"]["value"], "strongest": record["strongest"]}
+    return row | {"pareto": record["id"] in front, "winner": record["id"] == chosen}

@@ -1,0 +1,227 @@
+"""One trial of a search: a defense with some parameters, attacked anew and measured, in a run folder of its own.
+
+A trial is a run with some fields changed, of the attacks on what is served alone. What the parameters do not change it
+takes from the run itself: roles, encoders, features. It is done in one process, seed after seed, and leaves a record;
+a trial that was interrupted goes on from what is in its folder.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.encoders.remembering import Memory
+from mi_core.metrics.pooled import pool
+from mi_core.records import Estimate
+from pipelines.attack import run as attack
+from pipelines.attack.results import result_of
+from pipelines.attack.tasks import stopping_rule, tasks
+from pipelines.attack.utility import utility_path
+from pipelines.config.checks import build
+from pipelines.config.encoders import ForeignConfig, TrainedConfig
+from pipelines.config.fields import with_changes
+from pipelines.config.run_config import RunConfig
+from pipelines.console import silence
+from pipelines.data.splits import Splits, are_drawn
+from pipelines.encoders.stored import share
+from pipelines.errors import UserError
+from pipelines.extract import run as extract
+from pipelines.extract.readers import Kept
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.pretrain import run as pretrain
+from pipelines.run.folder import TUNED, RunFolder
+from pipelines.run.points import Run
+
+Record = dict[str, Any]
+"""What a trial found: ``id``, ``parameters``, ``fold``, ``seeds`` (how many so far), ``utility`` and ``attacks``
+(estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; instead of what was measured ``fault``, where it failed."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the search, on one fold of what is audited.
+
+    Args:
+        run: the run whose parameters are searched, and its folder.
+        target: encoder that is measured.
+        parameters: by the name of the search.
+        fold: ``search`` or ``final``.
+    """
+
+    run: Run
+    target: str
+    parameters: Mapping[str, Any]
+    fold: str
+
+    @property
+    def id(self) -> str:
+        """A name that its parameters alone make."""
+        return digest(self.target, dict(self.parameters))[:12]
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its run folder."""
+        return RunFolder(f"{self.run[1].path}/{TUNED}/{self.fold}/{self.id}")
+
+    @property
+    def path(self) -> str:
+        """Its record."""
+        return f"{self.folder.path}.json"
+
+    def record(self) -> Record:
+        """What it found so far; empty: nothing yet."""
+        return dict(storage.read_json(self.path)) if storage.exists(self.path) else {}
+
+    def config(self) -> RunConfig:
+        """The run that it is.
+
+        Raises:
+            ValueError: the parameters make no valid run.
+        """
+        config, _ = self.run
+        tune = config.tune
+        assert tune is not None
+        changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
+        values = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
+        whole = build(with_changes(values, changes | {"checkpoints": "last", "fold": self.fold}))
+        counted = [
+            one for one in whole.attacks if one.target == self.target and one.attack in (tune.attacks or (one.attack,))
+        ]
+        named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
+        kept = {name for served in named for name in _chain(whole, served)}
+        values = whole.model_dump(mode="json", by_alias=True)
+        return build(
+            values
+            | {
+                "encoders": {name: values["encoders"][name] for name in whole.encoders if name in kept},
+                "attacks": [one.model_dump(mode="json") for one in counted],
+                "defenses": [],
+                "attribute_inference": [],
+                "validity": {},
+            }
+        )
+
+
+def _chain(config: RunConfig, name: str | None) -> Iterator[str]:
+    """An encoder, with those that it starts from."""
+    while name is not None:
+        yield name
+        encoder = config.encoders[name]
+        name = encoder.start if isinstance(encoder, TrainedConfig) else None
+
+
+def trains(own: RunConfig, run: RunConfig) -> bool:
+    """Whether a trial, as a run of its own, trains encoders that the run itself has not; else it only defends those."""
+    return any(
+        type(encoder) is TrainedConfig and encoder != run.encoders.get(name) for name, encoder in own.encoders.items()
+    )
+
+
+def measure(trial: Trial, threads: int) -> Iterator[Record]:
+    """Do a trial, seed after seed; yields its record, which is kept, after each.
+
+    A fault of the parameters ends it with a record that says so.
+    """
+    before = trial.record()
+    if before.get("whole"):
+        yield before
+        return
+    torch.set_num_threads(threads)
+    started, burnt = time.perf_counter(), _cpu_seconds()
+
+    def kept(found: Record) -> Record:
+        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - burnt}
+        record = {"id": trial.id, "parameters": dict(trial.parameters), "fold": trial.fold, **found}
+        record |= {name: round(before.get(name, 0.0) + value, 3) for name, value in spent.items()}
+        storage.write_json(trial.path, record)
+        return record
+
+    seeds = trial.run[0].seeds
+    try:
+        own = trial.config()
+        for count in range(1, len(seeds) + 1):
+            with silence():
+                _do(trial, own.model_copy(update={"seeds": seeds[count - 1 : count]}), threads)
+            found = _found(trial, own.model_copy(update={"seeds": seeds[:count]}))
+            yield kept({**found, "seeds": count, "whole": count == len(seeds)})
+    except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
+        yield kept({"fault": str(error), "seeds": 0, "whole": True})
+    for seed in seeds:
+        storage.remove(f"{trial.folder.seed(seed).path}/features")
+
+
+def _do(trial: Trial, own: RunConfig, threads: int) -> None:
+    """Make, query and attack what one seed of a trial asks for."""
+    config, folder = trial.run
+    (seed,) = own.seeds
+    run, place = Run(config.model_copy(update={"seeds": own.seeds}), folder), trial.folder.seed(seed)
+    runs = [run, Run(own, trial.folder)]
+    if not are_drawn(place.path):
+        Splits.load(folder.seed(seed).path).save(place.path)
+    for name, encoder in own.encoders.items():
+        if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
+            share(folder.seed(seed), place, name)
+    if trains(own, config):
+        pretrain.run(runs)
+    else:
+        pretrain.here(runs, threads)
+    extract.here(runs, stopping_rule, *_known())
+    attack.here(own, place)
+
+
+@cache
+def _known() -> tuple[Memory, Kept]:
+    """What backbones have answered and samples were read in this process, which does one trial after another."""
+    return Memory(), Kept()
+
+
+def _found(trial: Trial, own: RunConfig) -> Record:
+    """What was measured of the seeds that a trial has done.
+
+    Raises:
+        UserError: no attack found anything to read, or the utility cannot be measured so.
+    """
+    tune = trial.run[0].tune
+    assert tune is not None
+    by_attack: dict[tuple[str, str], list[Estimate]] = {}
+    utilities = []
+    for seed in own.seeds:
+        place = trial.folder.seed(seed)
+        for task in tasks(own, place):
+            result = result_of(task)
+            if "metrics" in result:
+                name = f"{task.attack.attack}-{task.position}", task.output
+                by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
+        epoch = own.attacked_epochs(trial.target)[-1]
+        measured = storage.read_json(utility_path(place, trial.target, epoch))
+        by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
+        chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
+        if not by_name.get(chosen):
+            raise UserError(f"tune.utility = {chosen}: it is not measured of {trial.target}; give labelled test images")
+        utilities.append(Estimate.from_json(by_name[chosen]))
+    if not by_attack:
+        raise UserError(f"no attack on {trial.target} found anything to read")
+    pooled = {name: pool(found, same_samples=own.same_samples) for name, found in by_attack.items()}
+    (attack_name, output), worst = max(pooled.items(), key=lambda item: item[1].high)
+    return {
+        "utility": {"measure": chosen, **pool(utilities).as_json()},
+        "attacks": [
+            {"attack": name.rpartition("-")[0], "output": output, **found.as_json()}
+            for (name, output), found in pooled.items()
+        ],
+        "strongest": f"{attack_name.rpartition('-')[0]}, {output}",
+        "leak": min(1.0, worst.high),
+    }
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,166 @@
+"""The coverage benchmark: its populations are what they claim to be, and it finds out wrong intervals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from mi_core.checks import ConfigError
+from mi_core.metrics.delong import auc, placements
+from mi_core.records import Estimate
+from mi_core.validity.coverage import (
+    GROUPS,
+    INTERVALS,
+    SHAPES,
+    TRIPLES,
+    Case,
+    Population,
+    Sample,
+    Triple,
+    count,
+    count_blind,
+    coverage_benchmark,
+    false_leaks,
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_truth_is_that_of_a_huge_sample(shape: str) -> None:
+    generator = np.random.default_rng(0)
+    population = Population(shape, 0.8)
+    drawn = Case("auc_difference", 60_000, population, other=0.6).draw(generator)
+    assert roc_auc_score(drawn.member, drawn.scores[0]) == pytest.approx(0.8, abs=0.005)
+    assert roc_auc_score(drawn.member, drawn.scores[1]) == pytest.approx(0.6, abs=0.006)
+    called = drawn.scores[0] >= drawn.threshold
+    truths = {
+        "accuracy": (called == drawn.member).mean(),
+        "precision": drawn.member[called].mean(),
+        "recall": called[drawn.member].mean(),
+    }
+    for interval, found in truths.items():
+        assert Case(interval, 100, population).truth == pytest.approx(found, abs=0.012)
+    falling = np.unique(drawn.scores[0])[::-1]
+    inside, outside = np.sort(drawn.scores[0][drawn.member]), np.sort(drawn.scores[0][~drawn.member])
+    allowed = np.searchsorted(outside, falling) >= (1 - 0.01) * len(outside)
+    best = 1 - np.searchsorted(inside, falling[allowed][-1]) / len(inside)
+    assert Case("tpr_at_fpr_0.01", 100, population).truth == pytest.approx(best, abs=0.02)
+    assert Case("auc_difference", 100, population, other=0.6).truth == pytest.approx(0.2)
+    assert np.corrcoef(*(row[drawn.member] for row in drawn.scores))[0, 1] > 0.3  # the two scores are paired
+
+
+@pytest.mark.parametrize("groups", GROUPS[1:])
+def test_groups_correlate_as_they_say(groups: str) -> None:
+    drawn = Case("auc", 20_000, Population("normal", 0.8), groups=groups, correlation=0.5).draw(
+        np.random.default_rng(1)
+    )
+    assert drawn.groups is not None
+    sizes = np.bincount(drawn.groups)
+    assert (sizes.min(), sizes.max()) == (1, 10)
+    assert drawn.member.sum() == 20_000
+    mixed = (np.bincount(drawn.groups, drawn.member) % sizes > 0).mean()
+    assert mixed > 0.5 if groups == "both classes" else mixed == 0
+    plain = drawn.scores[0] - Population("normal", 0.8).gap * drawn.member
+    neighbours = drawn.groups[1:] == drawn.groups[:-1]
+    assert np.mean((plain[1:] * plain[:-1])[neighbours]) == pytest.approx(0.5, abs=0.04)
+    assert np.mean((plain[1:] * plain[:-1])[~neighbours]) == pytest.approx(0, abs=0.04)
+
+
+def wald(run: Sample) -> Estimate:
+    """The plain normal interval of DeLong's variance."""
+    v10, v01 = placements(run.scores[0], run.member)
+    reach = 1.96 * np.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
+    return Estimate(v10.mean(), v10.mean() - reach, v10.mean() + reach, len(run.member))
+
+
+def test_a_wrong_interval_is_found_out() -> None:
+    high = Case("auc", 100, Population("normal", 0.97))
+    assert count(high, 2000, seed=0, interval=wald)["ci95"][1] < 0.93  # about .91
+    assert count(high, 2000, seed=0)["ci95"][1] > 0.945  # about .948
+    grouped = Case("auc", 100, Population("normal", 0.8), groups="one class", correlation=0.5)
+    ignoring = count(grouped, 500, seed=0, interval=lambda run: auc(run.scores[0], run.member))
+    assert ignoring["ci95"][1] < 0.85
+    assert count(grouped, 500, seed=0)["coverage"] >= 0.93
+
+
+def test_a_known_coverage_is_found() -> None:
+    def coin(run: Sample) -> Estimate | None:
+        if run.seed % 10 == 9:
+            return None  # left out
+        return Estimate(0.8, 0.7, 0.9, 200) if run.seed % 10 < 6 else Estimate(0.9, 0.85, 0.95, 200, supported=False)
+
+    cell = count(Case("auc", 5, Population("normal", 0.8)), 1000, seed=0, interval=coin)
+    assert 850 < cell["simulations"] < 950
+    assert cell["coverage"] == pytest.approx(2 / 3, abs=0.06)
+    assert cell["ci95"][0] < 2 / 3 < cell["ci95"][1]
+    assert cell["mean_width"] == pytest.approx(0.2 * cell["coverage"] + 0.1 * (1 - cell["coverage"]))
+    assert cell["supported"] is False
+
+
+def test_pooled_runs_are_drawn_one_by_one() -> None:
+    population = Population("ten levels", 0.8)
+    alone, pooled = (count(Case("auc", 100, population, runs=runs), 100, seed=0) for runs in (1, 3))
+    assert pooled["mean_width"] == pytest.approx(alone["mean_width"] / np.sqrt(3), rel=0.05)
+    assert pooled["setting"]["runs"] == 3
+
+
+def test_a_quick_run_names_every_interval() -> None:
+    found = coverage_benchmark(quick=True)
+    assert json.loads(json.dumps(found)) == found
+    names = {cell["interval"] for cell in found["cells"]}
+    assert names == set(INTERVALS) - {"tpr_at_fpr_0.001"} | {"blind_auc"}
+    for cell in found["cells"]:
+        assert set(cell) == {
+            *("interval", "setting", "n", "simulations", "coverage", "ci95", "mean_width", "supported"),
+        }
+        assert cell["coverage"] >= 0.88  # binomial(200, .95): fewer has probability 1e-4
+        assert cell["supported"]
+        assert 0 < cell["mean_width"] < 0.5
+    assert [one["setting"] for one in found["verdicts"]] == [triple.name for triple in TRIPLES]
+    for one in found["verdicts"]:
+        assert one["leak"] + one["confounded"] + one["no-evidence"] == one["simulations"] == 100
+        assert not one["exchangeable"] or one["leak"] <= 8
+    assert max(one["leak"] for one in found["verdicts"]) > 50  # a shift that the controls do not see passes for a leak
+
+
+def test_the_seed_decides() -> None:
+    case = Case("auc", 20, Population("heavy-tailed", 0.8))
+    assert count(case, 50, seed=1) == count(case, 50, seed=1) != count(case, 50, seed=2)
+    assert count_blind(20, 2, seed=1) == count_blind(20, 2, seed=1)
+    triple = Triple("mine", (0.7, 0.5, 0.5))
+    assert not triple.exchangeable
+    assert false_leaks(triple, 100, 20, seed=3) == false_leaks(triple, 100, 20, seed=3)
+    assert false_leaks(triple, 100, 20, seed=3)["leak"] > 10
+
+
+@pytest.mark.parametrize("groups", GROUPS[1:])
+def test_the_blind_classifier_by_groups(groups: str) -> None:
+    cell = count_blind(60, 10, seed=0, groups=groups)
+    assert cell["setting"] == {"groups": groups, "correlation": 0.5}
+    assert cell["coverage"] >= 0.6
+    assert cell["mean_width"] > count_blind(60, 10, seed=0)["mean_width"]
+
+
+def test_bad_input() -> None:
+    usual = Population("normal", 0.8)
+    with pytest.raises(ConfigError, match="scores = 'cauchy', allowed: heavy-tailed, normal, ten levels"):
+        Population("cauchy", 0.8)
+    with pytest.raises(ConfigError, match="auc = 0.4"):
+        Population("normal", 0.4)
+    with pytest.raises(ConfigError, match="interval = 'f1', allowed"):
+        Case("f1", 100, usual)
+    with pytest.raises(ConfigError, match="groups = 'some', allowed"):
+        Case("auc", 100, usual, groups="some")
+    with pytest.raises(ConfigError, match="n = 1"):
+        Case("auc", 1, usual)
+    with pytest.raises(ConfigError, match="correlation = 2"):
+        Case("auc", 100, usual, groups="one class", correlation=2)
+    with pytest.raises(ConfigError, match="runs = 0"):
+        Case("auc", 100, usual, runs=0)
+    for impossible in (lambda: count(Case("auc", 9, usual), 0, seed=0), lambda: count_blind(9, 0, seed=0)):
+        with pytest.raises(ConfigError, match="simulations = 0"):
+            impossible()
+    with pytest.raises(ConfigError, match="simulations = 0"):
+        false_leaks(TRIPLES[0], 9, 0, seed=0)

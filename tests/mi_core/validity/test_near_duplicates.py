@@ -1,0 +1,301 @@
+"""Hashes against SciPy's DCT, pairs against all pairs, and alterations of real photographs that must be found."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+from scipy.fft import dctn, idctn
+from sklearn.datasets import load_sample_images
+from sklearn.metrics.pairwise import cosine_similarity
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.validity import near_duplicates
+from mi_core.validity.near_duplicates import (
+    clusters,
+    confirmed,
+    descriptors,
+    informative,
+    near_by_cosine,
+    near_pairs,
+    perceptual_hash,
+)
+
+
+def area_means(grey: np.ndarray, side: int) -> np.ndarray:
+    """(side, side) of (H, W): every pixel repeated until the cells hold whole pixels."""
+    for axis in (0, 1):
+        shape = list(grey.shape)
+        shape[axis : axis + 1] = [side, shape[axis]]
+        grey = np.repeat(grey, side, axis=axis).reshape(shape).mean(axis=axis + 1)
+    return grey
+
+
+def grey_of(image: np.ndarray) -> np.ndarray:
+    return np.tensordot([77, 150, 29], image, axes=1) / 256 if len(image) == 3 else image[0].astype(float)
+
+
+def tiles(side: int) -> np.ndarray:
+    """(N, 3, side, side) of two photographs."""
+    found = []
+    for photo in load_sample_images().images:
+        rows, columns = (size // side for size in photo.shape[:2])
+        cut = photo[: rows * side, : columns * side].reshape(rows, side, columns, side, 3)
+        found.append(cut.transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side))
+    return np.concatenate(found)
+
+
+def differing(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.bitwise_count(first ^ second)
+
+
+def all_pairs(words: np.ndarray, distance: int) -> list[list[int]]:
+    first, second = np.nonzero(np.triu(differing(words[:, None], words[None]) <= distance, 1))
+    return np.stack([first, second], axis=1).tolist()
+
+
+def spoilt(count: int, seed: int, bits: int = 64) -> np.ndarray:
+    """Distinct words, a third of them others with up to 6 bits flipped."""
+    generator = np.random.default_rng(seed)
+    words = generator.integers(1, 2**bits, count, dtype=np.uint64)
+    for row in range(0, count - 1, 3):
+        flipped = generator.choice(bits, generator.integers(0, 7), replace=False)
+        words[row] = words[row + 1] ^ np.bitwise_or.reduce(np.uint64(1) << flipped.astype(np.uint64))
+    return generator.permutation(np.unique(words[words > 0]))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 32, 32), (3, 64, 96), (3, 20, 45), (1, 96, 7)])
+def test_bits_are_the_signs_of_scipys_transform(shape: tuple[int, int, int]) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)
+    for image, word in zip(images, perceptual_hash(images), strict=True):
+        low = dctn(area_means(grey_of(image), 32), norm="ortho")[:8, :8].ravel()
+        margin = low - np.median(low[1:])
+        clear = np.abs(margin) > 1e-3
+        clear[0] = False
+        bits = (int(word) >> np.arange(64, dtype=object)) & 1
+        assert clear.sum() >= 61
+        np.testing.assert_array_equal(bits[clear] == 1, margin[clear] > 0)
+        assert bits[0] == 0
+        assert bits.sum() == 31
+
+
+def test_a_hash_is_a_matter_of_the_pixels_alone() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (150, 3, 31, 33), dtype=np.uint8)
+    hashes = perceptual_hash(images)
+    np.testing.assert_array_equal(hashes, [perceptual_hash(image[None])[0] for image in images])
+    np.testing.assert_array_equal(hashes[::-3], perceptual_hash(images[::-3]))
+    strided = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(hashes, perceptual_hash(strided))
+    grey = images[:, :1]
+    np.testing.assert_array_equal(perceptual_hash(grey), perceptual_hash(np.repeat(grey, 3, axis=1)))
+    assert perceptual_hash(images[:0]).shape == (0,)
+
+
+def planted(amplitude: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """An image whose 63 coefficients are one to three amplitudes, plus or minus, and whether each is plus."""
+    generator = np.random.default_rng(seed)
+    levels = generator.permutation(np.concatenate([np.linspace(1, 3, 31), -np.linspace(1, 3, 32)]))
+    coefficients = np.zeros((32, 32))
+    coefficients[:8, :8] = np.concatenate([[128 * 32], amplitude * levels]).reshape(8, 8)
+    return np.rint(idctn(coefficients, norm="ortho")).astype(np.uint8)[None, None], levels > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_signs_are_read_and_faint_ones_are_not(seed: int) -> None:
+    image, plus = planted(8.0, seed)  # 16 coefficients lie 8 below the highest negative one
+    (word,) = perceptual_hash(image)
+    assert [(int(word) >> bit) & 1 == 1 for bit in range(1, 64)] == plus.tolist()
+    assert perceptual_hash(planted(2.0, seed)[0]).tolist() == [0]
+
+
+def test_flat_images_are_told_and_in_no_pair() -> None:
+    generator = np.random.default_rng(0)
+    ramp = np.arange(32, dtype=np.uint8)
+    flat = [
+        *(np.full((32, 32), level) for level in (0, 1, 128, 255)),
+        *(level + generator.integers(0, 4, (32, 32)) for level in (3, 200)),
+        np.broadcast_to(7 * ramp, (32, 32)),
+        np.broadcast_to(255 * (ramp[:, None] // 4 % 2), (32, 32)),
+    ]
+    images = np.stack([np.stack([image.astype(np.uint8)] * 3) for image in flat])
+    textured = generator.integers(0, 256, (9, 3, 32, 32), dtype=np.uint8)
+    hashes = perceptual_hash(np.concatenate([images, textured, textured]))
+    assert informative(hashes).tolist() == [False] * len(flat) + [True] * 18
+    first = len(flat) + np.arange(9)
+    np.testing.assert_array_equal(near_pairs(hashes), np.stack([first, first + 9], axis=1))
+    assert near_pairs(np.array([0, 1, 0, 2, 5], dtype=np.uint64), distance=2).tolist() == [[1, 3], [1, 4]]
+
+
+def altered(image: np.ndarray, how: str) -> np.ndarray:
+    picture = Image.fromarray(image.transpose(1, 2, 0))
+    size = picture.size
+    if how.startswith("jpeg"):
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=int(how[4:]))
+        picture = Image.open(file)
+    elif how == "resized":
+        picture = picture.resize((size[0] * 3 // 4, size[1] * 3 // 4)).resize(size)
+    elif how == "brighter":
+        picture = ImageEnhance.Brightness(picture).enhance(1.1)
+    return np.asarray(picture).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize(("how", "share"), [("jpeg90", 0.99), ("jpeg50", 0.9), ("resized", 0.95), ("brighter", 0.95)])
+def test_altered_photographs_stay_close_and_are_confirmed(how: str, share: float) -> None:
+    images = tiles(80)
+    images = images[perceptual_hash(images) != 0]
+    copies = np.stack([altered(image, how) for image in images])
+    hashes, others = perceptual_hash(images), perceptual_hash(copies)
+    assert len(images) > 40
+    assert np.mean(differing(hashes, others) <= 3) >= share
+    assert np.median(differing(hashes, np.roll(others, 1))) > 20
+    pairs = np.arange(2 * len(images)).reshape(2, -1).T
+    both = descriptors(np.concatenate([images, copies]))
+    assert len(confirmed(pairs, both)) >= 0.98 * len(pairs)
+    wrong = np.stack([pairs[:, 0], np.roll(pairs[:, 1], 1)], axis=1)
+    assert len(confirmed(wrong, both)) <= 0.05 * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("distance", "sorting", "at_once"),  # sorting 0: many tables of short runs; the larger, the fewer
+    [
+        (0, 3, 2**14),
+        (1, 3, 2**14),
+        (2, 3, 2**14),
+        (3, 3, 2**14),
+        (3, 0, 2**14),
+        (3, 10**9, 2**14),
+        (3, 3, 64),
+        (5, 1, 300),
+    ],
+)
+def test_every_pair_is_found_once(monkeypatch: pytest.MonkeyPatch, distance: int, sorting: int, at_once: int) -> None:
+    monkeypatch.setattr(near_duplicates, "_SORTING", sorting)
+    monkeypatch.setattr(near_duplicates, "_AT_ONCE", at_once)
+    words = spoilt(1200, seed=distance)
+    wanted = all_pairs(words, distance)
+    assert len(wanted) >= 40 * distance
+    assert near_pairs(words, distance=distance).tolist() == wanted
+
+
+@pytest.mark.parametrize("distance", [3, 8])
+def test_long_runs_hide_no_pair(distance: int) -> None:
+    words = spoilt(300, seed=9, bits=13) << np.uint64(25)
+    assert near_pairs(words, distance=distance).tolist() == all_pairs(words, distance)
+
+
+def test_a_large_collection() -> None:
+    generator = np.random.default_rng(3)
+    words = generator.integers(1, 2**64, 700_000, dtype=np.uint64)  # enough for another choice of tables
+    sources = np.arange(0, 7000, 2)
+    flips = np.zeros(len(sources), dtype=np.uint64)
+    for _ in range(3):
+        flips |= np.uint64(1) << generator.integers(0, 64, len(sources)).astype(np.uint64)
+    words[sources + 1] = words[sources] ^ flips
+    found = near_pairs(words)
+    assert len(found) == len(sources)  # two of the others are this close once in 10^8 collections or so
+    np.testing.assert_array_equal(found, np.stack([sources, sources + 1], axis=1))
+
+
+def test_copies_are_a_chain() -> None:
+    hashes = np.array([5, 2**63, 5, 4, 5, 4], dtype=np.uint64)
+    assert near_pairs(hashes, distance=1).tolist() == [[0, 2], [0, 3], [2, 4], [3, 5]]
+    many = np.full(10_000, 77, dtype=np.uint64)
+    np.testing.assert_array_equal(near_pairs(many), np.stack([np.arange(9999), np.arange(1, 10_000)], axis=1))
+    assert near_pairs(many[:1]).shape == near_pairs(many[:0]).shape == (0, 2)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 60), max_size=25), st.integers(0, 3))
+def test_groups_are_those_of_all_pairs(values: list[int], distance: int) -> None:
+    words = np.array(values, dtype=np.uint64)
+    group = list(range(len(values)))
+    for first, second in all_pairs(words, distance):
+        joined = {group[first], group[second]}
+        group = [min(joined) if label in joined else label for label in group]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(group))}
+    pairs = near_pairs(words, distance=distance)
+    assert clusters(len(values), pairs).tolist() == [numbers[label] for label in group]
+    assert clusters(len(values), pairs[::-1, ::-1]).tolist() == [numbers[label] for label in group]
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 5, 19), (3, 100, 41)])
+def test_descriptors_are_area_means(shape: tuple[int, int, int]) -> None:
+    images = np.random.default_rng(4).integers(0, 256, (30, *shape), dtype=np.uint8)
+    wanted = np.stack([area_means(grey_of(image), 8).ravel() for image in images])
+    assert np.abs(descriptors(images) - wanted).max() <= 0.5 + 1e-9
+
+
+def test_confirmation_is_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_duplicates, "_AT_ONCE", 7)
+    generator = np.random.default_rng(5)
+    rows = generator.integers(0, 256, (20, 64), dtype=np.uint8)
+    rows[10:] = rows[:10] // 2 + generator.integers(0, 60, (10, 64)) + 40
+    rows[3] = 9
+    pairs = np.stack(np.triu_indices(20, 1), axis=1)
+    with np.errstate(invalid="ignore"):
+        correlation = np.corrcoef(rows)
+    kept = [pair for pair in pairs.tolist() if correlation[tuple(pair)] >= 0.8]
+    assert 3 <= len(kept) <= 12
+    assert confirmed(pairs, rows, least=0.8).tolist() == kept
+    assert confirmed(pairs[:0], rows).shape == (0, 2)
+    assert confirmed(np.array([[0, 0], [3, 3]]), rows, least=1.0).tolist() == [[0, 0]]
+
+
+def test_cosine_is_that_of_scikit_learn() -> None:
+    embeddings = np.random.default_rng(6).standard_normal((30, 3)).astype(np.float32)
+    embeddings[4] = 0
+    pairs = np.stack(np.triu_indices(30, 1), axis=1)
+    similar = cosine_similarity(embeddings)
+    wanted = [pair for pair in pairs.tolist() if similar[tuple(pair)] >= 0.7]
+    assert near_by_cosine(pairs, embeddings, least=0.7).tolist() == wanted
+    embeddings[8, 1] = np.nan
+    without = pairs[(pairs != 8).all(axis=1)]
+    assert near_by_cosine(without, embeddings, least=-1.0).tolist() == without.tolist()
+    with pytest.raises(NumericError, match="not finite for 1 of 2 samples: row 8"):
+        near_by_cosine(np.array([[8, 2], [5, 3]]), embeddings, least=0.5)
+
+
+def test_bad_input() -> None:
+    images = np.zeros((2, 3, 8, 8), dtype=np.uint8)
+    for function in (perceptual_hash, descriptors):
+        with pytest.raises(ShapeError, match="images has shape"):
+            function(images[0])
+        with pytest.raises(ShapeError, match="allowed: 1 or 3 channels"):
+            function(images[:, :2])
+        with pytest.raises(ShapeError, match="at least 1 x 1 pixels"):
+            function(images[:, :, :0])
+        with pytest.raises(ConfigError, match="dtype float64, allowed: uint8"):
+            function(images / 255)
+    hashes = np.zeros(2, dtype=np.uint64)
+    with pytest.raises(ShapeError, match="hashes has shape"):
+        near_pairs(hashes[None])
+    with pytest.raises(ConfigError, match="dtype int64, allowed: uint64"):
+        near_pairs(hashes.astype(np.int64))
+    with pytest.raises(ConfigError, match="distance = 9"):
+        near_pairs(hashes, distance=9)
+    pairs, found = np.array([[0, 1]]), np.zeros((2, 64), dtype=np.uint8)
+    with pytest.raises(ConfigError, match="count = -1"):
+        clusters(-1, pairs)
+    with pytest.raises(ShapeError, match="pairs has shape"):
+        clusters(2, pairs.T)
+    with pytest.raises(ConfigError, match=r"rows 0 to 2, allowed: \[0, 1\]"):
+        clusters(2, 2 * pairs)
+    with pytest.raises(ConfigError, match="dtype float64, allowed: integers"):
+        confirmed(pairs / 1, found)
+    with pytest.raises(ConfigError, match="rows -1 to 0"):
+        confirmed(pairs - 1, found)
+    with pytest.raises(ShapeError, match="descriptors has shape"):
+        confirmed(pairs, found[:, :9])
+    with pytest.raises(ConfigError, match="dtype int8, allowed: uint8"):
+        confirmed(pairs, found.astype(np.int8))
+    with pytest.raises(ConfigError, match="least = 1.5"):
+        confirmed(pairs, found, least=1.5)
+    with pytest.raises(ShapeError, match="embeddings has shape"):
+        near_by_cosine(pairs, np.zeros(3), least=0.5)
+    with pytest.raises(ConfigError, match="least = nan"):
+        near_by_cosine(pairs, np.ones((2, 3)), least=float("nan"))

@@ -1,0 +1,264 @@
+"""The whole chain on real digits: what it leaves, what it skips, what it refuses; a planted leak and none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mi_core.metrics.delong import auc
+from mi_core.report.contents import schema
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.pretrain import run as pretrain
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+
+
+def run(folder: Path, last: str = "report", force: str | None = None, **sections: Any) -> dict[str, Any]:
+    """Run the small config with other sections and return its report."""
+    audit.run(parse(small_config(**sections), "small.yaml"), str(folder), last=last, force=force)
+    return report_of(folder) if last == "report" else {}
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def written(folder: Path) -> dict[str, int]:
+    """Files of a run and when they were written, but those of every start."""
+    always = {"manifest.json", "progress.json", "config.yaml", ".lock"}
+    always |= {"report.json", "report.html", "results.json", "results.parquet"}
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in always and "figures" not in path.parts
+    }
+
+
+def test_the_report_keeps_its_contract(finished_run: Path) -> None:
+    report = report_of(finished_run)
+    jsonschema.Draft202012Validator(schema()).validate(report)
+    assert len(report["attacks"]) == 2 * 2 * 2  # attacks x outputs x checkpoints
+    by_attack = {(entry["attack"], entry["output"], entry["epoch"]): entry for entry in report["attacks"]}
+    entry = by_attack["encodermi-t", "projection", 3]
+    assert (entry["n_member"], entry["n_nonmember"], entry["primary"]) == (60, 60, True)
+    assert entry["queries"] == {"per_sample": 4, "attack_training": 480, "evaluation": 480}
+    known = by_attack["lpla", "backbone", 3]
+    assert (known["n_member"], known["n_nonmember"]) == (48, 48)  # without those the attacker knows
+    assert known["queries"] == {"per_sample": 1, "attack_training": 24, "evaluation": 96}
+    assert set(report["timings"]) == {"ray_start", "data", "pretrain", "extract", "attack", "report"}
+    assert [point["epoch"] for point in report["encoders"]["target"]["curve"]] == [1, 3]
+    assert report["rejected_count"] == 0
+    for name in (
+        "report.html",
+        *(f"figures/{figure}.png" for figure in ("loss", "early-stopping", "roc-projection", "views")),
+    ):
+        assert (finished_run / name).stat().st_size > 1000
+
+
+def test_scores_in_the_run_give_the_reported_numbers(finished_run: Path) -> None:
+    """AUC, accuracy and verdict, computed again from the files a third party would get."""
+    report = report_of(finished_run)
+    splits = Splits.load(str(finished_run / "seed-0"))
+    members = set(splits.ids(["target-member"]))
+    for entry in report["attacks"]:
+        (place,) = (finished_run / "seed-0" / "attacks").glob(
+            f"{entry['attack']}-?-{entry['output']}-{entry['epoch']:04d}"
+        )
+        table = pq.read_table(place / "scores.parquet").to_pydict()
+        score, member = np.array(table["score"]), np.array(table["member"])
+        assert [name in members for name in table["id"]] == table["member"]
+        assert entry["auc"]["value"] == pytest.approx(auc(score, member).value)
+        assert entry["accuracy"]["value"] == pytest.approx(np.mean((score >= entry["threshold"]) == member))
+        if entry.get("primary") and entry["epoch"] == 3:
+            assert report["validity"]["attack_auc"]["value"] == pytest.approx(auc(score, member).value)
+            control = auc(np.array(table["control"]), member).value
+            assert report["validity"]["control_auc"]["value"] == pytest.approx(control)
+
+
+def test_queries_in_the_ledger_are_those_made(finished_run: Path) -> None:
+    report = report_of(finished_run)
+    made = sum(entry["views"] for entry in RunFolder(str(finished_run)).manifest["extraction"])
+    assert report["queries"]["total"] == made
+    asked = {(e["encoder"], e["role"]): e["queries"] for e in report["queries"]["entries"]}
+    # two checkpoints x (4 views, 1 clean image, from which LpLA and utility read)
+    assert asked["target", "target-member"] == 60 * 2 * (4 + 1)
+    assert asked["shadow", "shadow-nonmember"] == 60 * 2 * (4 + 1)
+
+
+def test_a_finished_run_is_not_done_again(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    before, report = written(folder), report_of(folder)
+    again = run(folder)
+    assert written(folder) == before
+    for name in ("attacks", "validity", "encoders", "queries", "data"):
+        assert again[name] == report[name]
+    assert len(RunFolder(str(folder)).manifest["runs"]) == 3
+    assert len(RunFolder(str(folder)).manifest["registrations"]) == 1
+
+
+def test_force_redoes_a_stage_and_gives_the_same(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    before, report = written(folder), report_of(folder)
+    again = run(folder, force="attack")
+    changed = {name for name, time in written(folder).items() if before.get(name) != time}
+    assert changed
+    assert all(name.split("/")[1] in ("attacks", "utility", "validity") for name in changed)
+    for old, new in zip(report["attacks"], again["attacks"], strict=True):
+        assert {**old, "seconds": 0} == {**new, "seconds": 0}
+
+
+def test_an_attack_added_later_asks_only_what_is_new(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    more = [*small_config()["attacks"], {"attack": "lpla", "reference": "shadow"}]
+    report = run(folder, attacks=more)
+    first, second = RunFolder(str(folder)).manifest["extraction"]
+    # LpLA on the shadow needs the clean images of the shadow's 120 samples, at two checkpoints, and nothing else
+    assert second["views"] == 120 * 2
+    assert report["queries"]["total"] == first["views"] + second["views"]
+    assert len(report["attacks"]) == 12
+    assert [entry for entry in report["attacks"] if entry["reference"] == "shadow" and entry["attack"] == "lpla"]
+
+
+def test_a_changed_config_is_refused_and_nothing_lost(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    before = written(folder)
+    with pytest.raises(UserError, match=r"changed: queries.views\. .*--force extract"):
+        run(folder, queries={"views": 3, "chunk": 32})
+    assert written(folder) == before
+    assert report_of(folder)
+
+
+def test_a_run_folder_that_is_deleted_is_told_in_one_line(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleted(runs: Any) -> None:
+        shutil.rmtree(tmp_path / "run")
+        pretrain.run(runs)
+
+    monkeypatch.setitem(audit.STAGE_RUNS, "pretrain", deleted)
+    with pytest.raises(UserError, match="run was deleted while the run was going on"):
+        run(tmp_path / "run", last="pretrain")
+    assert list(tmp_path.iterdir()) == []
+
+
+def oversized() -> dict[str, Any]:
+    data = small_config()["data"]
+    data["roles"]["target-nonmember"]["count"] = 1800
+    return data
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"resources": {"encoder_actors": 8, "actor_cpus": 0.5}}, "readers would never be scheduled"),
+        ({"data": oversized()}, "1980 images asked of digits, which has 1797"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_starts(
+    sections: dict[str, Any], text: str, local_ray: None, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=text):
+        run(tmp_path / "run", **sections)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def leaking(epochs: int, learning_rate: float) -> dict[str, Any]:
+    """The small config with encoders that learn as much as asked."""
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {
+        "epochs": epochs,
+        "checkpoints": [],
+        "batch_size": 60,
+        "optimizer": {"learning_rate": learning_rate},
+    }
+    return {"encoders": encoders, "queries": {"views": 10}}
+
+
+def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
+    """Sixty members seen a few hundred times: an encoder that remembers. A flipped sign would give AUC near 0."""
+    report = run(tmp_path / "run", **leaking(400, 0.005))
+    assert report["validity"]["attack_auc"]["value"] > 0.95
+    assert report["validity"]["verdict"] == "leak"
+    low, high = report["validity"]["control_auc"]["ci95"]
+    assert low < 0.5 < high
+
+
+def damaged_shards(folder: Path) -> dict[str, Any]:
+    """Data of 300 random colour images in three shards with less than 1 % damage, as shards in the wild have it."""
+    folder.mkdir()
+    bad = tar_bytes([("s0001.png", image_bytes(900)), ("broken.jpg", b"\xff\xd8\xff\xe0 cut short")])
+    (folder / "a.tar").write_bytes(shard_bytes(range(150)))
+    (folder / "b.tar").write_bytes(shard_bytes(range(150, 300))[: 150 * 2048])  # the end marker is missing
+    (folder / "c.tar").write_bytes(bad)  # a key that a.tar holds already, and a JPEG that does not decode
+    data = small_config()["data"]
+    return data | {"sources": {"digits": {"kind": "shards", "path": str(folder)}}, "channels": 3}
+
+
+@pytest.mark.slow
+def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Path) -> None:
+    """From shards with some damage, through an encoder that hardly moved: no evidence, and the damage is listed."""
+    report = run(tmp_path / "run", data=damaged_shards(tmp_path / "shards"), **leaking(1, 1e-9))
+    low, high = report["validity"]["attack_auc"]["ci95"]
+    assert low < 0.5 < high
+    assert report["validity"]["verdict"] == "no-evidence"
+    for row in report["pooled"]:
+        if row["attack"] == "encodermi-t":
+            assert row["auc"]["ci95"][0] < 0.5 < row["auc"]["ci95"][1]
+    assert report["rejected_count"] == 3
+    assert report["rejected_total"] == {"samples": 2, "shards": 1, "estimated": True}  # b.tar ends early, but holds all
+    assert [(bad["shard"], bad["key"]) for bad in report["rejected"]] == [("b", ""), ("c", "broken"), ("c", "s0001")]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "the end marker is missing" in page
+    assert "undecodable" in page
+    assert "the key stands already in shard a" in page
+
+
+@pytest.mark.slow
+def test_without_a_control_there_is_no_verdict(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    encoders = {"target": small_config()["encoders"]["target"]}
+    report = run(folder, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
+    assert "validity" not in report
+    jsonschema.Draft202012Validator(schema()).validate(report)
+    assert "Undecided" in (folder / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_shards_and_run_folder_on_an_object_store(s3: str, tmp_path: Path) -> None:
+    """Import, audit and audit again, as a user with a bucket does it; workers read and write there themselves."""
+
+    def command(*arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        code = [sys.executable, "-m", "pipelines.cli", *arguments]
+        return subprocess.run(code, check=True, env=environment, capture_output=True, text=True).stderr
+
+    command("shards", "import", "digits", f"{s3}/digits")
+    data = small_config()["data"] | {"sources": {"digits": {"kind": "shards", "path": f"{s3}/digits/*.tar"}}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_config(data=data)))
+    command("audit", str(tmp_path / "small.yaml"), "--out", f"{s3}/run")
+    report = json.loads(storage.read_bytes(f"{s3}/run/report.json"))
+    jsonschema.Draft202012Validator(schema()).validate(report)
+    assert len(report["attacks"]) == 8
+    again = command("audit", f"{s3}/run")
+    assert "13 of 13 results done before" in again

@@ -1,0 +1,225 @@
+"""A run of many attacks with sweeps, for real: what points share is made once, every number is where it belongs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from mi_core.attacks.encodermi import best_threshold
+from mi_core.features import of_first_views
+from mi_core.metrics.delong import auc
+from mi_core.report.contents import schema
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.data.splits import Splits
+from pipelines.extract.features import load_features
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+
+def wide() -> dict[str, Any]:
+    config = small_config()
+    config["data"]["sources"]["noise"] = {"kind": "noise", "options": {"count": 50, "size": 8}}
+    config["data"]["roles"] |= {
+        "anchor": {"from": "noise", "count": 30},
+        "known-nonmember": {"from": "noise", "count": 12},
+    }
+    config["attacks"] = [
+        {"attack": ["encodermi-t", "patch-similarity"]},
+        {"attack": ["lpla", "sd-mi"], "reference": "known"},
+        {"attack": "part-crop", "parts": 4, "epochs": 3},
+    ]
+    config["sweep"] = {
+        "attacks.*.views": [2, 4],
+        "attacks.*.p": [0, 2],
+        "known": [{"label": 6, "data.roles.known-member.count": 6, "data.roles.known-nonmember.count": 6}],
+        "attacks.*.reference_count": [5],
+    }
+    return config
+
+
+@pytest.fixture(scope="module")
+def swept(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Target and shadow stand there already, since their roles and settings are the same."""
+    folder = tmp_path_factory.mktemp("runs") / "wide"
+    audit.run(parse(wide(), "wide.yaml"), str(folder), last="data")
+    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
+    audit.run(parse(wide(), "wide.yaml"), str(folder))
+    return folder
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+def row(folder: Path, attack: str, output: str = "projection", epoch: int = 3) -> dict[str, Any]:
+    found = [
+        entry
+        for entry in report(folder)["attacks"]
+        if (entry["attack"], entry["output"], entry["epoch"]) == (attack, output, epoch)
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_every_point_is_a_whole_run(swept: Path) -> None:
+    points = ["attacks.-.views/2", "attacks.-.views/4", "attacks.-.p/0", "known/6", "attacks.-.reference_count/5"]
+    for point in points:
+        place = swept / "sweep" / point
+        jsonschema.validate(report(place), schema())
+        assert (place / "report.html").is_file()
+    assert not (swept / "sweep" / "attacks.-.p" / "2").exists()  # p is 2 anyway: that point is the run itself
+    whole = report(swept)
+    jsonschema.validate(whole, schema())
+    labels = {sweep["name"]: [point["label"] for point in sweep["points"]] for sweep in whole["sweeps"]}
+    assert labels == {
+        "attacks.*.views": ["2", "4"],
+        "attacks.*.p": ["0", "2"],
+        "known": ["6"],
+        "attacks.*.reference_count": ["5"],
+    }
+    assert {"sweep-attacks._.views.png"} <= {path.name for path in (swept / "figures").iterdir()}
+
+
+def test_what_points_share_is_made_once(swept: Path) -> None:
+    point = swept / "sweep" / "known" / "6"
+    for name in ("target", "shadow"):
+        own, copied = (place / "seed-0" / "encoders" / name for place in (swept, point))
+        assert (own / "encoder.json").read_bytes() == (copied / "encoder.json").read_bytes()
+        assert not (copied / "state").exists()  # it was not trained there
+    features = sorted(
+        path.relative_to(swept) for path in (swept / "seed-0" / "features").rglob("epoch-0003/**/*.parquet")
+    )
+    assert not list((point / "seed-0" / "features").glob("*/epoch-0001"))  # points ask the last checkpoint alone
+    same = [path for path in features if (point / path).is_file()]
+    assert len(same) > len(features) / 2
+    assert all((point / path).read_bytes() == (swept / path).read_bytes() for path in same)
+    config = parse(wide(), "wide.yaml")
+    asked = sum(entry["queries"] for entry in report(swept)["queries"]["entries"])
+    extraction = RunFolder(str(swept)).manifest["extraction"]
+    made = sum(entry["views"] for entry in extraction)
+    assert asked <= made < asked * 1.2  # another draw of known images asks a few more
+    assert config.name == "small"
+
+
+def test_the_first_views_are_used(swept: Path) -> None:
+    """The attack at two views, recomputed from the first pair of the four views that were drawn."""
+    config, place = parse(wide(), "wide.yaml"), RunFolder(str(swept)).seed(0)
+    attack = config.attacks[0]
+
+    def means(encoder: str, roles: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        found = load_features(
+            config, place, encoder, 3, "projection", ["pairwise:cosine"], roles, config.recipe(attack)
+        )
+        members = set(Splits.load(place.path).ids(roles[:1]))
+        values = of_first_views("pairwise:cosine", found.values["pairwise:cosine"], 4, 2)
+        return values.mean(axis=1, dtype=np.float64), np.array([name in members for name in found.ids])
+
+    threshold = best_threshold(*means("shadow", ("shadow-member", "shadow-nonmember")))
+    scores, member = means("target", ("target-member", "target-nonmember"))
+    found = row(swept / "sweep" / "attacks.-.views" / "2", "encodermi-t")
+    assert found["auc"]["value"] == pytest.approx(auc(scores, member).value)
+    assert found["accuracy"]["value"] == pytest.approx(((scores >= threshold) == member).mean())
+    assert found["queries"] == {"per_sample": 2, "attack_training": 2 * 120, "evaluation": 2 * 120}
+    assert row(swept, "encodermi-t")["queries"]["per_sample"] == 4
+
+
+def test_every_attack_states_what_it_spends(swept: Path) -> None:
+    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
+    assert spent["patch-similarity"]["per_sample"] == 9
+    assert spent["part-crop"]["per_sample"] == 5
+    assert spent["lpla"] == {"per_sample": 1, "attack_training": 24, "evaluation": 108}  # 12 of the members are known
+    assert spent["sd-mi"] == {"per_sample": 1, "attack_training": 24 + 30, "evaluation": 108}
+    few = row(swept / "sweep" / "attacks.-.reference_count" / "5", "sd-mi")
+    assert few["queries"]["attack_training"] == 10 + 30
+    assert few["n_member"] == row(swept, "sd-mi")["n_member"]  # judged on the same samples, however few it learned from
+
+
+def test_what_does_not_apply_is_said_and_stops_nothing(swept: Path) -> None:
+    """The 0-norm of a dense embedding counts its coordinates: the same for every image."""
+    point = report(swept / "sweep" / "attacks.-.p" / "0")
+    left_out = {(entry["attack"], entry["output"]) for entry in point["not_applicable"]}
+    assert ("lpla", "projection") in left_out
+    assert not any(entry["attack"] == "lpla" and entry["output"] == "projection" for entry in point["attacks"])
+    assert "leave lpla out" in (swept / "sweep" / "attacks.-.p" / "0" / "report.html").read_text()
+
+
+def test_noise_as_non_members_comes_with_a_warning(swept: Path) -> None:
+    assert any("random pixels" in caveat for caveat in report(swept)["caveats"])
+
+
+def test_results_as_a_table(swept: Path) -> None:
+    table = pq.read_table(swept / "results.parquet").to_pylist()
+    whole = report(swept)
+    assert len([entry for entry in table if not entry["sweep"]]) == len(whole["pooled"])
+    assert len(table) == len(whole["pooled"]) + sum(len(p["rows"]) for s in whole["sweeps"] for p in s["points"])
+    mine = next(
+        entry
+        for entry in table
+        if (entry["point"], entry["attack"], entry["output"]) == ("2", "encodermi-t", "projection")
+    )
+    found = row(swept / "sweep" / "attacks.-.views" / "2", "encodermi-t")
+    assert mine["auc"] == found["auc"]["value"]
+    assert [mine["auc_low"], mine["auc_high"]] == found["auc"]["ci95"]
+    assert mine["auc_sd"] is None  # one seed
+    assert (mine["knows_distribution"], mine["knows_algorithm"], mine["queries_per_sample"]) == (True, True, 2)
+
+
+def test_results_in_short(swept: Path) -> None:
+    short = json.loads((swept / "results.json").read_text())
+    found = {(entry["attack"], entry["output"]): entry["accuracy"]["value"] for entry in short["rows"]}
+    for entry in report(swept)["pooled"]:
+        if entry["epoch"] == 3:
+            assert found[entry["attack"], entry["output"]] == round(entry["accuracy"]["value"], 4)
+    assert {entry["attack"] for entry in short["sweeps"]["attacks.*.views"]["2"]} == {"encodermi-t"}
+    assert short["sweeps"]["attacks.*.views"]["4"] == []  # what the run does anyway
+
+
+def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(swept, folder)
+    lost = next((folder / "seed-0" / "attacks").glob("encodermi-t-*-projection-0003"))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    scores = (lost / "scores.parquet").read_bytes()
+    shutil.rmtree(lost)
+    audit.run(parse(wide(), "wide.yaml"), str(folder), last="attack")
+    assert (lost / "scores.parquet").read_bytes() == scores
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
+    longer = wide()
+    longer["sweep"]["attacks.*.views"] = [2, 3, 4]
+    audit.run(parse(longer, "wide.yaml"), str(folder), last="attack")  # a value may be added
+    assert (folder / "sweep" / "attacks.-.views" / "3" / "seed-0" / "attacks").is_dir()
+
+
+@pytest.mark.slow
+def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_path: Path) -> None:
+    raw = small_config(attacks=[{"attack": "lira", "reference": "half"}])
+    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
+    raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
+    audit.run(parse(raw, "halves.yaml"), str(tmp_path / "run"))
+    swept = tmp_path / "run"
+    (spent,) = {entry["queries"]["attack_training"] for entry in report(swept)["attacks"]}
+    assert spent == 4 * 4 * 120  # four shadows, four views
+    place = RunFolder(str(swept)).seed(0)
+    splits = Splits.load(place.path)
+    roles = ("target-member", "target-nonmember")
+    every = set(splits.ids(roles))
+    for first in (0, 2):
+        one, two = (set(splits.half(roles, number, 0).ids(roles)) for number in (first, first + 1))
+        assert one | two == every
+        assert not one & two
+        assert len(one) == 60
+    assert set(splits.half(roles, 0, 0).ids(roles)) != set(splits.half(roles, 2, 0).ids(roles))
+    for number in range(4):
+        description = json.loads((swept / "seed-0" / "encoders" / f"half-{number}" / "encoder.json").read_text())
+        assert description["images"] == 60
+    state = np.load(next((swept / "seed-0" / "attacks").glob("lira-*-projection-0003")) / "attack.npz")
+    assert set(state["names"]) == every

@@ -1,0 +1,305 @@
+"""The command as users meet it: exit codes, one line for every mistake, what help and lists say, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import yaml
+
+from pipelines import console
+from pipelines.cli import app as cli
+from pipelines.run.leftovers import RECORD, end_leftovers
+from pipelines.run.machine import Process
+from pipelines.run.status import status
+from tests.conftest import background, small_config, wait_until
+from tests.pipelines.tars import shard_bytes
+
+FEW = [f"data.roles.known-{side}={{from: target-{side}, fraction: 0.05}}" for side in ("member", "nonmember")]
+
+
+class Outcome(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command line in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["encoder-audit", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(small_config()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["audit", "@config", "quieries.views=3"], "unknown key quieries; did you mean queries?"),
+        (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': allowed is a whole number"),
+        (["audit", "@config", "data.roles.target-member.count=1700"], "1880 images asked of digits, which has 1797"),
+        (["audit", "@config", "queries.views=1"], "needs at least 2"),
+        (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
+        (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
+        (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
+        (["audit", "@config", "--out", "@config/below"], "cannot write there"),
+        (["submit", "@config"], "--out is missing; give a folder"),
+        (["tune", "@config"], "has no section tune"),
+        (
+            ["check", "@config", "attacks=[{attack: mean-cosine, reference: nonmembers}]", *FEW],
+            "mean-cosine needs 19 known non-members with its fpr, not",
+        ),
+        (["submit", "@config", "--out", "@tmp/x", "--address", "127.0.0.1:1"], "write http://HOST:8265"),
+        (["audit", "@tmp"], "give an existing config file"),
+        (["check", "@config", "data.sources.digits={kind: shards, path: none-*.tar}"], "none-*.tar matches no file"),
+        (["shards", "inspect", "nowhere"], "nowhere does not exist"),
+        (["shards", "import", "digits", "@tmp"], "is not empty; give another folder"),
+        (["shards", "import", "torchvision:Nope", "@tmp/x"], "torchvision has no data set 'Nope'"),
+        (["shards", "import", "torchvision:FakeData", "@tmp/x", "--option", "size"], "write name=value"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_one_line(
+    arguments: list[str], text: str, call, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = sorted(tmp_path.rglob("*"))
+    if "--address" in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "run")]
+    outcome = call(*(argument.replace("@config", str(config)).replace("@tmp", str(tmp_path)) for argument in arguments))
+    assert outcome.code == 2
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("encoder-audit: ")
+    assert text in lines[0]
+    if "--address" not in arguments:
+        assert sorted(tmp_path.rglob("*")) == before  # nothing was started
+
+
+def test_wrong_options_end_with_code_2(call) -> None:
+    assert call("audit").code == 2
+    assert call("nonsense").code == 2
+    assert call("shards", "import", "digits", "x", "--max-rejected", "3").code == 2
+
+
+def test_debug_shows_the_traceback(call, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.errors import UserError
+
+    monkeypatch.setattr(sys, "argv", ["encoder-audit", "audit", str(config), "x=1", "--debug"])
+    with pytest.raises(UserError, match="unknown key x"):
+        cli.main()
+
+
+def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: Path) -> None:
+    outcome = call("check", config)
+    assert outcome.code == 0
+    assert "60 target-member" in outcome.out.replace("\n", " ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["attacks", "defenses", "encoders"])
+def test_a_list_is_printed_without_pytorch(kind: str) -> None:
+    code = (
+        "import sys; from pipelines.cli import app; app(standalone_mode=False); "
+        "assert not {'torch', 'ray', 'sklearn'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "list", kind], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 20
+
+
+def test_lists_name_every_method(call) -> None:
+    from mi_core.attacks import ATTACKS
+    from mi_core.encoders import ENCODERS
+    from mi_core.encoders.foreign import LOADERS
+    from mi_core.encoders.remote.adapters import ADAPTERS
+    from mi_core.objectives import OBJECTIVES
+
+    text = call("list", "attacks").out
+    assert all(name in text for name in ATTACKS)
+    text = call("list", "encoders").out
+    assert all(name in text for name in (*ENCODERS, *OBJECTIVES))
+    words = [
+        (thing.__doc__ or "").splitlines()[0] for table in (ENCODERS, OBJECTIVES, LOADERS) for thing in table.values()
+    ]
+    words += [(type(adapter).__doc__ or "").splitlines()[0] for adapter in ADAPTERS.values()]
+    assert any("[" in line for line in words)
+    shown = "".join(text.split())
+    assert all(word in shown for line in words for word in line.split() if "[" in word)
+
+
+def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("data", "photos[red] of [/me]")
+    assert "photos[red] of [/me]" in capsys.readouterr().err
+
+
+def test_help_tells_version_debug_and_stages(call) -> None:
+    from importlib.metadata import version
+
+    from pipelines.run.folder import STAGES
+
+    assert call("--version").out.strip() == f"encoder-audit {version('encoder-audit')}"
+    text = call("--help").out
+    assert "--debug" in text
+    help_ = " ".join(call("audit", "--help").out.replace("│", " ").split())
+    assert f"all that follow: {', '.join(STAGES[:-1])} or {STAGES[-1]}" in help_
+
+
+def test_shards_commands(call, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(shard_bytes(range(5)))
+    assert call("shards", "import", tmp_path / "in.tar", tmp_path / "out").code == 0
+    outcome = call("shards", "inspect", tmp_path / "out")
+    assert outcome.code == 0
+    assert "PNG RGB 5" in outcome.out
+
+
+def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    outcome = call("audit", folder)
+    assert outcome.code == 0
+    assert "Attacks on target, projection output" in outcome.out
+    assert "done before" in outcome.err
+
+
+def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:
+    from pipelines.files.lock import lock
+
+    with lock(str(tmp_path / "run")):
+        outcome = call("audit", config, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"in use by process {os.getpid()}" in outcome.err
+
+
+def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Path) -> None:
+    """The features of a shard are gone: the attack's Ray task finds out, the user reads one line."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    for path in (folder / "seed-0" / "features" / "target" / "epoch-0003").rglob("*.parquet"):
+        path.unlink()
+    shutil.rmtree(folder / "seed-0" / "attacks")
+    from pipelines.attack import run as attack
+    from pipelines.config.load import load
+    from pipelines.errors import fault_of_user
+    from pipelines.run.folder import RunFolder
+
+    with pytest.raises(Exception, match="is missing") as caught:
+        attack.run([(load(str(folder / "config.yaml")), RunFolder(str(folder)))])
+    fault = fault_of_user(caught.value)
+    assert fault is not None
+    assert fault.endswith("is missing; run the extract stage first")
+
+
+def ray_processes(group: int) -> list[int]:
+    """Processes of a session that are still there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.getsid(int(entry.name)) == group:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def epochs_done(folder: Path) -> float:
+    """Epochs of the training under way, as the run wrote them down last."""
+    path = folder / "progress.json"
+    return max((piece["done"] for piece in json.loads(path.read_text())["pieces"]), default=0) if path.exists() else 0
+
+
+def saved_epoch(folder: Path) -> int:
+    return max(int(torch.load(state, weights_only=True)["epoch"]) for state in folder.rglob("state/*.pt"))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
+def test_ctrl_c_and_sigterm_save_the_training_and_leave_no_ray(config: Path, tmp_path: Path) -> None:
+    """Within the first minute, before any state is due; Ctrl-C reaches the whole process group, as from a terminal."""
+    folder = tmp_path / "run"
+    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
+    before = 0
+    for number, what in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")):
+        with background(*arguments, "encoders.target.checkpoints=[]", "encoders.target.save_every=100000") as process:
+            wait_until(lambda least=before: epochs_done(folder) > least + 2, process)
+            reached = epochs_done(folder)
+            os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert err.decode().splitlines()[-1] == f"encoder-audit: {what}; run the same command again to continue"
+            assert "Traceback" not in err.decode()
+            assert "SIGTERM received" not in err.decode()
+            end = time.monotonic() + 60
+            while ray_processes(process.pid) and time.monotonic() < end:
+                time.sleep(0.2)
+            assert ray_processes(process.pid) == []
+        assert saved_epoch(folder) >= int(reached)
+        before = saved_epoch(folder)
+        assert "state  stopped" in status(str(folder))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
+def test_agents_that_outlive_a_killed_run_are_ended_by_the_next(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
+    with background(*arguments) as process:
+        wait_until(lambda: list(folder.rglob("epoch-0001.safetensors")), process)
+        wait_until((folder / RECORD).exists, process)
+        pairs = json.loads((folder / RECORD).read_text())["processes"]
+        agents = [one for one in (Process(*pair) for pair in pairs) if "Agent" in one.command()]
+        assert len(agents) >= 2
+        for agent in agents:
+            os.kill(agent.pid, signal.SIGSTOP)  # a busy machine may hold them up as long
+        process.kill()
+        process.wait()
+        assert "state  killed" in status(str(folder))
+        assert all(agent.alive() for agent in agents)
+        assert end_leftovers(str(folder)) >= 2
+        assert not any(agent.alive() for agent in agents)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes_is_joined_and_left_running(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    """The nodes are processes of this host; the command finds them by address and gives the same scores."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        arguments = ["audit", str(config), "--out", str(tmp_path / "run"), "--address", cluster.address]
+        code = [sys.executable, "-m", "pipelines.cli", *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(cluster.list_all_nodes()) == 2
+    finally:
+        cluster.shutdown()
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "run", finished_run)]
+    for mine, other in zip(*(report["attacks"] for report in reports), strict=True):
+        assert mine["auc"]["value"] == pytest.approx(other["auc"]["value"], abs=1e-3)

@@ -1,0 +1,159 @@
+"""What is asked is counted, asked once whoever reads the answer, and never more than the budget."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.audit import run as audit
+from pipelines.config.demands import demands_of
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
+from pipelines.extract import attempts
+from pipelines.extract.attempts import QUERYING, begin, begun_of, lost_queries, marker_path
+from pipelines.extract.features import rejected_samples
+from pipelines.extract.jobs import ShardJob, shard_jobs
+from pipelines.extract.ledger import LOST, count_queries
+from pipelines.files import storage
+from pipelines.report import run as report
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
+
+
+def config_with(**sections: Any) -> RunConfig:
+    return parse(small_config(**sections), "small.yaml")
+
+
+def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
+    place = RunFolder(str(folder)).seed(0)
+    found: dict[str, int] = {}
+    for encoder, role, _, queries in count_queries(config, place):
+        if encoder == "target":
+            found[role] = found.get(role, 0) + queries
+    return found
+
+
+def jobs_of(config: RunConfig, folder: Path, *, plan: bool) -> list[ShardJob]:
+    place = RunFolder(str(folder)).seed(0)
+    demands = [demand for demand in demands_of(config) if demand.encoder == "target"]
+    return [job for demand in demands for job in shard_jobs(demand, config, place, plan=plan)]
+
+
+@pytest.fixture
+def folder(trained_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
+    short = config_with(budget={"queries": NEEDED - 1})
+    with pytest.raises(UserError, match=f"budget.queries = {NEEDED - 1}, but the attacks ask {NEEDED} queries of targ"):
+        audit.run(short, str(folder), last="extract")
+    assert not list(folder.rglob("epoch-*/**/*.parquet"))
+    assert not list(folder.rglob("layers.json"))  # so that fewer views may be tried in the same folder
+    shutil.copytree(folder, tmp_path / "swept")
+    swept = config_with(budget={"queries": NEEDED + 100}, sweep={"queries.views": [2, 4]})
+    with pytest.raises(UserError, match="but the attacks ask"):  # points are paid for together
+        audit.run(swept, str(tmp_path / "swept"), last="extract")
+    config = config_with(budget={"queries": NEEDED})
+    with pytest.raises(UserError, match="--force extract would ask again what budget.queries = "):
+        audit.run(config, str(folder), force="extract")
+    audit.run(config, str(folder), last="extract")
+    asked = asked_of_target(config, folder)
+    assert sum(asked.values()) == NEEDED
+    assert LOST not in asked
+    manifest = RunFolder(str(folder)).manifest["extraction"]
+    assert sum(entry["views"] for entry in manifest) == NEEDED + 2 * (240 * 4 + 240)  # those of the shadow too
+
+
+@pytest.mark.slow
+def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: Path) -> None:
+    config = config_with(budget={"queries": NEEDED})
+    jobs = jobs_of(config, folder, plan=True)
+    job = max(jobs, key=lambda job: job.chunks)
+    assert begin(job, 1, QUERYING) == 0  # a worker that went no further
+    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING) == 0
+    lost = 2 * job.queries_of(job.size(1))
+    with pytest.raises(UserError, match=f"and {lost} more were spent .* raise the budget to {NEEDED + lost}, or start"):
+        audit.run(config, str(folder), last="extract")
+    enough = config_with(budget={"queries": NEEDED + lost})
+    audit.run(enough, str(folder), last="extract")
+    assert rejected_samples(enough, RunFolder(str(folder)).seed(0)) == []
+    asked = asked_of_target(enough, folder)
+    assert asked.pop(LOST) == 2 * job.queries_of(job.size(1))
+    assert sum(asked.values()) == NEEDED
+    audit.run(enough, str(folder), last="attack")  # nothing is left to ask
+    report.run(enough, RunFolder(str(folder)))
+    entries = storage.read_json(f"{folder}/report.json")["queries"]["entries"]
+    assert {entry["queries"] for entry in entries if entry["role"] == LOST} == {lost}
+
+
+@pytest.mark.parametrize(
+    ("bears", "begun", "deaths", "allowed"),
+    [(1, 0, 0, 1), (2, 0, 0, 2), (9, 0, 0, 5), (1, 1, 0, 1), (9, 3, 2, 3), (9, 7, 0, 5), (9, 6, 5, 0)],
+)
+def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
+    folder: Path, bears: int, begun: int, deaths: int, allowed: int
+) -> None:
+    job = jobs_of(config_with(), folder, plan=True)[0]
+    for number in range(begun):
+        storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
+    job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
+    tries = [begin(job, 0, QUERYING) for _ in range(8)]
+    assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
+
+
+def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
+    job = jobs_of(config_with(), folder, plan=True)[0]
+    for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
+        storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
+    found = attempts.begun(job.folder, job.layer.encoder)
+    assert begun_of(job, found) == {0: (5, 2)}
+    assert lost_queries(job.folder, job.layer.encoder) == 50
+
+
+def test_attacks_on_other_outputs_read_the_same_queries() -> None:
+    config = config_with(
+        attacks=[
+            {"attack": "lpla", "reference": "known", "outputs": ["projection"]},
+            {"attack": "encodermi-t", "outputs": ["projection"]},
+            {"attack": "feature-mi", "reference": "known", "outputs": ["backbone"]},
+            {"attack": "patch-similarity", "outputs": ["backbone"]},
+        ]
+    )
+    seen = [
+        (role, need.partition(":")[0])
+        for demand in demands_of(config)
+        if demand.encoder == "target"
+        for role, needs in demand.needs.items()
+        for need in needs
+    ]
+    assert len(set(seen)) == len(seen)
+    outputs = {
+        need: demand.outputs
+        for demand in demands_of(config)
+        if demand.encoder == "target" and "target-member" in demand.needs
+        for need in demand.needs["target-member"]
+    }
+    both = ("backbone", "projection")
+    assert outputs == {
+        "norm:2": both, "embedding": both, "pairwise:cosine": ("projection",), "patches:3x3": ("backbone",),
+    }  # fmt: skip
+
+
+def test_points_of_a_sweep_ask_the_checkpoints_that_they_attack() -> None:
+    base = small_config()
+    base["encoders"]["shadow"] |= {"epochs": 4, "checkpoints": [1, 2, 3]}
+    config = parse(base, "small.yaml")
+    assert config.queried_epochs("target") == (1, 3)
+    assert config.queried_epochs("shadow") == (1, 2, 3, 4)
+    last = config.model_copy(update={"checkpoints": "last"})
+    assert last.queried_epochs("target") == (3,)
+    assert last.queried_epochs("shadow") == (3, 4)  # beside the target's last, and its own, whose utility is measured

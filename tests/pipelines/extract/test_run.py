@@ -1,0 +1,336 @@
+"""Extraction: the same features for any number of workers and batch, after a kill, and with what is wrong told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.images import encode_png
+from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.streams import stream_keys
+from pipelines.audit import run as audit
+from pipelines.config.demands import demands_of
+from pipelines.config.load import parse
+from pipelines.config.parameters import build
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sources import SourceConfig
+from pipelines.data.images import load_images
+from pipelines.data.splits import Splits
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
+from pipelines.extract import attempts
+from pipelines.extract.attempts import marker_path
+from pipelines.extract.commit import Compaction, compact
+from pipelines.extract.features import load_features, rejected_samples
+from pipelines.extract.jobs import shard_jobs
+from pipelines.extract.readers import ReadOrder, Share, read_chunks
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from tests.conftest import background, own_processes, small_config, wait_until
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+
+ROLES = ("target-member", "target-nonmember")
+
+
+def config_with(**sections: Any) -> RunConfig:
+    return parse(small_config(**sections), "small.yaml")
+
+
+@pytest.fixture
+def folder(trained_run: Path, tmp_path: Path) -> Path:
+    """A run whose encoders are trained and not yet queried."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
+    place = RunFolder(str(folder)).seed(0)
+    recipe = config.recipe(config.attacks[0])
+    found = load_features(config, place, "target", epoch, output, ["pairwise:cosine", "norm:2"], ROLES, recipe)
+    return {"ids": found.ids, **found.values}
+
+
+def extraction(folder: Path, config: RunConfig) -> list[dict[str, Any]]:
+    audit.run(config, str(folder), last="extract")
+    entries: list[dict[str, Any]] = RunFolder(str(folder)).manifest["extraction"]
+    return entries
+
+
+def parquet_contents(folder: Path) -> dict[str, dict[str, list[Any]]]:
+    """Every feature file with its rows by key."""
+    contents = {}
+    for path in sorted((folder / "seed-0" / "features").rglob("*.parquet")):
+        rows = sorted(pq.read_table(path).to_pylist(), key=lambda row: row["key"])
+        contents[str(path.relative_to(folder))] = {name: [row[name] for row in rows] for name in rows[0]}
+    return contents
+
+
+def assert_same(one: dict[str, dict[str, list[Any]]], two: dict[str, dict[str, list[Any]]]) -> None:
+    assert list(one) == list(two)
+    for name, columns in one.items():
+        for column, values in columns.items():
+            if column in ("key", "status"):
+                assert values == two[name][column]
+            else:
+                np.testing.assert_allclose(values, two[name][column], atol=1e-5, err_msg=f"{name} {column}")
+
+
+def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> None:
+    """The whole road over shards, chunks and actors against the plain function on all images at once."""
+    config = config_with()
+    place = RunFolder(str(finished_run)).seed(0)
+    splits = Splits.load(place.path)
+    loaded = load_images(config.data, splits, ROLES)
+    ids, images = loaded.ids, loaded.images
+    trained = describe(place, "target")
+    import torch
+
+    plain = Extractor(
+        {"3": trained.load(3)},
+        QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4, batch_views=10_000),
+        build(AUGMENTATIONS["simclr"], trained.description["config"]["augmentation"]),
+        torch.device("cpu"),
+    )
+    keys = [name.partition("/")[2] for name in ids]
+    expected = plain(torch.from_numpy(images), stream_keys(0, "query", "digits", keys), ids)["3"]
+    for output in ("projection", "backbone"):
+        found = features(config, finished_run, output)
+        assert found["ids"].tolist() == ids
+        for need in ("pairwise:cosine", "norm:2"):
+            np.testing.assert_allclose(found[need], expected[f"{output}.{need}"], atol=1e-5)
+        assert found["pairwise:cosine"].shape == (120, 6)
+
+
+@pytest.mark.parametrize(
+    ("queries", "resources"),
+    [
+        ({"batch_views": 7}, {"encoder_actors": 1, "actor_cpus": 0.5}),
+        ({"batch_views": 64, "chunk": 7}, {"encoder_actors": 4, "actor_cpus": 0.5}),
+    ],
+)
+def test_batches_chunks_and_workers_do_not_matter(
+    queries: dict[str, Any], resources: dict[str, Any], finished_run: Path, folder: Path
+) -> None:
+    config = config_with(queries={"views": 4, **queries}, resources=resources)
+    extraction(folder, config)
+    for output in ("projection", "backbone"):
+        one, two = features(config_with(), finished_run, output), features(config, folder, output)
+        assert one["ids"].tolist() == two["ids"].tolist()
+        for need in ("pairwise:cosine", "norm:2"):
+            np.testing.assert_allclose(one[need], two[need], atol=1e-5)
+
+
+def chunk_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "seed-0" / "features").rglob("*.parquet") if path.stem.count("-") == 2]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.slow
+def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, folder: Path) -> None:
+    resources = {**small_config()["resources"], "decode": "fused"}  # without a first part that is timed
+    config = config_with(queries={"views": 4, "chunk": 4}, resources=resources)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    reference = folder.parent / "reference"
+    shutil.copytree(folder, reference)
+    (whole,) = extraction(reference, config)
+    with background("pipelines.extract", str(folder)) as process:
+        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
+    settled = -1
+    while settled != len(chunk_files(folder)):  # workers of a dead driver may finish the chunk they are at
+        settled = len(chunk_files(folder))
+        time.sleep(3)
+    committed = sum(pq.read_table(path).num_rows for path in chunk_files(folder) if "epoch-0001" in str(path))
+    partly = len(chunk_files(folder)) - 2 * sum("epoch-0003" in str(path) for path in chunk_files(folder))
+    assert 0 < committed < whole["images"]
+    resumed = extraction(folder, config)[-1]
+    # every committed chunk is skipped; one that had only its first checkpoint written is done again
+    assert resumed["images"] == whole["images"] - committed + 4 * partly
+    assert_same(parquet_contents(folder), parquet_contents(reference))
+    assert not chunk_files(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
+def test_a_killed_actor_is_replaced_and_nothing_lost(folder: Path) -> None:
+    config = config_with(queries={"views": 4, "chunk": 4})
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    reference = folder.parent / "reference"
+    shutil.copytree(folder, reference)
+    before = own_processes("(EncodeChunks)")
+    with background("pipelines.extract", str(folder)) as process:
+        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
+        victims = own_processes("(EncodeChunks)") - before
+        assert victims
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        assert process.wait(timeout=300) == 0
+    extraction(reference, config)
+    assert_same(parquet_contents(folder), parquet_contents(reference))
+
+
+def spoil(folder: Path, epoch: int = 3) -> None:
+    """Make the target return NaN."""
+    path = folder / "seed-0" / "encoders" / "target" / f"epoch-{epoch:04d}.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("weight"))
+    weights[name] = np.full_like(weights[name], np.nan)
+    save_file(weights, path)
+
+
+def test_an_encoder_that_returns_nan_stops_the_run_naming_a_sample(folder: Path) -> None:
+    spoil(folder)
+    with pytest.raises(UserError, match=r"encoder target at epoch 3, \w+: embedding is NaN .* first digits/\d{4}"):
+        extraction(folder, config_with())
+
+
+def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Path) -> None:
+    """Markers of one session stand there, as after five deaths."""
+    config = config_with()
+    place = RunFolder(str(folder)).seed(0)
+    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
+    for number in range(1, 7):
+        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 then")
+    with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
+        extraction(folder, config)
+    with pytest.raises(UserError, match="32 of .*: crashed"):  # nor is a second start a way around
+        extraction(folder, config)
+    lenient = config_with(data={**small_config()["data"], "max_rejected": 0.5})
+    assert extraction(folder, lenient)[-1]["rejected"] == 32
+    listed = rejected_samples(lenient, place)
+    assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
+    assert {bad["key"] for bad in listed} < set(job.wanted)
+    assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
+
+
+def test_interruptions_are_no_deaths(folder: Path) -> None:
+    """A chunk in flight in many runs that were killed is asked all the same."""
+    config = config_with()
+    place = RunFolder(str(folder)).seed(0)
+    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
+    for number in range(1, 8):
+        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
+    assert extraction(folder, config)[-1]["rejected"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decode", ["fused", "apart"])
+def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, tmp_path: Path, decode: str) -> None:
+    """A real SIGKILL by an encoder that dies on one image; the other images of its chunk are queried."""
+    data = tmp_path / "data.tar"
+    data.write_bytes(shard_bytes(range(40)))
+    roles = ("target-member", "target-nonmember", "known-member", "known-nonmember")
+    config = parse(
+        {
+            "name": "poison",
+            "data": {
+                "sources": {"pool": {"kind": "shards", "path": str(data)}},
+                "image_size": 8,
+                "max_rejected": 0.1,
+                "roles": {role: {"from": "pool", "count": 10} for role in roles},
+            },
+            "encoders": {"target": {"load": "python:tests.pipelines.killer:encode", "trust_code": True}},
+            "queries": {"chunk": 16, "outputs": ["backbone"]},
+            "attacks": [{"attack": "lpla", "target": "target", "reference": "known"}],
+            "resources": {"encoder_actors": 1, "actor_cpus": 0.5, "decode": decode, "decoder_cpus": 0.25},
+        },
+        "poison.yaml",
+    )
+    folder = tmp_path / "run"
+    audit.run(config, str(folder), last="pretrain")
+    members = {f"s{number:04d}.png": image_bytes(number) for number in range(40)}
+    white = np.full((8, 8, 3), 255, dtype=np.uint8)
+    members["s0021.png"] = encode_png(white)
+    data.write_bytes(tar_bytes(members.items()))
+    assert extraction(folder, config)[-1]["rejected"] == 1
+    place = RunFolder(str(folder)).seed(0)
+    (listed,) = rejected_samples(config, place)
+    assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
+    found = load_features(config, place, "target", 0, "backbone", ["norm:2"], roles)
+    assert len(found.ids) == 39
+
+
+def test_parts_of_shards_give_what_all_at_once_gives(
+    finished_run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.extract.run.PART", 1)  # every shard is a part of its own
+    assert len(extraction(folder, config_with())) == 2
+    for output in ("projection", "backbone"):
+        one, two = features(config_with(), finished_run, output), features(config_with(), folder, output)
+        assert one["ids"].tolist() == two["ids"].tolist()
+        np.testing.assert_array_equal(one["norm:2"], two["norm:2"])
+    assert not chunk_files(folder)
+
+
+def keys_of(folder: Path) -> set[str]:
+    return {name.partition("/")[2] for name in Splits.load(str(folder / "seed-0")).ids(ROLES)}
+
+
+def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
+    """What a reader emits for one shard of samples s0000, s0001, ...; one share per tuple, called a, b, ..."""
+    source = SourceConfig(kind="shards", path=str(path))
+    shares = tuple(
+        Share(name.encode(), frozenset(f"s{number:04d}" for number in numbers), 3, skip)
+        for name, numbers in zip("abc", wanted, strict=False)
+    )
+    order = ReadOrder("pool", source, source.items()[0], shares)
+    table = pa.table({"order": [pickle.dumps(order)]})
+    return [row for part in read_chunks(table) for row in part.to_pylist()]
+
+
+def test_a_reader_emits_chunks_of_wanted_samples_and_skips_done_ones(tmp_path: Path) -> None:
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
+    wanted = (1, 2, 4, 5, 6, 9, 15)
+    rows = emitted(tmp_path / "pool.tar", wanted)
+    assert [row["chunk"] for row in rows] == [0, 1, 2]
+    assert [key for row in rows for key in row["keys"]] == [f"s{number:04d}" for number in wanted]
+    assert rows[2]["images"] == [image_bytes(15)]
+    assert emitted(tmp_path / "pool.tar", wanted, skip=frozenset({1})) == [rows[0], rows[2]]
+
+
+def test_a_reader_serves_several_jobs_in_one_pass_as_it_serves_each(tmp_path: Path) -> None:
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
+    one, two = (0, 3, 4, 5, 19), (3, 4, 7, 8)
+    together = emitted(tmp_path / "pool.tar", one, two)
+    for name, wanted in ((b"a", one), (b"b", two)):
+        mine = [{**row, "job": b"a"} for row in together if row["job"] == name]
+        assert mine == emitted(tmp_path / "pool.tar", wanted)
+
+
+def test_a_reader_tells_when_a_shard_shrank_or_broke(tmp_path: Path) -> None:
+    wanted = (1, 2, 4, 25)
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
+    rows = emitted(tmp_path / "pool.tar", wanted)
+    assert rows[0]["error"] == ""
+    assert rows[-1]["error"] == "pool, shard pool: 3 of 4 samples found; it changed since the roles were drawn"
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(30))[:8000])
+    rows = emitted(tmp_path / "pool.tar", wanted)
+    assert rows[-1]["error"].startswith("pool, shard pool: damaged at byte")
+
+
+def test_compaction_counts_what_it_joins_and_lists_what_was_rejected(tmp_path: Path) -> None:
+    chunks = (f"{tmp_path}/x-0.parquet", f"{tmp_path}/x-1.parquet")
+    storage.write_table(chunks[0], pa.table({"key": ["a", "c"], "status": ["ok", "undecodable: cut"]}))
+    storage.write_table(chunks[1], pa.table({"key": ["b"], "status": ["ok"]}))
+    files = ((f"{tmp_path}/x.parquet", chunks),)
+    with pytest.raises(RuntimeError, match="do not hold the 4 samples"):
+        compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c", "d"))])
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c"))])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.parquet"]
+    assert storage.read_table(f"{tmp_path}/x.parquet")["key"].to_pylist() == ["a", "c", "b"]
+    assert storage.read_json(f"{tmp_path}/x.json") == [
+        {"source": "pool", "shard": "x", "key": "c", "reason": "undecodable: cut"}
+    ]

@@ -1,0 +1,203 @@
+"""Asking the target no longer than it takes: a whole run in which a rule, fitted on the reference, ends the asking."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
+from mi_core.features.sequential import by_views, stopped
+from mi_core.records import LabelledFeatures
+from mi_core.report.contents import schema
+from pipelines.attack.tasks import stopping_rule
+from pipelines.audit import run as audit
+from pipelines.config.demands import Stopping, demands_of
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.extract.features import load_features
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+VIEWS = 6
+SEQUENTIAL = {"attack": "encodermi-sequential", "tolerance": 0.2, "outputs": ["projection"]}
+
+
+def config_with(queries: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
+    attacks = [
+        {"attack": "encodermi-t", "outputs": ["projection"]},
+        SEQUENTIAL,
+        {**SEQUENTIAL, "reference": "known", "tolerance": 0.1},
+    ]
+    plan = {"views": VIEWS, "chunk": 32, **(queries or {})}
+    return parse(small_config(queries=plan, **{"attacks": attacks, **sections}), "small.yaml")
+
+
+@pytest.fixture(scope="module")
+def finished(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all views for encodermi-t, and as many as it takes for the others; look, do not touch."""
+    folder = tmp_path_factory.mktemp("runs") / "sequential"
+    shutil.copytree(trained_run, folder)
+    audit.run(config_with(), str(folder))
+    return folder
+
+
+@pytest.fixture
+def folder(trained_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3, **kept: Any) -> dict[str, np.ndarray]:
+    """Views asked and their statistic by sample."""
+    place, stopping = RunFolder(str(folder)).seed(0), Stopping(position, "projection", epoch)
+    found = load_features(
+        config, place, "target", epoch, "projection", ["sequential"], config.audited, stopping=stopping, **kept
+    )
+    return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
+
+
+def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], epoch: int = 3) -> LabelledFeatures:
+    """Similarities of all views."""
+    place, recipe = RunFolder(str(folder)).seed(0), config.recipe(config.attacks[0])
+    found = load_features(config, place, encoder, epoch, "projection", ["pairwise:cosine"], roles, recipe)
+    members = set(Splits.load(place.path).ids(roles[:1]))
+    return LabelledFeatures(found, np.array([name in members for name in found.ids]))
+
+
+def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    """The same views asked of the same samples; an encoder hardly trained has cosines so near 1 that rounding shows."""
+    assert one.keys() == two.keys()
+    first, second = np.array([one[name] for name in one]), np.array([two[name] for name in one])
+    np.testing.assert_array_equal(first[:, 0], second[:, 0])
+    np.testing.assert_allclose(first[:, 1], second[:, 1], atol=5e-3)
+
+
+def rules(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "seed-0/features/target/rules").iterdir()}
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path) -> None:
+    config = config_with()
+    for epoch in (1, 3):
+        attack = EncoderMISequential(SequentialParameters(tolerance=0.2))
+        attack.fit(seen(config, finished, "shadow", ("shadow-member", "shadow-nonmember"), epoch))
+        target = seen(config, finished, "target", config.audited, epoch).features  # of encodermi-t, which asks for all
+        expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
+        found = asked(config, finished, epoch=epoch)
+        assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
+        assert 2 < expected[:, 0].mean() < VIEWS
+        name = f"encodermi-sequential-1-projection-{epoch:04d}"
+        table = storage.read_table(f"{finished}/seed-0/attacks/{name}/scores.parquet")
+        scores = dict(zip(table["id"].to_pylist(), table["score"].to_pylist(), strict=True))
+        np.testing.assert_allclose([scores[name] for name in target.ids], attack.score(target), atol=0.02)
+
+
+def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
+    config, place = config_with(), RunFolder(str(finished)).seed(0)
+    known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
+    found = asked(config, finished, 2, without=("known-member", "known-nonmember"))
+    assert not known & set(found)
+    assert len(found) + len(known) == 120
+    files = (finished / "seed-0/features/target/epoch-0003").rglob("*.parquet")
+    tables = [storage.read_table(str(path)) for path in files]
+    rows = sum(len(table) for table in tables if "projection.sequential" in table.column_names)
+    assert rows == 120 + 96  # of the attack with a shadow, and of this one
+
+
+def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
+    found = report(finished)
+    jsonschema.validate(found, schema())
+    made = sum(entry["views"] for entry in RunFolder(str(finished)).manifest["extraction"])
+    assert found["queries"]["total"] == made
+    config = config_with()
+    for entry in found["attacks"]:
+        if entry["attack"] == "encodermi-sequential":
+            position = 1 if entry["reference"] == "shadow" else 2
+            without = config.fitted_on_target(config.attacks[position])
+            views = [row[0] for row in asked(config, finished, position, entry["epoch"], without=without).values()]
+            assert entry["queries"]["evaluation"] == sum(views)
+            assert entry["queries"]["mean_per_sample"] == pytest.approx(np.mean(views))
+            assert entry["queries"]["per_sample"] == VIEWS
+        else:
+            assert "mean_per_sample" not in entry["queries"]
+            assert entry["queries"]["evaluation"] == VIEWS * 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queries", [{"batch_views": 5}, {"chunk": 7, "batch_views": 64}])
+def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
+    config = config_with(queries)
+    audit.run(config, str(folder), last="extract")
+    assert_same(asked(config_with(), finished), asked(config, folder))
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
+    """Committed features of the target are gone, then its rules too: they come back as they were."""
+    for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rules/*")):
+        folder = tmp_path / str(len(lost))
+        shutil.copytree(finished, folder)
+        for pattern in lost:
+            for path in (folder / "seed-0/features/target").glob(pattern):
+                path.unlink()
+        audit.run(config_with(), str(folder), last="extract")
+        assert rules(folder) == rules(finished)
+        assert_same(asked(config_with(), finished), asked(config_with(), folder))
+
+
+@pytest.mark.slow
+def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
+    """Members and non-members of the target change places; the rules fitted then are those that were followed."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    place = RunFolder(str(folder)).seed(0)
+    drawn = Splits.load(place.path)
+    swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
+    roles = [swapped.get(role, role) for role in drawn.table["role"].to_pylist()]
+    column = drawn.table.column_names.index("role")
+    replace(drawn, table=drawn.table.set_column(column, "role", pa.array(roles))).save(place.path)
+    assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
+    followed = [storage.read_json(str(path)) for path in (finished / "seed-0/features/target/rules").iterdir()]
+    for epoch in (1, 3):
+        rule = stopping_rule(config_with(), place, Stopping(1, "projection", epoch))
+        assert {"low": list(rule.low), "high": list(rule.high)} in followed
+
+
+def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
+    config = config_with(attacks=[SEQUENTIAL, SEQUENTIAL, {**SEQUENTIAL, "tolerance": 0.1}])
+    asking = [(demand.stopping.position, demand.stopping.epoch) for demand in demands_of(config) if demand.stopping]
+    assert sorted(asking) == [(0, 1), (0, 3), (2, 1), (2, 3)]
+    plain = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.stopping is None]
+    assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
+        "embedding"
+    }  # for utility
+
+
+def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path) -> None:
+    attacks = [SEQUENTIAL]
+    needed = 2 * (VIEWS * 120 + 240)  # of two checkpoints: every view of the audited images, and all images themselves
+    short = config_with(attacks=attacks, budget={"queries": needed - 1})
+    with pytest.raises(UserError, match=f"but the attacks ask {needed} queries of target"):
+        audit.run(short, str(folder), last="extract")
+    audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
+
+
+def test_a_rule_that_cannot_be_fitted_is_told_before_anything_starts() -> None:
+    with pytest.raises(UserError, match="encodermi-sequential needs 66 known non-members with its fpr, not 60"):
+        config_with(attacks=[{**SEQUENTIAL, "fpr": 0.015}])

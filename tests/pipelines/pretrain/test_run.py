@@ -1,0 +1,272 @@
+"""Pre-training on Ray Train: several workers make one encoder, and a killed run ends where an undisturbed one ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mi_core.encoders.checkpoint import fingerprint
+from mi_core.report.contents import schema
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.pretrain import board as progress
+from pipelines.pretrain import run as pretrain
+from pipelines.pretrain.run import _inputs, _save_all, _tell_of_emulation, training_jobs
+from pipelines.run.folder import RunFolder
+from tests.conftest import background, own_processes, small_config, wait_until
+
+
+def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunConfig:
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {"epochs": epochs, "checkpoints": checkpoints}
+    return parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5, **resources}), "small.yaml")
+
+
+def train(config: RunConfig, folder: Path) -> dict[str, Any]:
+    audit.run(config, str(folder), last="pretrain")
+    return describe(RunFolder(str(folder)).seed(0), "target").description
+
+
+def test_what_a_training_leaves(trained_run: Path) -> None:
+    trained = describe(RunFolder(str(trained_run)).seed(0), "target")
+    description = trained.description
+    assert (description["images"], description["channels"]) == (60, 1)
+    assert len(description["losses"]) == 3
+    assert description["losses"][-1] < description["losses"][0]
+    assert set(description["fingerprints"]) == {"1", "3"}
+    encoder = trained.load(3)
+    assert fingerprint(encoder) == description["fingerprints"]["3"] != description["fingerprints"]["1"]
+    assert not encoder.training
+    folder = trained_run / "seed-0" / "encoders"
+    assert not list(folder.rglob("state/ray"))  # Ray's own files are gone
+    other = describe(RunFolder(str(trained_run)).seed(0), "shadow").description
+    assert other["fingerprints"]["3"] != description["fingerprints"]["3"]
+
+
+def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a note tells a worker to stop; who has saved or failed is waited for no longer."""
+    import ray
+
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
+    board = ray.remote(num_cpus=0)(progress.Board).remote()
+    reporters = [progress.Reporter(board, name) for name in ("target", "shadow", "failing")]
+    for one in reporters:
+        one(1.5, "  loss 1.0")
+    assert ray.get(board.read.remote())["target"] == (1.5, "  loss 1.0")
+    assert not any(one.stop for one in reporters)
+    assert ray.get(board.stop.remote()) == ["failing", "shadow", "target"]
+    end = time.monotonic() + 60
+    while not reporters[0].stop:
+        reporters[0](2.0)
+        assert time.monotonic() < end
+    reporters[0].leave()
+    ray.get(board.accuse.remote("failing", "no memory"))
+    assert ray.get(board.stop.remote()) == ["shadow"]
+    monkeypatch.setattr(pretrain, "SAVE_SECONDS", 0.2)
+    _save_all(board)  # one that never saves does not keep the others
+
+
+@pytest.mark.parametrize(
+    ("precision", "cpu", "told"),
+    [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
+)
+def test_arithmetic_that_this_cpu_only_emulates_is_told(
+    precision: str,
+    cpu: str,
+    told: bool,
+    trained_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
+    said: list[str] = []
+    monkeypatch.setattr(pretrain, "say", lambda _, text: said.append(text))
+    jobs = list(training_jobs(config_with(3, [1]), RunFolder(str(trained_run))))
+    _tell_of_emulation(
+        [dataclasses.replace(job, config=job.config.model_copy(update={"precision": precision})) for job in jobs]
+    )
+    assert [text.endswith("set encoders.target.precision=float32") for text in said] == [True] * told
+
+
+@pytest.mark.slow
+def test_two_workers_train_one_encoder(local_ray: None, trained_run: Path, tmp_path: Path) -> None:
+    """The batch of 30 is cut in two, negatives are gathered from both: the loss is that of one worker but for batch
+    normalisation, which sees 15 images instead of 30. Without gathered negatives it would be lower by log 2."""
+    two = train(config_with(3, [1], train_workers=2), tmp_path / "run")
+    one = describe(RunFolder(str(trained_run)).seed(0), "target").description
+    assert len(two["losses"]) == 3
+    assert abs(two["losses"][0] - one["losses"][0]) < 0.25
+    state = torch.load(next((tmp_path / "run/seed-0/encoders/target/state").glob("*.pt")), weights_only=True)
+    steps = {int(entry["step"]) for entry in state["optimizer"]["state"].values()}
+    assert steps == {6}  # 60 images in batches of 30, three times; not once per worker
+
+
+def test_encoders_of_other_inputs_are_not_reused(trained_run: Path, local_ray: None, tmp_path: Path) -> None:
+    shutil.copytree(trained_run, tmp_path / "run")
+    path = f"{tmp_path}/run/seed-0/encoders/target/encoder.json"
+    storage.write_json(path, {**storage.read_json(path), "inputs": "other"})
+    with pytest.raises(UserError, match=r"encoder.json was made from other inputs; redo with --force pretrain"):
+        train(config_with(3, [1]), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_loss_that_explodes_is_one_line(local_ray: None, tmp_path: Path) -> None:
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {"optimizer": {"name": "sgd", "learning_rate": 1e30}, "epochs": 30}
+    config = parse(small_config(encoders=encoders), "small.yaml")
+    with pytest.raises(UserError, match=r"\(seed 0\): the loss of epoch \d+ is .*; lower optimizer.learning_rate"):
+        audit.run(config, str(tmp_path / "run"), last="pretrain")
+
+
+def phases(**target: Any) -> dict[str, Any]:
+    """Pre-train, continue on the members, freeze and train a linear layer: every encoder starts from the one before."""
+    base = small_config()["encoders"]["target"] | {"checkpoints": [], "epochs": 2, "train_on": "shadow-nonmember"}
+    encoders = {
+        "base": base,
+        "target": {"like": "base", "start": "base", "train_on": "target-member", "checkpoints": [1, 2]} | target,
+        "shadow": {"like": "target", "train_on": "shadow-member"},
+        "classifier": {
+            "objective": "supervised", "backbone": "conv4", "start": "target", "train_on": "target-member",
+            "epochs": 12, "batch_size": 30, "parameters": {"classes": 10, "freeze_backbone": True},
+            "optimizer": {"name": "adam", "learning_rate": 0.05},
+        },
+    }  # fmt: skip
+    return small_config(
+        encoders=encoders,
+        attacks=[{"attack": "encodermi-t"}],
+        queries={"views": 4, "outputs": ["backbone"]},
+        utility={"k": [5, 10], "bank": ["shadow-member"], "test": ["target-nonmember"]},
+        resources={"encoder_actors": 1, "actor_cpus": 0.5, "resident_mb": 0},
+    )
+
+
+@pytest.mark.slow
+def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
+    """Streamed from the source, logged, and each phase begins where the last one ended."""
+    folder = tmp_path / "run"
+    audit.run(parse(phases(save_every=1), "phases.yaml"), str(folder))
+    place = RunFolder(str(folder)).seed(0)
+    stored = {name: describe(place, name) for name in ("base", "target", "shadow", "classifier")}
+    assert all(encoder.description["streamed"] for encoder in stored.values())
+    target, classifier = stored["target"], stored["classifier"]
+    assert fingerprint(classifier.load(12).backbone) == fingerprint(target.load(2).backbone)
+    assert fingerprint(target.load(1).backbone) != fingerprint(stored["base"].load(2).backbone)
+    assert target.description["losses"][0] < stored["base"].description["losses"][0]  # not from scratch
+    curves = list((folder / "seed-0/encoders/target/tensorboard").iterdir())
+    assert len(curves) == 1
+    events = EventAccumulator(str(curves[0])).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(target.description["losses"], rel=1e-5)
+    assert events.Scalars("images_per_second")[0].value > 0
+    report = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(report, schema())
+    found = report["encoders"]["classifier"]["classifier"]
+    level = found["train_accuracy"]["value"] - found["test_accuracy"]["value"]
+    assert found["overfitting"]["value"] == pytest.approx(level)
+    assert found["train_accuracy"]["value"] > 0.5
+    assert (found["train_accuracy"]["n"], found["test_accuracy"]["n"]) == (60, 60)
+    assert report["encoders"]["target"]["train_on"] == "target-member, after base"
+    assert {"knn", "knn_10", "linear"} <= set(report["encoders"]["target"]["utility"])
+    assert "overfitting level" in (folder / "report.html").read_text()
+    other = phases(save_every=1)
+    other["encoders"]["base"]["optimizer"] = {"learning_rate": 0.001}
+    same, changed = (
+        {name: _inputs(parse(raw, "phases.yaml"), place, name) for name in stored}
+        for raw in (phases(save_every=1), other)
+    )
+    assert {name: encoder.description["inputs"] for name, encoder in stored.items()} == same
+    assert all(changed[name] != same[name] for name in stored)  # what they start from is part of what they are
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": "nobody"}, "encoders.target.start = 'nobody', allowed: base, target, shadow, classifier"),
+        ({"start": "target"}, "encoders.target.start goes in a circle: target -> target"),
+        ({"objective": "moco-v2", "parameters": {"queue": 60, "projection_width": 8}, "batch_size": 25}, "use 50"),
+        ({"objective": "moco-v2", "parameters": {"queue": 90}}, "queue = 90 exceeds the 60 images"),
+        ({"objective": "moco-v3", "parameters": {"freeze_patches": True}}, ""),
+    ],
+)
+def test_mistakes_in_phases(changes: dict[str, Any], message: str) -> None:
+    config = phases(**changes)
+    if not message:  # only building the network shows this one
+        parse(config, "phases.yaml")
+        return
+    with pytest.raises(UserError) as caught:
+        parse(config, "phases.yaml")
+    assert message in str(caught.value)
+
+
+def test_an_encoder_that_started_from_members_is_no_control() -> None:
+    config = parse(phases(), "phases.yaml")
+    assert config.control_of(config.attacks[0]) == "shadow"
+    raw = phases()
+    raw["encoders"]["shadow"]["start"] = "target"
+    config = parse(raw, "phases.yaml")
+    assert config.members_of("shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
+    assert config.control_of(config.attacks[0]) == "base"
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray: None, tmp_path: Path) -> None:
+    """Ray starts the worker anew, it resumes from the saved state, and the encoder is the one of an undisturbed run."""
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {"epochs": 120, "checkpoints": [], "save_every": 10}
+    encoders["shadow"] = {"like": "target", "train_on": "shadow-member", "epochs": 1}
+    config = parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5}), "small.yaml")
+    whole = train(config, tmp_path / "whole")
+    place = tmp_path / "run/seed-0/encoders/target"
+    before = own_processes("RayTrainWorker")
+    done: list[int] = []
+
+    def kill_one() -> None:
+        while not (states := list(place.glob("state/*.pt"))):
+            time.sleep(0.005)
+        epoch = torch.load(states[0], weights_only=True)["epoch"]
+        for pid in own_processes("RayTrainWorker") - before:
+            os.kill(pid, signal.SIGKILL)
+            done.append(epoch)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    again = train(config, tmp_path / "run")
+    killer.join(timeout=10)
+    assert done
+    assert done[0] < 120
+    assert again["losses"] == pytest.approx(whole["losses"], abs=1e-6)
+    assert again["fingerprints"] == whole["fingerprints"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_a_killed_training_continues_and_ends_the_same(local_ray: None, tmp_path: Path) -> None:
+    config = config_with(600, [100])
+    whole = train(config, tmp_path / "whole")
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
+    place = tmp_path / "run" / "seed-0" / "encoders" / "target"
+    arguments = ("pipelines.pretrain", str(tmp_path / "small.yaml"), "--out", f"{tmp_path}/run")
+    with background(*arguments) as process:
+        wait_until(lambda: list(place.glob("state/*.pt")), process)
+    time.sleep(5)  # Ray's processes see that their driver is gone
+    assert not (place / "encoder.json").exists()
+    resumed = train(config, tmp_path / "run")
+    assert resumed["losses"] == pytest.approx(whole["losses"], abs=1e-5)
+    assert resumed["fingerprints"]["100"] == whole["fingerprints"]["100"]
+    assert resumed["fingerprints"]["600"] == whole["fingerprints"]["600"]

@@ -1,0 +1,121 @@
+"""Streamed members: every one once per epoch over all workers, in an order that changes, decoded as they would be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mi_core.checks import ConfigError
+from mi_core.images import decode
+from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.supervised import SupervisedParameters
+from mi_core.streams import stream_keys
+from mi_core.training.data import Batch
+from pipelines.config.data import DataConfig
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.pretrain import stream as streaming
+from pipelines.pretrain.stream import StreamedImages
+from tests.pipelines.tars import image_bytes, shard_bytes
+
+CLASSES = SupervisedParameters(classes=3)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[DataConfig, Splits]:
+    """Five shards of unequal sizes, 100 samples; 73 of them are members."""
+    edges = [0, 31, 37, 60, 92, 100]
+    for number, (low, high) in enumerate(pairwise(edges)):
+        (tmp_path / f"{number}.tar").write_bytes(shard_bytes(range(low, high)))
+    roles = {"target-member": {"from": "pool", "count": 73}, "target-nonmember": {"from": "pool", "count": 27}}
+    config = DataConfig(sources={"pool": {"kind": "shards", "path": str(tmp_path)}}, image_size=8, roles=roles)
+    return config, draw(config, scan(config), 0)
+
+
+def streamed(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch, rank: int = 0, workers: int = 1) -> Any:
+    monkeypatch.setattr(streaming, "world", lambda: (rank, workers))
+    objective = (OBJECTIVES["supervised"], CLASSES)
+    return StreamedImages(*data, ["target-member"], objective, batch_size=12, seed=5, threads=2)
+
+
+def seen(batches: list[Batch], data: tuple[DataConfig, Splits]) -> Counter[str]:
+    """Keys of the samples, recognised by stream and pixels."""
+    config, splits = data
+    keys = [name.partition("/")[2] for name in splits.ids(["target-member"])]
+    by_stream = dict(zip(stream_keys(5, "train", "pool", keys).tolist(), keys, strict=True))
+    found: Counter[str] = Counter()
+    for batch in batches:
+        assert batch.targets is not None
+        for image, stream, label in zip(batch.images, batch.streams.tolist(), batch.targets.tolist(), strict=True):
+            key = by_stream[stream]
+            np.testing.assert_array_equal(image.numpy(), decode(image_bytes(int(key[1:])), config.decoder()))
+            assert label == int(key[1:]) % 3
+            found[key] += 1
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("mixed", [1, 10, 10_000])
+def test_every_member_once(
+    data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch, workers: int, mixed: int
+) -> None:
+    monkeypatch.setattr(streaming, "MIXED_BYTES", mixed * 3 * 64)
+    total: Counter[str] = Counter()
+    for rank in range(workers):
+        stream = streamed(data, monkeypatch, rank, workers)
+        assert (stream.count, stream.steps) == (73, 6)
+        batches = list(stream.epoch(0))
+        assert [len(batch.images) for batch in batches] == [12 // workers] * 6
+        total += seen(batches, data)
+    assert set(total.values()) == {1}
+    assert len(total) == 72  # the incomplete last batch is left out
+
+
+def test_order_is_new_each_epoch_and_the_same_again(
+    data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = streamed(data, monkeypatch)
+    first, second = ([batch.streams for batch in stream.epoch(number)] for number in (0, 1))
+    again = [batch.streams for batch in streamed(data, monkeypatch).epoch(0)]
+    assert torch.equal(torch.stack(first), torch.stack(again))
+    assert not torch.equal(torch.stack(first), torch.stack(second))
+    assert len({shard.item.name for shard, _ in stream.stretch(0)}) == 5
+    left_out = [set(by_stream) for by_stream in (seen(list(stream.epoch(number)), data) for number in range(6))]
+    assert len(set.union(*left_out)) == 73  # not always the same one
+
+
+def test_a_stopped_epoch_leaves_no_thread(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    before = threading.active_count()
+    epoch = streamed(data, monkeypatch).epoch(0)
+    next(epoch)
+    epoch.close()
+    for _ in range(100):
+        if threading.active_count() <= before:
+            break
+        threading.Event().wait(0.05)
+    assert threading.active_count() <= before
+
+
+def test_faults_are_told(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = streamed(data, monkeypatch)
+    path = stream.shards[0].item.path
+    whole = storage.read_bytes(path)
+    storage.write_atomic(path, shard_bytes(range(5)))
+    with pytest.raises(UserError, match=r"pool, shard 0: \d+ of \d+ samples are gone; the data changed"):
+        list(stream.epoch(0))
+    storage.write_atomic(path, whole[:3000])
+    with pytest.raises(UserError, match="pool, shard 0: .*changed since the roles were drawn"):
+        list(stream.epoch(0))
+    with pytest.raises(ConfigError, match="batch_size = 12 is not divisible by 5 workers"):
+        streamed(data, monkeypatch, 0, 5)

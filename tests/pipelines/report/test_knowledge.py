@@ -1,0 +1,262 @@
+"""What follows from a config of many attacks: who is queried how, what an attacker knows, sweeps spelled out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.config.demands import demands_of
+from pipelines.config.load import load, parse
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
+from pipelines.report.knowledge import knowledge
+from pipelines.run.folder import RunFolder
+from pipelines.run.points import points
+from tests.conftest import small_config
+
+ROLES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember", "other-member", "other-nonmember")
+
+
+def wide() -> dict[str, Any]:
+    """Shadows that differ from the target in one thing each."""
+    config = small_config()
+    config["data"]["roles"] = {
+        role: {"from": "digits", "count": 60, "classes": [5, 6, 7, 8, 9] if "other" in role else [0, 1, 2, 3, 4]}
+        for role in ROLES
+    }
+    shadow = config["encoders"]["shadow"]
+    config["encoders"] |= {
+        "other-data": {**shadow, "train_on": "other-member"},
+        "other-network": {"like": "shadow", "backbone": "resnet8"},
+        "other-algorithm": {"like": "shadow", "objective": "supervised", "parameters": {"classes": 10}},
+        "other-views": {"like": "shadow", "augmentation": {"crop_scale": [0.5, 1.0]}},
+    }
+    config["queries"]["outputs"] = ["backbone"]
+    names = ["shadow", "other-data", "other-network", "other-algorithm", "other-views"]
+    config["attacks"] = [{"attack": ["encodermi-t", "patch-similarity"], "reference": names}]
+    return config
+
+
+def parsed(**changes: Any) -> RunConfig:
+    return parse(wide() | changes, "wide.yaml")
+
+
+def refused(config: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(config, "wide.yaml")
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_lists_stand_for_all_combinations() -> None:
+    config = parsed()
+    assert [(attack.attack, attack.reference) for attack in config.attacks] == [
+        (attack, reference)
+        for attack in ("encodermi-t", "patch-similarity")
+        for reference in ("shadow", "other-data", "other-network", "other-algorithm", "other-views")
+    ]
+
+
+def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
+    config = parsed()
+    known = {attack.reference: knowledge(config, attack) for attack in config.attacks}
+    everything = {"distribution": True, "architecture": True, "algorithm": True}
+    assert known["shadow"] == known["other-views"] == everything
+    assert known["other-data"] == everything | {"distribution": False}
+    assert known["other-network"] == everything | {"architecture": False}
+    assert known["other-algorithm"] == everything | {"algorithm": False}
+
+
+def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algorithm_is_unknown() -> None:
+    config = parsed()
+    recipes = {attack.reference: config.recipe(attack) for attack in config.attacks}
+    assert recipes["shadow"].settings["crop_scale"] == [0.75, 1.0] or recipes["shadow"].settings["crop_scale"] == (
+        0.75,
+        1.0,
+    )
+    assert tuple(recipes["other-views"].settings["crop_scale"]) == (0.5, 1.0)  # figure 3: the inferrer keeps her views
+    unknown = recipes["other-algorithm"].settings
+    assert tuple(unknown["crop_scale"]) == (0.2, 1.0)
+    assert not any(unknown[name] for name in ("flip", "jitter_probability", "grayscale", "blur", "rotation"))
+    by_recipe = {
+        tuple(demand.recipe.settings["crop_scale"])
+        for demand in demands_of(config)
+        if demand.encoder == "target" and demand.recipe is not None
+    }
+    assert by_recipe == {(0.75, 1.0), (0.5, 1.0), (0.2, 1.0)}  # the target is queried in each of these ways
+
+
+def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> None:
+    config = parsed()
+    asked = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.outputs == ("backbone",)]
+    assert len(asked) == 3
+    assert sum("patches:3x3" in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
+
+
+def test_a_shadow_is_fitted_on_what_it_was_trained_on() -> None:
+    config = parsed()
+    roles = {attack.reference: config.reference_roles(attack) for attack in config.attacks}
+    assert roles["shadow"] == ("shadow-member", "shadow-nonmember")
+    assert roles["other-data"] == ("other-member", "other-nonmember")
+    raw = wide()
+    raw["data"]["roles"]["stranger"] = {"from": "digits", "count": 60}
+    raw["encoders"]["other-data"]["train_on"] = "stranger"
+    assert "was trained on 'stranger': call it x-member, and give x-nonmember" in refused(raw)
+
+
+def test_halves_stand_for_several_encoders() -> None:
+    raw = wide()
+    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
+    raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
+    config = parse(raw, "wide.yaml")
+    assert [name for name in config.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
+    assert config.shadows(config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
+    assert config.reference_roles(config.attacks[1]) == ("target-member", "target-nonmember")
+    assert config.control_of(config.attacks[1]) == "shadow"  # those of halves saw members
+    assert parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json", by_alias=True))), "again") == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"halves": 3}, "half.halves = 3, allowed: an even number"),
+        ({"halves": 2}, "halves = 2 show no spread; use 4"),
+        ({"train_on": "target-member"}, "train its encoders on ['target-member', 'target-nonmember']"),
+    ],
+)
+def test_impossible_halves(changes: dict[str, Any], expected: str) -> None:
+    raw = wide()
+    half = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
+    raw["encoders"]["half"] = half | changes
+    raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
+    assert expected in refused(raw)
+
+
+@pytest.mark.parametrize(
+    ("attack", "expected"),
+    [
+        ({"attack": "lira"}, "lira needs several encoders with halves: N"),
+        ({"attack": "lira", "reference": "known"}, "lira cannot be fitted on 'known'"),
+        ({"attack": "sd-mi"}, "needs the role 'anchor'"),
+        ({"attack": "encodermi-t", "views": 5}, "views = 5 exceeds queries.views = 4"),
+        ({"attack": "feature-mi", "views": 2}, "feature-mi draws no views"),
+        ({"attack": "part-crop", "outputs": ["projection"]}, "outputs = 'projection', allowed: backbone"),
+        ({"attack": "encodermi-t", "reference": "nobody"}, "reference = 'nobody', allowed: target, shadow, other-data"),
+        ({"attack": "lpla", "reference": "known"}, "needs the role 'known-member'"),
+        ({"attack": "lpla", "reference_count": 61}, "asks for 61 samples of shadow-member, which has 60"),
+        ({"attack": "clip-weak-supervision", "reference": "unlabelled"}, "needs the role 'unlabelled'"),
+    ],
+)
+def test_impossible_attacks(attack: dict[str, Any], expected: str) -> None:
+    assert expected in refused(wide() | {"attacks": [attack]})
+
+
+def test_a_sweep_is_spelled_out_and_likes_follow() -> None:
+    config = parsed(
+        sweep={
+            "attacks.*.views": [2, 4],
+            "encoders.target.epochs": [1, 3],
+            "size": [{"label": "small", "data.roles.target-member.count": 40, "encoders.target.batch_size": 20}],
+        }
+    )
+    assert [len(entries) for entries in config.sweep.values()] == [2, 2, 1]
+    two = config.sweep["attacks.*.views"][0]
+    assert two == {"label": "2", **{f"attacks.{number}.views": 2 for number in range(5)}}  # patches draw no views
+    one = config.sweep["encoders.target.epochs"][0]
+    assert one["encoders.shadow.epochs"] == 1  # like: target
+    assert "encoders.other-data.epochs" in one or config.encoders["other-data"].kept_epochs == (1,)
+    assert config.sweep["encoders.target.epochs"][1] == {"label": "3"}  # the run itself
+    again = parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json", by_alias=True))), "again")
+    assert again == config
+    found = points(config, RunFolder("/runs/x"))
+    assert [point.folder.path for point in found] == [
+        "/runs/x/sweep/attacks.-.views/2",
+        "/runs/x/sweep/attacks.-.views/4",
+        "/runs/x/sweep/encoders.target.epochs/1",
+        "/runs/x",
+        "/runs/x/sweep/size/small",
+    ]
+    assert [point.value for point in found] == [2, 4, 1, 3, None]
+    assert found[4].config.data.roles["target-member"].count == 40
+    assert found[4].config.sweep == {}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected"),
+    [
+        ({"encoders.target.epoch": [1]}, "point 1: unknown key encoders.target.epoch; did you mean epochs?"),
+        ({"attacks.*.p": [1]}, "nothing in attacks has the field 'p'"),
+        ({"attacks.19.views": [1]}, "'19' is no position in a list of 10"),
+        ({"queries.views": []}, "a list of values is missing"),
+        ({"queries.views": [3, 3]}, "two points are called alike: 3, 3"),
+        ({"name.first": ["x"]}, "name is a value, not a section"),
+        ({"queries.views": [1]}, "needs at least 2"),
+    ],
+)
+def test_impossible_sweeps(sweep: dict[str, Any], expected: str) -> None:
+    assert expected in refused(wide() | {"sweep": sweep})
+
+
+def test_overrides_reach_every_attack(tmp_path: Any) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(wide()))
+    config = load(str(path), ["attacks.*.views=3"])
+    assert [attack.views for attack in config.attacks] == [3] * 5 + [None] * 5
+
+
+def test_the_control_is_of_the_targets_kind() -> None:
+    raw = wide()
+    raw["encoders"] = {
+        "first": {**copy.deepcopy(raw["encoders"]["target"]), "train_on": "other-member", "objective": "moco-v1"}
+        | {"parameters": {"queue": 60}},
+        "second": {"like": "target", "train_on": "other-member"},
+        **raw["encoders"],
+    }
+    raw["data"]["roles"]["known-member"] = {"from": "target-member", "count": 12}
+    raw["data"]["roles"]["known-nonmember"] = {"from": "target-nonmember", "count": 12}
+    raw["attacks"] = [{"attack": "lpla", "reference": "known"}]
+    config = parse(raw, "wide.yaml")
+    assert config.control_of(config.attacks[0]) == "second"
+
+
+@pytest.mark.parametrize("reference", ["target", "twin"])
+def test_nobody_is_judged_on_what_he_learned_from(reference: str) -> None:
+    raw = wide()
+    raw["encoders"]["twin"] = {"like": "target"}
+    raw["attacks"] = [{"attack": "encodermi-t", "reference": reference}]
+    assert f"reference = '{reference}' is fitted on 'target-member', on which the attack is judged" in refused(raw)
+
+
+def test_anchors_are_no_judged_samples() -> None:
+    raw = wide()
+    raw["data"]["roles"]["anchor"] = {"from": "target-nonmember", "count": 10}
+    raw["attacks"] = [{"attack": "sd-mi"}]
+    assert "data.roles.anchor is a part of what attacks are judged on" in refused(raw)
+
+
+def test_points_that_take_keys_away_are_what_they_say() -> None:
+    raw = wide()
+    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 8}
+    raw["attacks"] = [{"attack": "encodermi-v", "hidden": 32}, {"attack": "lira", "reference": "half"}]
+    raw["sweep"] = {
+        "encoders.half.halves": [4, 8],
+        "attacks.0.attack": ["encodermi-v"],
+        "method": [{"label": "t", "attacks.0": {"attack": "encodermi-t"}}],
+        "algorithm": [
+            {
+                "label": "s",
+                "encoders.other-views.objective": "supervised",
+                "encoders.other-views.parameters": {"classes": 10},
+            }
+        ],
+    }
+    found = {(point.sweep, point.label): point.config for point in points(parse(raw, "wide.yaml"), RunFolder("x"))}
+    four = found["encoders.half.halves", "4"]
+    assert [name for name in four.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
+    assert len(found["encoders.half.halves", "8"].encoders) == len(four.encoders) + 4
+    assert found["method", "t"].attacks[0].attack == "encodermi-t"
+    assert found["algorithm", "s"].encoders["other-views"].objective == "supervised"

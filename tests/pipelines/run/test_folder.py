@@ -1,0 +1,160 @@
+"""The run folder: what may change between two starts, what --force clears, and hashes that tell inputs apart."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.config.fields import changed_keys
+from pipelines.errors import UserError
+from pipelines.files.digest import digest
+from pipelines.run.folder import RunFolder
+
+CONFIG: dict[str, Any] = {
+    "name": "run",
+    "seeds": [0],
+    "data": {"image_size": 8},
+    "encoders": {"target": {"epochs": 3}},
+    "queries": {"views": 10},
+    "attacks": [{"attack": "encodermi-t"}],
+    "utility": {},
+    "validity": {},
+    "resources": {"encoder_actors": 2},
+}
+
+
+def with_change(**sections: Any) -> dict[str, Any]:
+    return CONFIG | sections
+
+
+def work(tmp_path: Path, *names: str) -> None:
+    """Leave results in some folders of seed 0."""
+    for name in names:
+        place = tmp_path / "run" / "seed-0" / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "file").touch()
+
+
+def opened(tmp_path: Path, config: dict[str, Any] = CONFIG, force: str | None = None) -> RunFolder:
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.open(config, command="test", force=force)
+    return folder
+
+
+def test_the_same_config_continues_and_every_start_is_listed(tmp_path: Path) -> None:
+    first = opened(tmp_path).manifest
+    second = opened(tmp_path).manifest
+    assert second["created"] == first["created"]
+    assert second["config_sha256"] == digest(CONFIG)
+    assert len(second["runs"]) == 2
+    assert second["versions"]["torch"]
+
+
+def test_a_changed_config_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
+    opened(tmp_path)
+    work(tmp_path, "splits", "encoders")
+    with pytest.raises(UserError, match=r"changed: encoders.target.epochs\. .*--force pretrain"):
+        opened(tmp_path, with_change(encoders={"target": {"epochs": 4}}))
+    with pytest.raises(UserError, match="data.image_size, encoders.target.epochs.*--force data"):
+        opened(tmp_path, with_change(data={"image_size": 9}, encoders={"target": {"epochs": 4}}))
+
+
+def test_what_no_result_rests_on_may_be_corrected(tmp_path: Path) -> None:
+    opened(tmp_path)
+    opened(tmp_path, with_change(data={"image_size": 9}))  # the first start failed: nothing was drawn
+    work(tmp_path, "splits")
+    opened(tmp_path, with_change(data={"image_size": 9}, encoders={"target": {"epochs": 4}}))
+    with pytest.raises(UserError, match="changed: data.image_size"):
+        opened(tmp_path)
+
+
+def test_what_differs_from_the_last_start_is_told_where_it_is_not_refused(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    assert folder.open(CONFIG, command="test") == ""
+    work(tmp_path, "splits")
+    assert folder.open(with_change(resources={}), command="test") == ""
+    changed = with_change(encoders={"target": {"epochs": 4}}, queries={"views": 3})
+    assert folder.open(changed, command="test") == (
+        "changed since the last start: encoders.target.epochs, queries.views; pretrain and what follows use it"
+    )
+    assert folder.open(changed, command="test") == ""
+
+
+def test_name_resources_and_more_seeds_and_attacks_may_change(tmp_path: Path) -> None:
+    opened(tmp_path)
+    work(tmp_path, "splits", "attacks")
+    more = [*CONFIG["attacks"], {"attack": "lpla"}]
+    opened(tmp_path, with_change(name="new", resources={}, attacks=more, seeds=[0, 1]))
+    with pytest.raises(UserError, match="changed: attacks"):
+        opened(tmp_path, with_change(attacks=[{"attack": "lpla"}], seeds=[0, 1]))
+
+
+def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    work(tmp_path, "splits", "encoders", "features", "attacks")
+    opened(tmp_path, with_change(queries={"views": 3}), force="extract")
+    left = sorted(path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file"))
+    assert left == ["encoders", "splits"]
+    with pytest.raises(UserError, match="--force pretrain"):
+        opened(tmp_path, with_change(encoders={}), force="extract")
+    assert folder.manifest["runs"][-1]["forced"] == "extract"
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds no run; choose another --out"):
+        opened(tmp_path)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_timings_add_up_over_starts(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    for _ in range(2):
+        with folder.timed("extract"):
+            pass
+    with pytest.raises(ZeroDivisionError), folder.timed("attack"):
+        _ = 1 / 0
+    assert set(folder.manifest["seconds"]) == {"extract", "attack"}
+
+
+def test_digests_and_changed_keys() -> None:
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert changed_keys({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}, "x") == ["x.a.c", "x.a.d"]
+
+
+def test_a_run_folder_that_was_deleted_meanwhile_is_told_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    with pytest.raises(UserError, match=f"{folder.path} was deleted while the run was going on"), folder.held():
+        folder.open(CONFIG, command="test")
+        with folder.timed("pretrain"):
+            shutil.rmtree(folder.path)
+            work(tmp_path, "encoders")  # what a worker writes
+            (tmp_path / "run" / "seed-0" / "splits" / "summary.json").read_bytes()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_took_the_place_of_a_run_is_kept(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path / "run"))
+    with pytest.raises(UserError, match="was deleted"), folder.held():
+        folder.open(CONFIG, command="test")
+        shutil.rmtree(folder.path)
+        work(tmp_path, "encoders")
+        (tmp_path / "run" / "thesis.tex").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+    with pytest.raises(OSError, match="disk"), folder.held():  # another error in a folder that is there stays itself
+        (tmp_path / "run" / "config.yaml").touch()
+        (tmp_path / "run" / ".lock").unlink()
+        raise OSError("disk")
+
+
+def test_a_start_removes_what_killed_writes_left(tmp_path: Path) -> None:
+    left = tmp_path / "run" / "figures" / ".tmp-0123"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    with RunFolder(str(tmp_path / "run")).held():
+        assert not left.exists()
