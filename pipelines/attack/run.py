@@ -29,12 +29,11 @@ from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
 from pipelines.data.splits import Splits
-from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -84,10 +83,8 @@ def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], r
 
     started = time.perf_counter()
     configs = [ray.put(config) for config, _ in runs]
-    remote = ray.remote(num_cpus=1)(_call)
-    pending = [remote.remote(function, configs[number], *arguments) for function, number, arguments in work]
-    for fault in filter(None, finished(pending, "results", "attacks and controls")):
-        raise UserError(fault)
+    given = [(function, configs[number], *arguments) for function, number, arguments in work]
+    mapped(_call, given, "results", "attacks and controls")
     say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")
 
 
@@ -123,19 +120,19 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     for inference in inferences(config, folder):
         same = digest(common, inference.epoch, inference.config.model_dump(mode="json"))
         yield _Work(inference.path, run_inference, (inference,), same)
-    for mapped in planes(config, folder):
-        chosen = mapped.config
-        same = digest(common, "plane", mapped.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
-        yield _Work(mapped.map_path, run_plane, (mapped,), same)
+    for plane in planes(config, folder):
+        chosen = plane.config
+        same = digest(common, "plane", plane.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
+        yield _Work(plane.map_path, run_plane, (plane,), same)
     if config.fold == "all":
         beside = (telling_path(folder).rpartition("/")[2],)
         yield _Work(blind_path(folder), run_blind, (folder,), digest(common, config.audited), beside)
 
 
-def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> str:
-    """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
+def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> None:
+    """Do a piece of work with one thread, which is what its task holds."""
     torch.set_num_threads(1)
-    return fault_in(function, config, *arguments)
+    function(config, *arguments)
 
 
 def _attack(config: RunConfig, task: Task) -> None:

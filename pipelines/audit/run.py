@@ -26,7 +26,7 @@ from pipelines.run.folder import STAGES, RunFolder, now
 from pipelines.run.heartbeat import heartbeat
 from pipelines.run.leftovers import watched
 from pipelines.run.points import Run, points, runs_of
-from pipelines.run.ray_session import check_connected, finished, ray_cluster
+from pipelines.run.ray_session import check_connected, mapped, ray_cluster
 from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
@@ -103,20 +103,7 @@ def run(
 
 def _report_points(runs: Sequence[Run]) -> None:
     """Report every point of the sweeps, as Ray tasks: drawing takes seconds each."""
-    import ray
-
-    remote = ray.remote(num_cpus=1)(_report_point)
-    pending = [remote.remote(config, folder) for config, folder in runs]
-    for fault in filter(None, finished(pending, "points", "reports of sweeps")):
-        raise UserError(fault)
-
-
-def _report_point(config: RunConfig, folder: RunFolder) -> str:
-    try:
-        report.run(config, folder)
-    except UserError as error:
-        return str(error)
-    return ""
+    mapped(report.run, runs, "points", "reports of sweeps")
 
 
 def register(config: RunConfig, folder: RunFolder) -> None:

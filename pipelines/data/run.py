@@ -11,7 +11,7 @@ from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.run.points import Run
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 
 def draw_roles(runs: Sequence[Run]) -> None:
@@ -51,11 +51,4 @@ def roles_in_words(drawn: Splits) -> str:
 
 def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Map over shards as Ray tasks, in order, with a bar."""
-    import ray
-
-    remote = ray.remote(num_cpus=1)(function)
-    references = [remote.remote(*given) for given in arguments]
-    for _ in finished(references, "shards", "reading and hashing"):
-        pass
-    results: list[Any] = ray.get(references)
-    return results
+    return mapped(function, arguments, "shards", "reading and hashing")

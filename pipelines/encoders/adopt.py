@@ -36,7 +36,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, SeedFolder, now
 from pipelines.run.points import Run
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 VERSION = 2
 REPEATED = 16  # images that an API is asked twice
@@ -82,18 +82,15 @@ def run(runs: Sequence[Run]) -> None:
         UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that
             does not bear a look at whether the encoder works.
     """
-    import ray
-
     every = [job for config, folder in runs for job in adoptions(config, folder)]
     first: dict[str, Adoption] = {}
     for job in every:
         first.setdefault(job.inputs, job)
     jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
     probe_ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
-    remote = ray.remote(num_cpus=1, num_gpus=runs[0][0].resources.gpus_per_actor)(_adopt)
     with access_to(runs if jobs else ()) as access:
-        for _ in finished([remote.remote(job, access) for job in jobs], "encoders", "loading and trying out"):
-            pass
+        gpus = runs[0].config.resources.gpus_per_actor
+        mapped(_adopt, [(job, access) for job in jobs], "encoders", "loading and trying out", gpus=gpus)
     for job in jobs:
         found = describe(job.folder, job.name).description
         layout = layout_in_words(found)
@@ -329,10 +326,8 @@ def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, st
     Raises:
         UserError: one answers otherwise than when it was adopted, beyond its noise.
     """
-    import ray
-
     jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
-    ray.get([ray.remote(num_cpus=1)(_check).remote(job, access) for job in jobs])
+    mapped(_check, [(job, access) for job in jobs], "encoders", "asking whether they are the same")
 
 
 def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:

@@ -26,7 +26,7 @@ from pipelines.errors import UserError
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 SHARDS = 4  # of a source, at most
 SAMPLED = 1024  # images of a shard that are decoded, at most
@@ -119,23 +119,22 @@ class Samples:
         Raises:
             UserError: a source cannot be listed.
         """
-        import ray
-
-        remote = ray.remote(num_cpus=1)(sample_shard)
         first: dict[tuple[str, str], tuple[SourceConfig, DataConfig]] = {}
         for data in every:
             for name, source in data.sources.items():
                 first.setdefault((name, source.model_dump_json()), (source, data))
         items = {key: Source(source).items() for key, (source, _) in first.items()}
-        pending = {
-            remote.remote(key[0], source, item, data.decoder(), data.attributes, data.label): key
-            for key, (source, data) in first.items()
-            for item in evenly(items[key], SHARDS)
-        }
-        list(finished(list(pending), "shards", "looking at some shards"))
+        looked_at = [(key, item) for key in first for item in evenly(items[key], SHARDS)]
+        given = [
+            (key[0], source, item, data.decoder(), data.attributes, data.label)
+            for key, item in looked_at
+            for source, data in (first[key],)
+        ]
         shards: dict[tuple[str, str], list[ShardSample]] = {}
-        for reference, key in pending.items():
-            shards.setdefault(key, []).append(ray.get(reference))
+        for (key, _), sample in zip(
+            looked_at, mapped(sample_shard, given, "shards", "looking at some shards"), strict=True
+        ):
+            shards.setdefault(key, []).append(sample)
         return cls(
             {
                 key: SourceSample(key[0], source, len(items[key]), _listed(items[key]), tuple(shards[key]))

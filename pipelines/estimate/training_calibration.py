@@ -30,7 +30,7 @@ from pipelines.data.sources import Source
 from pipelines.estimate.source_samples import ShardSample
 from pipelines.files.digest import digest
 from pipelines.pretrain.worker import TrainingJob
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 LEAST, MOST = 3, 24  # timed steps
 
@@ -72,15 +72,13 @@ def time_training(
     Raises:
         ConfigError: the objective does not fit batch or backbone.
     """
-    import ray
-
     config, data = job.config, job.data
-    remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(_train_some)
     images = [(shard.source, data.sources[shard.source], shard.item, shard.labels) for shard in shards]
     whole = max(2, config.batch_size // resources.train_workers)
     threads, gpu = max(1, int(resources.train_cpus)), resources.train_gpus > 0
-    pending = [remote.remote(config, data, images, members, whole, threads, gpu, seconds) for _ in range(workers)]
-    found = list(finished(pending, "workers", "timing training"))
+    given = [(config, data, images, members, whole, threads, gpu, seconds)] * workers
+    cpus, gpus = resources.train_cpus, resources.train_gpus
+    found = mapped(_train_some, given, "workers", "timing training", cpus=cpus, gpus=gpus)
     steps = [(took, size) for timed, size, _ in found for took in timed]
     return TrainingCost(
         rate([took for took, _ in steps], [size for _, size in steps]),

@@ -8,12 +8,11 @@ from dataclasses import asdict, replace
 from mi_core.features.sequential import StoppingRule
 from pipelines.config.demands import Stopping
 from pipelines.config.run_config import RunConfig
-from pipelines.errors import UserError, fault_in
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
-from pipelines.run.ray_session import finished
+from pipelines.run.ray_session import mapped
 
 RuleOf = Callable[[RunConfig, SeedFolder, Stopping], StoppingRule]
 """Fits the attack that decides when to stop asking, and gives its rule."""
@@ -23,26 +22,20 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: 
     """Jobs with their stopping rules, if any, fitted as Ray tasks, or here, and written where there is none yet.
 
     Raises:
-        UserError: an attack cannot be fitted on its reference.
+        UserError, ConfigError, NumericError, ShapeError: an attack cannot be fitted on its reference.
     """
     stopped = [job for job in jobs if job.layer.stopping is not None]
     if not stopped:
         return jobs
     configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
     first = {job.rule_path: (configs[job.folder], job, rule_of) for job in stopped if not storage.exists(job.rule_path)}
-    faults = (fault_in(_fit, *work) for work in first.values()) if here else _as_tasks(list(first.values()))
-    for fault in filter(None, faults):
-        raise UserError(fault)
+    if here:
+        for work in first.values():
+            _fit(*work)
+    else:
+        mapped(_fit, first.values(), "rules", "when to stop asking")
     rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in stopped}}
     return [job if job.layer.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
-
-
-def _as_tasks(work: Sequence[tuple[RunConfig, ShardJob, RuleOf]]) -> Sequence[str]:
-    import ray
-
-    remote = ray.remote(num_cpus=1)(fault_in)
-    pending = [remote.remote(_fit, *given) for given in work]
-    return list(finished(pending, "rules", "when to stop asking"))
 
 
 def _fit(config: RunConfig, job: ShardJob, rule_of: RuleOf) -> None:

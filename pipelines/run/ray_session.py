@@ -12,14 +12,14 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipelines.config.limits import ResourcesConfig
 from pipelines.console import bars, count_of, say
-from pipelines.errors import Unavailable, UserError
+from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.run.interrupts import own_sigterm
 from pipelines.run.machine import cpus, descendants, end_all
 
@@ -204,15 +204,47 @@ def probe(address: str) -> None:
         ) from error
 
 
-def finished(references: Sequence[Any], unit: str, title: str) -> Iterator[Any]:
-    """The results of Ray tasks as they come, with a bar."""
+def mapped(
+    function: Callable[..., Any],
+    arguments: Iterable[Sequence[Any]],
+    unit: str,
+    title: str,
+    *,
+    cpus: float = 1,
+    gpus: float = 0,
+) -> list[Any]:
+    """Call a function on many arguments as Ray tasks, with a bar.
+
+    Args:
+        function: what a task does.
+        arguments: of each task.
+        unit: what a task is, as the bar counts it.
+        title: of the bar.
+        cpus, gpus: that a task holds.
+
+    Returns:
+        What the tasks return, in order.
+
+    Raises:
+        UserError: the first fault of what the user gave; the other tasks are not waited for.
+    """
     import ray
 
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(function)
+    references = [remote.remote(*given) for given in arguments]
     pending = list(references)
     with bars(unit) as progress:
         bar = progress.add_task(title, total=len(pending), note="")
         progress.begin(bar)
         while pending:
             ready, pending = ray.wait(pending, num_returns=1)
-            yield from ray.get(ready)
+            try:
+                ray.get(ready)
+            except ray.exceptions.RayTaskError as error:
+                fault = fault_of_user(error)
+                if fault is None:
+                    raise
+                raise UserError(fault) from error
             progress.advance(bar, len(ready))
+    results: list[Any] = ray.get(references)
+    return results
