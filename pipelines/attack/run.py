@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from pipelines.data.splits import Splits
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
+from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
@@ -41,25 +42,19 @@ def run(runs: Sequence[Run]) -> None:
 
     What two runs have in common is computed once: the first gets it, the others a copy.
     """
-    work: list[tuple[Callable[..., None], int, tuple[Any, ...]]] = []
-    copies: list[tuple[_Work, _Work]] = []
-    first: dict[str, _Work] = {}
-    for number, (config, folder) in enumerate(runs):
-        for seed in config.seeds:
-            for piece in _work(config, folder.seed(seed)):
-                origin = first.setdefault(piece.identity, piece)
-                if origin is not piece:
-                    copies.append((origin, piece))
-                elif not storage.exists(piece.path):
-                    work.append((piece.function, number, piece.arguments))
-    if len(work) < len(first):
-        say("attack", f"{len(first) - len(work)} of {len(first)} results done before")
+    every = [
+        replace(piece, run=number)
+        for number, (config, folder) in enumerate(runs)
+        for seed in config.seeds
+        for piece in _work(config, folder.seed(seed))
+    ]
+    once = Once(every, lambda piece: piece.identity, lambda piece: storage.exists(piece.path))
+    work, whole = once.todo(), len(once.first)
+    if len(work) < whole:
+        say("attack", f"{whole - len(work)} of {whole} results done before")
     if work:
         _compute(work, runs)
-    for origin, piece in copies:
-        if not storage.exists(piece.path):
-            for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{origin.place}/{name}")]:
-                storage.copy(f"{origin.place}/{name}", f"{piece.place}/{name}")
+    once.share(_copy)
 
 
 def here(config: RunConfig, folder: SeedFolder) -> None:
@@ -73,7 +68,7 @@ def here(config: RunConfig, folder: SeedFolder) -> None:
             piece.function(config, *piece.arguments)
 
 
-def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], runs: Sequence[Run]) -> None:
+def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
     """Do pieces of work of some runs as Ray tasks.
 
     Raises:
@@ -83,7 +78,7 @@ def _compute(work: Sequence[tuple[Callable[..., None], int, tuple[Any, ...]]], r
 
     started = time.perf_counter()
     configs = [ray.put(config) for config, _ in runs]
-    given = [(function, configs[number], *arguments) for function, number, arguments in work]
+    given = [(piece.function, configs[piece.run], *piece.arguments) for piece in work]
     mapped(_call, given, "results", "attacks and controls")
     say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")
 
@@ -97,6 +92,7 @@ class _Work:
     arguments: tuple[Any, ...]
     identity: str
     beside: tuple[str, ...] = ()
+    run: int = 0  # the position of the run that asks for it
 
     @property
     def place(self) -> str:
@@ -105,6 +101,12 @@ class _Work:
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
+
+
+def _copy(done: _Work, piece: _Work) -> None:
+    """Copy a file, after those that are written before it."""
+    for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{done.place}/{name}")]:
+        storage.copy(f"{done.place}/{name}", f"{piece.place}/{name}")
 
 
 def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:

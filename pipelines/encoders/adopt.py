@@ -35,6 +35,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, SeedFolder, now
+from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
@@ -83,11 +84,9 @@ def run(runs: Sequence[Run]) -> None:
             does not bear a look at whether the encoder works.
     """
     every = [job for config, folder in runs for job in adoptions(config, folder)]
-    first: dict[str, Adoption] = {}
-    for job in every:
-        first.setdefault(job.inputs, job)
-    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
-    probe_ledger.check_probes(runs, [(job.name, job.queries) for job in first.values()])
+    once = Once(every, lambda job: job.inputs, lambda job: is_done(job.folder, job.name, job.inputs))
+    jobs = once.todo()
+    probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
         mapped(_adopt, [(job, access) for job in jobs], "encoders", "loading and trying out", gpus=gpus)
@@ -100,9 +99,8 @@ def run(runs: Sequence[Run]) -> None:
             say("load", f"{job.name}: {answers_in_words(found['answers'])}")
             if storage.is_uri(job.folder.path):
                 say("load", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
+    once.share(lambda done, job: share(done.folder, job.folder, job.name))
     for job in every:
-        if not is_done(job.folder, job.name, job.inputs):
-            share(first[job.inputs].folder, job.folder, job.name)
         _renew(job)
     for config, folder in runs:
         for job in adoptions(config, folder):

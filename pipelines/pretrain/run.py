@@ -26,6 +26,7 @@ from pipelines.pretrain.board import Board
 from pipelines.pretrain.defend import defend, over_cluster
 from pipelines.pretrain.worker import TrainingJob, train_worker
 from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import trainings_at_once
 
@@ -44,17 +45,13 @@ def run(runs: Sequence[Run]) -> None:
     """
     adopt.run(runs)
     every = [job for config, folder in runs for job in training_jobs(config, folder)]
-    first: dict[str, TrainingJob] = {}
-    for job in every:
-        first.setdefault(job.inputs, job)
-    jobs = [job for job in first.values() if not is_done(job.folder, job.name, job.inputs)]
-    if len(jobs) < len(first):
-        say("pretrain", f"{len(first) - len(jobs)} of {len(first)} encoders done before")
+    once = Once(every, lambda job: job.inputs, lambda job: is_done(job.folder, job.name, job.inputs))
+    jobs, whole = once.todo(), len(once.first)
+    if len(jobs) < whole:
+        say("pretrain", f"{whole - len(jobs)} of {whole} encoders done before")
     if jobs:
-        _train_all(jobs, runs[0][0], _Bases(every, first))
-    for job in every:
-        if not is_done(job.folder, job.name, job.inputs):
-            share(first[job.inputs].folder, job.folder, job.name)
+        _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
+    once.share(lambda done, job: share(done.folder, job.folder, job.name))
 
 
 def here(runs: Sequence[Run], threads: int) -> None:
