@@ -11,7 +11,7 @@ Letters: N images, C channels, H and W their height and width, P pairs, D width 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import comb
@@ -19,8 +19,8 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.checks import ConfigError, ShapeError, check_finite, check_range, check_shape
-from mi_core.records import BoolArray, FloatArray
+from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
+from mi_core.records import BoolArray
 
 Hashes = npt.NDArray[np.uint64]
 Pairs = npt.NDArray[np.int64]
@@ -216,53 +216,15 @@ def confirmed(pairs: Pairs, found: npt.NDArray[np.uint8], *, least: float = 0.92
     count, _ = check_shape("descriptors", found, "N D", D=_LOW * _LOW)
     if found.dtype != np.uint8:
         raise ConfigError(f"descriptors have dtype {found.dtype}, allowed: uint8")
-    return _alike(pairs, count, lambda rows: found[rows] - found[rows].mean(axis=1, keepdims=True), least)
-
-
-def near_by_cosine(pairs: Pairs, embeddings: FloatArray, *, least: float) -> Pairs:
-    """The pairs whose embeddings have a cosine of at least ``least``; that of an embedding of zeros counts as 0.
-
-    The encoder must be another one than the one audited, or what it remembers of its members chooses the pairs.
-
-    Args:
-        pairs: (P, 2) rows.
-        embeddings: (N, D) by a neutral encoder.
-        least: -1 to 1.
-
-    Returns:
-        (Q, 2) those of ``pairs`` that are kept, in their order.
-
-    Raises:
-        ShapeError: pairs are not (P, 2), or embeddings not (N, D).
-        ConfigError: pairs are not integers, a row is not within [0, N - 1], or least is not within [-1, 1].
-        NumericError: an embedding in a pair is NaN or infinite.
-
-    Example:
-        >>> embeddings = np.array([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0]])
-        >>> near_by_cosine(np.array([[0, 1], [0, 2]]), embeddings, least=0.9).tolist()
-        [[0, 1]]
-    """
-    count, _ = check_shape("embeddings", embeddings, "N D")
-
-    def vectors(rows: npt.NDArray[np.int64]) -> _Float64:
-        chosen = np.asarray(embeddings[rows], dtype=np.float64)
-        check_finite("embeddings", chosen, [f"row {row}" for row in rows])
-        return chosen
-
-    return _alike(pairs, count, vectors, least)
-
-
-def _alike(pairs: Pairs, count: int, vectors: Callable[[npt.NDArray[np.int64]], _Float64], least: float) -> Pairs:
-    """The pairs whose vectors (P, D), looked up some at a time, have a cosine of ``least``, up to rounding."""
     _check_pairs(pairs, count)
     check_range("least", least, -1, 1)
     kept = np.zeros(len(pairs), dtype=np.bool_)
     for start in range(0, len(pairs), _AT_ONCE):
         chunk = slice(start, start + _AT_ONCE)
-        left, right = vectors(pairs[chunk, 0]), vectors(pairs[chunk, 1])
+        left, right = (found[rows] - found[rows].mean(axis=1, keepdims=True) for rows in pairs[chunk].T)
         lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-        cosine = np.einsum("pd,pd->p", left, right) / np.where(lengths > 0, lengths, 1)
-        kept[chunk] = cosine >= least - 1e-12
+        correlation = np.einsum("pd,pd->p", left, right) / np.where(lengths > 0, lengths, 1)
+        kept[chunk] = correlation >= least - 1e-12
     return pairs[kept]
 
 

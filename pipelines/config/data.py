@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
@@ -152,16 +154,6 @@ class DataConfig(BaseModel):
         return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
 
 
-class NeutralEncoderConfig(BaseModel):
-    """An encoder, not the one audited, whose embeddings of near-copies have to be alike as well."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    load: str = Field(description="kind:architecture, as of an encoder from elsewhere")
-    weights: str = Field(description="weights file, a path or URI")
-    least: float = Field(default=0.9, ge=-1, le=1, description="least cosine of backbone embeddings")
-
-
 class NearDuplicatesConfig(BaseModel):
     """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike.
 
@@ -173,4 +165,11 @@ class NearDuplicatesConfig(BaseModel):
 
     distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")
     least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")
-    encoder: NeutralEncoderConfig | None = Field(default=None, description="confirm them by a neutral encoder too")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_encoder(cls, value: Any) -> Any:
+        """Run folders of earlier versions say that no encoder confirms the near-copies."""
+        if isinstance(value, dict) and value.get("encoder", ...) is None:
+            return {name: setting for name, setting in value.items() if name != "encoder"}
+        return value

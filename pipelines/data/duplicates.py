@@ -8,15 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.image_files import ImageError
-from mi_core.images import decode
-from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_by_cosine, near_pairs
-from pipelines.config.data import DataConfig, NearDuplicatesConfig, NeutralEncoderConfig, Role
+from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_pairs
+from pipelines.config.data import DataConfig, NearDuplicatesConfig, Role
 from pipelines.data.columns import Coded, codes_of, ids_of
 from pipelines.data.scan import DESCRIPTOR, PHASH
-from pipelines.data.sources import Source
 from pipelines.errors import UserError
-from pipelines.files import storage
 
 _Rows = npt.NDArray[np.intp]
 
@@ -75,13 +71,9 @@ def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tupl
         table: of the samples scanned.
         data: with what counts as a near-copy.
 
-    Raises:
-        UserError: the neutral encoder has no weights, or an image is gone.
     """
     assert data.near_duplicates is not None
     near = _pairs(order, table, data.near_duplicates)
-    if data.near_duplicates.encoder is not None and len(near):
-        near = _alike(near, order, table, data, data.near_duplicates.encoder)
     group = clusters(len(order), near)
     _, first = np.unique(group, return_index=True)
     owner = first[group]
@@ -100,44 +92,6 @@ def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs
     bytes_of = table[DESCRIPTOR].take(pa.array(order[rows])).to_pylist()
     found = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
     return rows[confirmed(place.reshape(pairs.shape), found, least=config.least)]
-
-
-def _alike(near: Pairs, order: _Rows, table: pa.Table, data: DataConfig, chosen: NeutralEncoderConfig) -> Pairs:
-    """The pairs that a neutral encoder takes for alike; only images in a pair are read and embedded."""
-    import torch
-
-    from mi_core.encoders.foreign import adopt
-
-    if not storage.exists(chosen.weights):
-        raise UserError(f"data.near_duplicates.encoder.weights = {chosen.weights} is no file")
-    weights = storage.read_bytes(chosen.weights)
-    encoder = adopt(
-        chosen.load, weights, channels=data.channels, image_size=data.image_size, backbone_only=True
-    ).encoder
-    rows, place = np.unique(near, return_inverse=True)
-    wanted = table.select(["source", "item", "key"]).take(pa.array(order[rows])).to_pylist()
-    position = {(one["source"], one["key"]): number for number, one in enumerate(wanted)}
-    of_item: dict[tuple[str, str], set[str]] = {}
-    for one in wanted:
-        of_item.setdefault((one["source"], one["item"]), set()).add(one["key"])
-    embeddings: dict[int, npt.NDArray[np.float32]] = {}
-    for name, model in data.sources.items():
-        for item in Source(model).items():
-            keys = of_item.get((name, item.name))
-            if not keys:
-                continue
-            try:
-                for sample in Source(model).read(item, keys):
-                    pixels = torch.from_numpy(decode(sample.image, data.decoder()))[None].float() / 255
-                    with torch.inference_mode():
-                        embeddings[position[name, sample.key]] = encoder(pixels)["backbone"][0].float().numpy()
-            except (OSError, ImageError) as error:
-                raise UserError(f"{name}, shard {item.name}: {error}; it changed since it was scanned") from error
-    gone = [f"{source}/{key}" for (source, key), number in position.items() if number not in embeddings]
-    if gone:
-        raise UserError(f"{gone[0]} is gone; the data changed since it was scanned")
-    found = np.stack([embeddings[number] for number in range(len(rows))])
-    return rows[near_by_cosine(place.reshape(near.shape), found, least=chosen.least)]
 
 
 def _nonmember(role: str) -> bool:

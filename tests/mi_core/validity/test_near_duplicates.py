@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from scipy.fft import dctn, idctn
 from sklearn.datasets import load_sample_images
-from sklearn.metrics.pairwise import cosine_similarity
 
-from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.validity import near_duplicates
 from mi_core.validity.near_duplicates import (
     clusters,
     confirmed,
     descriptors,
     informative,
-    near_by_cosine,
     near_pairs,
     perceptual_hash,
 )
@@ -246,20 +244,6 @@ def test_confirmation_is_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert confirmed(np.array([[0, 0], [3, 3]]), rows, least=1.0).tolist() == [[0, 0]]
 
 
-def test_cosine_is_that_of_scikit_learn() -> None:
-    embeddings = np.random.default_rng(6).standard_normal((30, 3)).astype(np.float32)
-    embeddings[4] = 0
-    pairs = np.stack(np.triu_indices(30, 1), axis=1)
-    similar = cosine_similarity(embeddings)
-    wanted = [pair for pair in pairs.tolist() if similar[tuple(pair)] >= 0.7]
-    assert near_by_cosine(pairs, embeddings, least=0.7).tolist() == wanted
-    embeddings[8, 1] = np.nan
-    without = pairs[(pairs != 8).all(axis=1)]
-    assert near_by_cosine(without, embeddings, least=-1.0).tolist() == without.tolist()
-    with pytest.raises(NumericError, match="not finite for 1 of 2 samples: row 8"):
-        near_by_cosine(np.array([[8, 2], [5, 3]]), embeddings, least=0.5)
-
-
 def test_bad_input() -> None:
     images = np.zeros((2, 3, 8, 8), dtype=np.uint8)
     for function in (perceptual_hash, descriptors):
@@ -295,7 +279,3 @@ def test_bad_input() -> None:
         confirmed(pairs, found.astype(np.int8))
     with pytest.raises(ConfigError, match="least = 1.5"):
         confirmed(pairs, found, least=1.5)
-    with pytest.raises(ShapeError, match="embeddings has shape"):
-        near_by_cosine(pairs, np.zeros(3), least=0.5)
-    with pytest.raises(ConfigError, match="least = nan"):
-        near_by_cosine(pairs, np.ones((2, 3)), least=float("nan"))

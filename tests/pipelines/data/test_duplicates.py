@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from mi_core.encoders import build_backbone
 from pipelines.config.data import DataConfig, NearDuplicatesConfig
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
 from pipelines.data.splits import Splits
-from pipelines.errors import UserError
 from tests.pipelines.data.test_splits import drawn
 
 
@@ -105,20 +102,7 @@ def test_without_near_copies_nothing_is_removed(tmp_path: Path) -> None:
     assert splits.table == drawn(plain).table  # nor do hashes and descriptors stay
 
 
-def test_a_neutral_encoder_may_have_the_last_word(tmp_path: Path) -> None:
-    """Nothing has a cosine of 1 with its coarse copy, everything one above -1: both ends of the bound are seen."""
-    files = [(f"{seed:03d}.png", photo(seed)) for seed in range(8)]
-    sources = pictures(tmp_path, pool=[*files, ("000-again.jpg", photo(0, change=True))])
-    roles = {"target-member": {"from": "pool", "count": 8}}
-    weights = build_backbone("conv4", 3, 32).state_dict()
-    state = {f"encoder.{name}": tensor for name, tensor in weights.items()}
-    state |= {"projector.0.weight": torch.ones(8, 256), "projector.2.weight": torch.ones(8, 8)}  # of no use here
-    torch.save(state, tmp_path / "neutral.pth")
-    for least, removed in ((-1.0, 1), (1.0, 0)):
-        encoder = {"load": "checkpoint:conv4", "weights": str(tmp_path / "neutral.pth"), "least": least}
-        near = {"encoder": encoder}
-        splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=near))
-        assert splits.near_removed == removed
-    lost = {"encoder": encoder | {"weights": "nowhere.pth"}}
-    with pytest.raises(UserError, match="near_duplicates.encoder.weights = nowhere.pth is no file"):
-        drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates=lost))
+def test_a_run_folder_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It says that no encoder confirms near-copies, which could be asked for once."""
+    config = NearDuplicatesConfig.model_validate({"distance": 8, "least": 0.92, "encoder": None})
+    assert config == NearDuplicatesConfig()

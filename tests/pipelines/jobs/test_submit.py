@@ -32,7 +32,6 @@ def with_paths() -> dict:  # type: ignore[type-arg]
     config["data"]["sources"]["tars"] = {"kind": "shards", "path": ["shards/a.tar", "s3://bucket/b.tar"]}
     config["data"]["sources"]["more"] = {"kind": "torchvision:CIFAR10", "options": {"root": "downloads"}}
     config["data"]["attributes"] = {"kind": {"from": "key", "table": "list.txt", "values": ["a", "b"]}}
-    config["data"]["near_duplicates"] = {"encoder": {"load": "checkpoint:resnet18", "weights": "neutral.pt"}}
     config["encoders"]["stranger"] = {"load": "checkpoint:resnet18", "weights": "~/stranger.pt"}
     config["sweep"] = {"encoders.stranger.weights": ["one.pt", "two.pt"]}
     return config
@@ -52,9 +51,9 @@ def test_paths_are_spelled_out_and_the_rest_stays(tmp_path: Path, monkeypatch: p
     sent = submit.travelling(config)
     before, after = (set(strings(one.model_dump(mode="json", by_alias=True))) for one in (config, sent))
     # the points of a sweep keep their labels
-    assert before - after == {"shards/a.tar", "downloads", "list.txt", "neutral.pt", "~/stranger.pt"}
+    assert before - after == {"shards/a.tar", "downloads", "list.txt", "~/stranger.pt"}
     assert after - before == {
-        *(f"{tmp_path}/{name}" for name in ("shards/a.tar", "downloads", "list.txt", "neutral.pt", "one.pt", "two.pt")),
+        *(f"{tmp_path}/{name}" for name in ("shards/a.tar", "downloads", "list.txt", "one.pt", "two.pt")),
         "/home/me/stranger.pt",
     }
     assert submit.travelling(sent) == sent
