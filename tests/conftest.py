@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,17 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
+def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., list[bytes]]:
+    """moto looks whether an object is there and writes it in two steps; S3 does so in one."""
+    lock = threading.Lock()
+
+    def serve(environ: object, respond: object) -> list[bytes]:
+        with lock:
+            return list(app(environ, respond))
+
+    return serve
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The address of a real S3 server on this host, with an empty bucket called ``bucket``."""
@@ -157,6 +169,8 @@ def s3_server() -> Iterator[str]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    assert server._server is not None
+    server._server.app = one_at_a_time(server._server.app)  # type: ignore[attr-defined]
     _, port = server.get_host_and_port()
     endpoint = f"http://127.0.0.1:{port}"
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import threading
@@ -11,13 +12,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pipelines.console import say
 from pipelines.errors import UserError
-from pipelines.files.storage import exists, is_uri, read_json, refuse_climbing, remove, write_json
+from pipelines.files.conditional import Conditional
+from pipelines.files.storage import is_uri, read_json, refuse_climbing, remove, write_json
 
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
 STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
+READS = 5  # of a lock, at most
+SETTLE_SECONDS = 5.0  # after which a lock is read back, where a store does not write on condition
 
 
 @contextmanager
@@ -59,15 +64,13 @@ def _local_lock(folder: str) -> Iterator[Callable[[], bool]]:
 def _remote_lock(folder: str) -> Iterator[Callable[[], bool]]:
     path = f"{folder}/.lock"
     me = f"{_who()} {uuid.uuid4().hex}"
-    if exists(path):
-        _outlive(path, folder)
+    _claim(folder, me)
     ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(BEAT_SECONDS):
-            write_json(path, {"by": me, "time": time.time()})
+            write_json(path, _content(me))
 
-    write_json(path, {"by": me, "time": time.time()})
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
@@ -78,18 +81,66 @@ def _remote_lock(folder: str) -> Iterator[Callable[[], bool]]:
         remove(path)
 
 
-def _outlive(path: str, folder: str) -> None:
-    """Return once the holder of a lock is known to be dead; raise as soon as it shows that it lives."""
-    held = read_json(path)
+def _claim(folder: str, me: str) -> None:
+    """Write the lock of a folder on an object store, of which two starts in the same moment get one.
+
+    Stores that write under a condition decide; where that cannot be had, the lock is read back after a while.
+
+    Raises:
+        UserError: another process holds the folder.
+    """
+    store = _conditional(f"{folder}/.lock")
+    before = None if store is None else store.version()
+    if _outlived(folder):
+        before = None
+    written = None if store is None else store.write(json.dumps(_content(me)).encode(), before)
+    if written is None:
+        write_json(f"{folder}/.lock", _content(me))
+        time.sleep(SETTLE_SECONDS)
+        written = (_held(folder) or {}).get("by") == me
+    if not written:
+        raise UserError(f"{folder} is in use by {(_held(folder) or {}).get('by', 'another process')}; wait for it")
+
+
+def _content(me: str) -> dict[str, Any]:
+    return {"by": me, "time": time.time()}
+
+
+def _conditional(path: str) -> Conditional | None:
+    try:
+        return Conditional(path)
+    except ValueError:
+        return None
+
+
+def _outlived(folder: str) -> bool:
+    """Return once the holder of a lock is known to be dead, and whether it took the lock away; raise if it lives."""
+    held = _held(folder)
+    if held is None:
+        return True
     end = time.monotonic() + STALE_SECONDS - max(0.0, time.time() - held["time"])
     if time.monotonic() < end:
         say("wait", f"{folder} was in use by {held['by']}: whether that still lives shows within {STALE_SECONDS:.0f} s")
     while time.monotonic() < end:
         time.sleep(BEAT_SECONDS / 10)
-        if not exists(path):
-            return
-        if read_json(path) != held:
+        now = _held(folder)
+        if now is None:
+            return True
+        if now != held:
             raise UserError(f"{folder} is in use by {held['by']}; wait for it")
+    return False
+
+
+def _held(folder: str) -> dict[str, Any] | None:
+    """What the lock of a folder says; None: there is none."""
+    for _ in range(READS):
+        try:
+            return dict(read_json(f"{folder}/.lock"))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # it was replaced by a longer one while it was read
+            continue
+    raise UserError(f"{folder}/.lock cannot be read; take it away if no run is at work there")
 
 
 def _who() -> str:

@@ -72,8 +72,23 @@ def _resolve(path: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), place
     try:
         return cast("tuple[Any, str]", fs.FileSystem.from_uri(path))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except pa.ArrowInvalid as error:
+        return _resolve_by_fsspec(path, error)
+    except (pa.ArrowNotImplementedError, ImportError, OSError) as error:
         raise UserError(f"{path}: {_first_line(error)}") from error
+
+
+def _resolve_by_fsspec(path: str, unknown: pa.ArrowInvalid) -> tuple[Any, str]:
+    """A store that pyarrow does not know, such as ``az://``, through fsspec, which names a package that is missing."""
+    import fsspec
+
+    try:
+        found, place = fsspec.core.url_to_fs(path)
+    except ImportError as error:
+        raise UserError(f"{path}: {_first_line(error)}") from error
+    except ValueError:
+        raise UserError(f"{path}: {_first_line(unknown)}") from unknown
+    return fs.PyFileSystem(fs.FSSpecHandler(found)), place
 
 
 def exists(path: str) -> bool:

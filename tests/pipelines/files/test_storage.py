@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -141,6 +142,56 @@ def test_a_lock_of_a_holder_that_just_died_is_waited_for(s3: str, monkeypatch: p
     storage.write_atomic(f"{place}/.lock", json.dumps({"by": "process 1 on gone", "time": began}).encode())
     with lock(place):
         assert time.time() - began > 1.4
+
+
+@pytest.mark.parametrize("before", [None, {"by": "process 1 on gone", "time": 0}], ids=["free", "stale"])
+@pytest.mark.parametrize("conditional", [True, False], ids=["conditional", "read back"])
+def test_of_starts_in_one_moment_one_gets_the_lock(
+    s3: str, before: dict[str, Any] | None, conditional: bool, tmp_path: Path
+) -> None:
+    """Four processes that wait for the same moment; the lock of a dead holder is no way in for two of them either."""
+    code = """
+import pathlib, sys, time
+from pipelines.errors import UserError
+from pipelines.files import lock
+place, go, can = sys.argv[1:]
+lock.BEAT_SECONDS = 0.5  # after which a start sees that another one lives
+if can == "False":
+    lock.Conditional.write = lambda *_: None
+print(1, flush=True)
+while not pathlib.Path(go).exists():
+    time.sleep(0.001)
+try:
+    with lock.lock(place):
+        print("got", flush=True)
+        sys.stdin.read()
+except UserError as error:
+    print(error, flush=True)
+"""
+    place, go = f"{s3}/race-{conditional}-{before is None}", tmp_path / "go"
+    if before is not None:
+        storage.write_atomic(f"{place}/.lock", json.dumps(before).encode())
+    command = [sys.executable, "-c", code, place, str(go), str(conditional)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    starts = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    for start in starts:
+        start.stdout.readline()
+    go.touch()
+    said = [start.stdout.readline().strip() for start in starts]
+    for start in starts:
+        start.communicate()
+    assert said.count("got") == 1, said
+    assert sum("is in use by process" in one for one in said) == 3, said
+
+
+@pytest.mark.parametrize(
+    ("address", "package"), [("az://container/x", "adlfs"), ("hf://org/name/x", "huggingface_hub")]
+)
+def test_a_missing_package_is_named(address: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    with pytest.raises(UserError, match=package) as caught:
+        storage.exists(address)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("call", [storage.absolute, storage.exists, storage.read_bytes])
