@@ -221,7 +221,7 @@ class RunFolder:
             key
             for section, stage in SECTION_STAGE.items()
             if stage not in covered and self._has_results(stage, before)
-            for key in changed_keys(before.get(section), config.get(section), section)
+            for key in changed_keys(before.get(section), _compared(section, before, config), section)
             if not any(fnmatchcase(key, free) for free in FREE)
             if not (section in GROWING and _only_added(before.get(section), config.get(section)))
         ]
@@ -250,6 +250,15 @@ class RunFolder:
         storage.remove(f"{self.path}/report.json")
         if STAGES.index(force) <= STAGES.index("extract"):
             self.update_manifest(extraction=[])
+
+
+def _compared(section: str, before: dict[str, Any], config: dict[str, Any]) -> Any:
+    """A section as it is held against that of the last start: defended encoders that are new change no result."""
+    found = config.get(section)
+    if section != "encoders" or not isinstance(found, dict):
+        return found
+    known = before.get(section) or {}
+    return {name: settings for name, settings in found.items() if name in known or "defends" not in settings}
 
 
 def _only_added(before: Any, after: Any) -> bool:

@@ -101,6 +101,21 @@ def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path
     assert report["encoders"]["target+stopped"]["fingerprint"] != report["encoders"]["target"]["fingerprint"]
 
 
+@pytest.mark.slow
+def test_a_defense_is_added_to_a_finished_run(finished_run: Path, tmp_path: Path) -> None:
+    """What the run had found stays byte for byte; the attacks on the defended encoder come to it."""
+    place = tmp_path / "run"
+    shutil.copytree(finished_run, place)
+    before = {path.relative_to(place): path.read_bytes() for path in place.glob("seed-0/attacks/*/result.json")}
+    audit.run(config_with(STOPPED), str(place))
+    after = {path.relative_to(place): path.read_bytes() for path in place.glob("seed-0/attacks/*/result.json")}
+    assert len(before) > 0
+    assert {path: after[path] for path in before} == before
+    report = json.loads((place / "report.json").read_text())
+    assert {entry["target"] for entry in report["attacks"]} == {"target", "target+stopped"}
+    assert [entry["label"] for entry in report["defenses"]] == ["stopped"]
+
+
 HEADS = {
     "noise": {"defense": "additive-gaussian", "settings": {"scale": 20.0}},
     "sampled": {"defense": "additive-logistic", "settings": {"epsilon": 1.0, "pairs": 3, "epochs": 40}},

@@ -92,6 +92,20 @@ def test_name_resources_and_more_seeds_and_attacks_may_change(tmp_path: Path) ->
         opened(tmp_path, with_change(attacks=[{"attack": "lpla"}], seeds=[0, 1]))
 
 
+def test_a_defense_may_be_added_and_no_encoder_changed(tmp_path: Path) -> None:
+    opened(tmp_path)
+    work(tmp_path, "splits", "encoders", "attacks")
+    plain = CONFIG["encoders"]["target"]
+    defended = {"target+noise-0.5": {**plain, "start": "target", "defends": "target", "defense": "additive-gaussian"}}
+    more = [*CONFIG["attacks"], {"attack": "lpla", "target": "target+noise-0.5"}]
+    opened(tmp_path, with_change(encoders={"target": plain, **defended}, attacks=more))
+    other = {"target+noise-0.5": {**defended["target+noise-0.5"], "defense": "additive-laplace"}}
+    with pytest.raises(UserError, match="changed: encoders.target"):
+        opened(tmp_path, with_change(encoders={"target": plain, **other}, attacks=more))
+    with pytest.raises(UserError, match="changed: encoders"):
+        opened(tmp_path, with_change(encoders={"target": plain, **defended, "second": plain}, attacks=more))
+
+
 def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     work(tmp_path, "splits", "encoders", "features", "attacks")
