@@ -35,20 +35,6 @@ def bench_train(
     _show(train.table(result), result, json)
 
 
-@bench_app.command("attacks")
-def bench_attacks(
-    json: Json = None,
-    attack: Annotated[list[str] | None, typer.Option("--attack", help="encodermi-t, lpla, ...; repeat.")] = None,
-    samples: Annotated[int, typer.Option("--samples", min=200, help="Samples to fit on, and to score.")] = 20_000,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
-) -> None:
-    """What fitting and scoring each attack costs; the epochs of networks are measured one by one and multiplied."""
-    from pipelines.bench import attacks
-
-    result = attacks.run(attack or (), samples=samples, threads=threads)
-    _show(attacks.table(result), result, json)
-
-
 @bench_app.command("label-only")
 def bench_label_only(
     json: Json = None,

@@ -219,7 +219,7 @@ def _notes(runs: Sequence[Run], measured: Measured) -> Iterator[str]:
             yield _of_endpoint(name, encoder, _asked_of(name, measured.planned).queries.value)
     if any(isinstance(encoder, DefendedConfig) for encoder in config.encoders.values()):
         yield "encoders with a defense are timed as the plain ones; what fitting a defense takes is not in it"
-    yield "not in it: starting Ray, attacks and reports (see `bench attacks`), start and end of every training"
+    yield "not in it: starting Ray, attacks and reports, start and end of every training"
 
 
 def _of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> str:
