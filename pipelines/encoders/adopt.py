@@ -6,8 +6,8 @@ Of one behind an API the folder holds a description and a few answers, by which 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import safetensors.torch
@@ -30,7 +30,8 @@ from pipelines.data.splits import Splits
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, api_key, secret_query
 from pipelines.encoders.probes import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
-from pipelines.encoders.stored import ANSWERS, describe, is_done, share, weights_path, write_description
+from pipelines.encoders.record import EncoderRecord
+from pipelines.encoders.stored import ANSWERS, describe, is_done, share, weights_path, write_record
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -91,12 +92,12 @@ def run(runs: Sequence[Run]) -> None:
         gpus = runs[0].config.resources.gpus_per_actor
         mapped(_adopt, [(job, access) for job in jobs], "encoders", "loading and trying out", gpus=gpus)
     for job in jobs:
-        found = describe(job.folder, job.name).description
-        layout = layout_in_words(found)
-        say("load", f"{job.name} (seed {job.folder.seed}): {layout}, {found['preprocessing_words']}")
-        say("load", f"{job.name}: {consistency_in_words(found['consistency'])}")
-        if "answers" in found:
-            say("load", f"{job.name}: {answers_in_words(found['answers'])}")
+        record = describe(job.folder, job.name).record
+        layout = layout_in_words(record)
+        say("load", f"{job.name} (seed {job.folder.seed}): {layout}, {record.preprocessing_words}")
+        say("load", f"{job.name}: {consistency_in_words(record.consistency)}")
+        if record.answers:
+            say("load", f"{job.name}: {answers_in_words(record.answers)}")
             if storage.is_uri(job.folder.path):
                 say("load", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
     once.share(lambda done, job: share(done.folder, job.folder, job.name))
@@ -104,7 +105,7 @@ def run(runs: Sequence[Run]) -> None:
         _renew(job)
     for config, folder in runs:
         for job in adoptions(config, folder):
-            check_outputs(config, job.name, tuple(describe(job.folder, job.name).description["outputs"]))
+            check_outputs(config, job.name, describe(job.folder, job.name).record.outputs)
 
 
 def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
@@ -119,8 +120,8 @@ def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
 def _renew(job: Adoption) -> None:
     """Write down the settings that may change after an adoption, such as the limits of an API."""
     stored, current = describe(job.folder, job.name), job.config.model_dump(mode="json")
-    if stored.description["config"] != current:
-        storage.write_json(f"{stored.folder}/encoder.json", stored.description | {"config": current})
+    if stored.record.config != current:
+        write_record(job.folder, replace(stored.record, config=current))
 
 
 def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str, str]]:
@@ -146,7 +147,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
             compared = _compared(found, config.data, splits, config.audited)
             words = preprocessing.in_words(found.preprocessing, config.data, compared)
-            layout, outputs = layout_in_words(_taken(found)), ", ".join(found.encoder.outputs)
+            layout, outputs = layout_in_words(found), ", ".join(found.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             api_key(name, encoder.parameters())
@@ -190,8 +191,17 @@ def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
 
 
 def _write(job: Adoption, found: dict[str, Any]) -> None:
-    sizes = {"channels": job.data.channels, "image_size": job.data.image_size}
-    write_description(job.folder, job.name, job.inputs, job.config, **sizes, adopted=now(), **found)
+    record = EncoderRecord(
+        name=job.name,
+        inputs=job.inputs,
+        config=job.config.model_dump(mode="json"),
+        seed=job.folder.seed,
+        channels=job.data.channels,
+        image_size=job.data.image_size,
+        adopted=now(),
+        **found,
+    )
+    write_record(job.folder, record)
 
 
 def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -201,30 +211,24 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | 
     compared = None if shown else _compared(found, job.data, Splits.load(job.folder.path), job.roles)
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
     return {
-        **_taken(found),
+        **{part: getattr(found, part) for part in ("layout", "used", "ignored", "assumed")},
         "activations": dict(found.activations),
         "outputs": found.encoder.outputs,
         "preprocessing": asdict(found.preprocessing),
         "preprocessing_words": preprocessing.in_words(found.preprocessing, job.data, compared),
         **({} if compared is None else {"decoding": asdict(compared)}),
         "consistency": shown or weights_consistency(_probe(job, config), found.encoder),
-        "fingerprints": {0: found.fingerprint},
+        "fingerprints": {"0": found.fingerprint},
     }
 
 
-def _taken(found: Adopted) -> dict[str, Any]:
-    """What of a file became the encoder, what did not, and what the file did not tell."""
-    return {"layout": found.layout, "used": found.used, "ignored": found.ignored, "assumed": found.assumed}
-
-
-def layout_in_words(found: Mapping[str, Any]) -> str:
+def layout_in_words(found: Adopted | EncoderRecord) -> str:
     """Whose file it is, which of its keys were used, which were ignored and why, and what was assumed."""
-    return "; ".join([found["layout"], *(f"{part}: {words}" for part, words in _accounts(found).items() if words)])
+    return "; ".join([found.layout, *(f"{part}: {words}" for part, words in _accounts(found).items() if words)])
 
 
-def _accounts(found: Mapping[str, Any]) -> dict[str, str]:
-    listed = {part: ", ".join(found.get(part, ())) for part in ("ignored", "assumed")}
-    return {"used": found.get("used", ""), **listed}
+def _accounts(found: Adopted | EncoderRecord) -> dict[str, str]:
+    return {"used": found.used, "ignored": ", ".join(found.ignored), "assumed": ", ".join(found.assumed)}
 
 
 def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
@@ -268,7 +272,7 @@ def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
             "noise": noise,
             "queries": 2 * len(images),
         },
-        "fingerprints": {0: digest(parameters.identity(), *marks)},
+        "fingerprints": {"0": digest(parameters.identity(), *marks)},
     }
 
 
@@ -276,7 +280,7 @@ def _layout(config: EndpointConfig) -> str:
     return f"embeddings as {config.parameters().adapter} answers hold them"
 
 
-def origin(config: LoadedConfig | EndpointConfig, description: Mapping[str, Any]) -> dict[str, str]:
+def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict[str, str]:
     """What an encoder from elsewhere is, in words, for the report."""
     if isinstance(config, LoadedConfig):
         source = {"load": config.load, "weights": str(config.weights or "its own")}
@@ -284,18 +288,18 @@ def origin(config: LoadedConfig | EndpointConfig, description: Mapping[str, Any]
         own = config.parameters()
         model = "" if own.model is None else f", model {own.model}"
         source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
-        source["answers"] = answers_in_words(description["answers"])
+        source["answers"] = answers_in_words(record.answers)
     return source | {
-        "layout": description["layout"],
-        **{part: words for part, words in _accounts(description).items() if words},
-        "preprocessing": description["preprocessing_words"],
-        "consistency": consistency_in_words(description["consistency"]),
+        "layout": record.layout,
+        **{part: words for part, words in _accounts(record).items() if words},
+        "preprocessing": record.preprocessing_words,
+        "consistency": consistency_in_words(record.consistency),
     }
 
 
-def noisy(description: Mapping[str, Any]) -> bool:
+def noisy(record: EncoderRecord) -> bool:
     """Whether an encoder behind an API answers the same query differently when asked again."""
-    return "answers" in description and description["answers"]["noise"]["largest"] > NOISY
+    return bool(record.answers) and float(record.answers["noise"]["largest"]) > NOISY
 
 
 def answers_in_words(found: dict[str, Any]) -> str:
@@ -331,14 +335,14 @@ def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, st
 def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
     """Those of some encoders that are behind an API and were not adopted by this very start of the run."""
     started = runs[0][1].manifest["runs"][-1]["started"]
-    descriptions = [(folder, name, describe(folder, name).description) for folder, name in places]
-    return [(folder, name) for folder, name, found in descriptions if "answers" in found and found["adopted"] < started]
+    records = [(folder, name, describe(folder, name).record) for folder, name in places]
+    return [(folder, name) for folder, name, record in records if record.answers and record.adopted < started]
 
 
 def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
     """Write down that some encoders are going to be asked whether they are still the same."""
     for folder, name in places:
-        images = min(CHECKED, describe(folder, name).description["answers"]["noise"]["n"])
+        images = min(CHECKED, describe(folder, name).record.answers["noise"]["n"])
         checks = [*probe_ledger.recorded_checks(folder, name), {"asked": now(), "queries": images}]
         storage.write_json(probe_ledger.checks_path(folder, name), checks)
 
@@ -350,7 +354,7 @@ def _check(job: Adoption, access: Access | None) -> None:
     images = clean(torch.from_numpy(job.images(CHECKED).images))
     answers = encoder(images, cached=False)
     largest = max(float(relative_differences(known[output], answers[output]).max()) for output in known)
-    allowed = max(CHANGED, 4 * stored.description["answers"]["noise"]["largest"])
+    allowed = max(CHANGED, 4 * stored.record.answers["noise"]["largest"])
     if not largest <= allowed:
         raise UserError(
             f"encoders.{job.name}.endpoint: its answers differ from those at its adoption by {largest:.2g} of the "

@@ -18,15 +18,15 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
     """What it took to see whether an encoder from elsewhere works, and whether one behind an API is still the same."""
     if not isinstance(config.encoders[encoder], ForeignConfig):
         return 0
-    found = describe(folder, encoder).description
-    of_answers = found.get("answers", {}).get("queries", 0) + 2 * found.get("decoding", {}).get("images", 0)
+    record = describe(folder, encoder).record
+    of_answers = record.answers.get("queries", 0) + 2 * record.decoding.get("images", 0)
     checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
     return 2 * probed_images(folder, encoder) + int(of_answers) + checks
 
 
 def probed_images(folder: SeedFolder, encoder: str) -> int:
     """Images on which it was tried out."""
-    return int(describe(folder, encoder).description["consistency"]["encoder"]["n"])
+    return int(describe(folder, encoder).record.consistency["encoder"]["n"])
 
 
 def checks_path(folder: SeedFolder, encoder: str) -> str:

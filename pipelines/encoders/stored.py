@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import safetensors.numpy
 
@@ -16,7 +15,8 @@ from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.training.loop import audited_encoder
-from pipelines.config.encoders import ConfigOfEncoder, DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
+from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
@@ -28,23 +28,23 @@ PREPARED = "prepared-"  # beside an encoder: what several defenses of it have in
 
 @dataclass(frozen=True)
 class StoredEncoder:
-    """An encoder in a run folder, by its description."""
+    """An encoder in a run folder, by its record."""
 
     folder: str
-    description: dict[str, Any]
+    record: EncoderRecord
 
     @property
     def epochs(self) -> tuple[int, ...]:
         """Kept checkpoints."""
-        return tuple(int(epoch) for epoch in self.description["fingerprints"])
+        return tuple(int(epoch) for epoch in self.record.fingerprints)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the files that it consists of besides its description."""
-        config = self.description["config"]
-        if "endpoint" in config:
+        """Names of the files that it consists of besides its record."""
+        settings = self.record.settings
+        if isinstance(settings, EndpointConfig):
             return (ANSWERS,)
-        return (*map(_weights_name, self.epochs), *((DEFENSE,) if "defends" in config else ()))
+        return (*map(_weights_name, self.epochs), *((DEFENSE,) if isinstance(settings, DefendedConfig) else ()))
 
     def load(self, epoch: int, client: Callable[..., Client] | None = None) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
@@ -57,45 +57,34 @@ class StoredEncoder:
             UserError: it is behind an API, and no client is given, or its key is missing.
             ConfigError: it is code, and the code is no longer what was adopted; or its weights are damaged.
         """
-        name = self.description["name"]
-        if "endpoint" in self.description["config"]:
+        record, settings = self.record, self.record.settings
+        mark = record.fingerprints[str(epoch)]
+        if isinstance(settings, EndpointConfig):
             if client is None:
-                raise UserError(f"the encoder {name} is behind an API: there are no weights of it")
-            parameters = EndpointConfig(**self.description["config"]).parameters()
-            identity, widths = self.description["fingerprints"][str(epoch)], self.description["answers"]["widths"]
-            return Endpoint(client(name, parameters, identity=identity, widths=widths)).eval()
-        channels, size = self.description["channels"], self.description["image_size"]
+                raise UserError(f"the encoder {record.name} is behind an API: there are no weights of it")
+            asking = client(record.name, settings.parameters(), identity=mark, widths=record.answers["widths"])
+            return Endpoint(asking).eval()
         data = storage.read_bytes(weights_path(self.folder, epoch))
-        if "load" in self.description["config"]:
-            config = LoadedConfig(**self.description["config"])
+        if isinstance(settings, LoadedConfig):
             try:
-                encoder = rebuild(
-                    config.load,
+                return rebuild(
+                    settings.load,
                     data,
-                    Preprocessing(**self.description["preprocessing"]),
-                    channels=channels,
-                    image_size=size,
-                    mark=self.description["fingerprints"][str(epoch)],
-                    activations=self.description.get("activations"),
-                )
+                    Preprocessing(**record.preprocessing),
+                    channels=record.channels,
+                    image_size=record.image_size,
+                    mark=mark,
+                    activations=record.activations,
+                ).eval()
             except ConfigError as error:
-                raise ConfigError(f"encoders.{name}: {error}") from error
-        else:
-            trained = _model_of(self.description["config"])
-            encoder = audited_encoder(trained.pretraining(), channels, size)
-            load_weights(encoder, data)
-            if isinstance(trained, DefendedConfig):
-                state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
-                encoder = trained.method(self._defense_seed).defended(encoder.eval(), state)
+                raise ConfigError(f"encoders.{record.name}: {error}") from error
+        encoder = audited_encoder(settings.pretraining(), record.channels, record.image_size)
+        load_weights(encoder, data)
+        if isinstance(settings, DefendedConfig):
+            state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
+            seed = digest64(record.seed, "defense", record.name)
+            encoder = settings.method(seed).defended(encoder.eval(), state)
         return encoder.eval()
-
-    @property
-    def _defense_seed(self) -> int:
-        return digest64(self.description["seed"], "defense", self.description["name"])
-
-
-def _model_of(config: dict[str, Any]) -> TrainedConfig:
-    return DefendedConfig(**config) if "defends" in config else TrainedConfig(**config)
 
 
 def weights_path(folder: str, epoch: int) -> str:
@@ -110,22 +99,12 @@ def _weights_name(epoch: int) -> str:
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:
     """The encoder of a seed, once it is trained or loaded."""
     path = folder.encoder(name)
-    return StoredEncoder(path, storage.read_json(f"{path}/encoder.json"))
+    return StoredEncoder(path, EncoderRecord.from_json(storage.read_json(f"{path}/encoder.json")))
 
 
-def write_description(
-    folder: SeedFolder, name: str, inputs: str, config: ConfigOfEncoder, *, channels: int, image_size: int, **found: Any
-) -> None:
-    """Describe an encoder of a seed, which says that it is whole.
-
-    Args:
-        inputs: digest of what it was made from.
-        channels, image_size: of the images of the run.
-        found: outputs, fingerprints by epoch, and what else is known of it.
-    """
-    stated = {"name": name, "inputs": inputs, "config": config.model_dump(mode="json"), "seed": folder.seed}
-    sizes = {"channels": channels, "image_size": image_size}
-    storage.write_json(f"{folder.encoder(name)}/encoder.json", {**stated, **sizes, "losses": [], **found})
+def write_record(folder: SeedFolder, record: EncoderRecord) -> None:
+    """Describe an encoder of a seed, which says that it is whole."""
+    storage.write_json(f"{folder.encoder(record.name)}/encoder.json", record.as_json())
 
 
 def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
@@ -143,7 +122,7 @@ def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
 
 
 def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
-    """Copy an encoder to another run that asks for the same one; its description comes last and says it is whole."""
+    """Copy an encoder to another run that asks for the same one; its record comes last and says it is whole."""
     source, target = done.encoder(name), folder.encoder(name)
     beside = [path.rpartition("/")[2] for path in storage.list_files(source, recursive=False)]
     for file in (*describe(done, name).files, *(file for file in beside if file.startswith(PREPARED))):

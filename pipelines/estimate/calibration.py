@@ -26,6 +26,7 @@ from pipelines.config.data import DataConfig
 from pipelines.config.limits import ResourcesConfig
 from pipelines.data.captions import made_caption
 from pipelines.data.sources import Source
+from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.estimate.outline import lay_weights
@@ -177,15 +178,15 @@ def _stored_sizes(tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
 def query_key(job: ShardJob) -> str:
     """What two jobs share that take the same time per image: architecture, queries and views, not weights."""
     layer = job.layer
-    kinds = [_architecture(describe(job.folder, name).description) for name in (layer.encoder, layer.crafter) if name]
+    kinds = [_architecture(describe(job.folder, name).record) for name in (layer.encoder, layer.crafter) if name]
     return digest(asdict(layer.plan()), asdict(layer.recipe), kinds)
 
 
-def _architecture(description: Mapping[str, Any]) -> list[Any]:
-    config = description["config"]
+def _architecture(record: EncoderRecord) -> list[Any]:
+    config = record.config
     names = ["backbone", "objective", "parameters", "load", "size", "interpolation"]
     names += ["weights"] if str(config.get("load")).partition(":")[0] in CODE else []
-    return [description["channels"], description["image_size"], *(config.get(name) for name in names)]
+    return [record.channels, record.image_size, *(config.get(name) for name in names)]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,8 @@ from pipelines.data.splits import Splits
 from pipelines.encoders import preprocessing
 from pipelines.encoders.adopt import REPEATED, Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
-from pipelines.encoders.stored import weights_path, write_description
+from pipelines.encoders.record import EncoderRecord
+from pipelines.encoders.stored import describe, weights_path, write_record
 from pipelines.extract import run as extract
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
@@ -37,7 +38,6 @@ from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 
-ORIGIN = "origin"  # in the description of an encoder whose weights stand elsewhere: where
 RoleSizes = Mapping[str, Quantity]
 """Images of every role and part of a seed."""
 
@@ -111,9 +111,9 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
             elif origin == path:
                 adopt_untried(adoption, adoption.config, round(images.value))
             else:
-                described = storage.read_json(f"{origin}/encoder.json")
-                storage.write_json(f"{path}/encoder.json", described | {ORIGIN: origin})
-            check_outputs(config, adoption.name, tuple(storage.read_json(f"{path}/encoder.json")["outputs"]))
+                there = EncoderRecord.from_json(storage.read_json(f"{origin}/encoder.json"))
+                write_record(adoption.folder, replace(there, origin=origin))
+            check_outputs(config, adoption.name, describe(adoption.folder, adoption.name).record.outputs)
             if isinstance(adoption.config, EndpointConfig):
                 again = REPEATED
             else:
@@ -139,13 +139,13 @@ def lay_weights(job: ShardJob) -> None:
         if name is None:
             continue
         place = job.folder.encoder(name)
-        description = storage.read_json(f"{place}/encoder.json")
-        if "load" in description["config"]:
-            if ORIGIN in description:
-                storage.copy(weights_path(description[ORIGIN], 0), weights_path(place, 0))
+        record = describe(job.folder, name).record
+        config = record.settings
+        if not isinstance(config, TrainedConfig):
+            if record.origin:
+                storage.copy(weights_path(record.origin, 0), weights_path(place, 0))
             continue
-        config = TrainedConfig(**description["config"])
-        encoder = audited_encoder(config.pretraining(), description["channels"], description["image_size"])
+        encoder = audited_encoder(config.pretraining(), record.channels, record.image_size)
         for epoch in {job.layer.epochs[-1], config.kept_epochs[-1]}:
             storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
 
@@ -156,16 +156,17 @@ def _describe(job: TrainingJob) -> None:
     One with a defense is described, and timed, as the one that it defends.
     """
     plain = {name: getattr(job.config, name) for name in TrainedConfig.model_fields}
-    write_description(
-        job.folder,
-        job.name,
-        job.inputs,
-        TrainedConfig(**plain),
+    record = EncoderRecord(
+        name=job.name,
+        inputs=job.inputs,
+        config=TrainedConfig(**plain).model_dump(mode="json"),
+        seed=job.folder.seed,
         channels=job.data.channels,
         image_size=job.data.image_size,
         outputs=job.config.outputs,
-        fingerprints={epoch: digest(job.inputs, epoch) for epoch in job.config.kept_epochs},
+        fingerprints={str(epoch): digest(job.inputs, epoch) for epoch in job.config.kept_epochs},
     )
+    write_record(job.folder, record)
 
 
 def _stand_in(adoption: Adoption, config: EndpointConfig) -> None:
@@ -178,16 +179,17 @@ def _stand_in(adoption: Adoption, config: EndpointConfig) -> None:
         epochs=1,
         batch_size=2,
     )
-    write_description(
-        adoption.folder,
-        adoption.name,
-        adoption.inputs,
-        network,
+    record = EncoderRecord(
+        name=adoption.name,
+        inputs=adoption.inputs,
+        config=network.model_dump(mode="json"),
+        seed=adoption.folder.seed,
         channels=adoption.data.channels,
         image_size=adoption.data.image_size,
         outputs=config.outputs,
-        fingerprints={0: digest(adoption.inputs)},
+        fingerprints={"0": digest(adoption.inputs)},
     )
+    write_record(adoption.folder, record)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     probed: dict[str, int] = {}
     for config, of_run in runs:
         for folder, name in product(map(of_run.seed, config.seeds), targets):
-            same = describe(folder, name).description["inputs"]  # a copy knows nothing of later checks
+            same = describe(folder, name).record.inputs  # a copy knows nothing of later checks
             probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
     outdated = {
         (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))

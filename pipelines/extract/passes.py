@@ -64,8 +64,8 @@ class Layer:
 def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[Layer]:
     """The layers of a demand: those recorded before and, when planning, new ones for what is left over."""
     queries = config.queries
-    description = describe(folder, demand.encoder).description
-    own = Recipe(description["config"]["objective"], description["config"]["augmentation"])
+    record = describe(folder, demand.encoder).record
+    own = Recipe(record.config["objective"], record.config["augmentation"])
     template = Layer(
         encoder=demand.encoder,
         epochs=config.queried_epochs(demand.encoder) if demand.stopping is None else (demand.stopping.epoch,),
@@ -83,11 +83,11 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         without=demand.without,
         repeats=queries.repeats,
     )
-    crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).description["fingerprints"]]
+    crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).record.fingerprints]
     base = digest(
         VERSION,
         _identity(template),
-        description["fingerprints"],
+        record.fingerprints,
         config.data.decoder().digest(),
         folder.seed,
         *crafted,
@@ -121,7 +121,7 @@ def _identity(layer: Layer) -> dict[str, Any]:
 def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
     """What a stopping rule is a function of: an attack, and what it is fitted on."""
     attack, splits = config.attacks[stopping.position], Splits.load(folder.path)
-    fitted = {name: describe(folder, name).description["fingerprints"] for name in config.shadows(attack)}
+    fitted = {name: describe(folder, name).record.fingerprints for name in config.shadows(attack)}
     roles = {role: splits.role_digest(role) for role in config.reference_roles(attack)}
     return [attack.model_dump(mode="json"), stopping.output, stopping.epoch, fitted, roles]
 

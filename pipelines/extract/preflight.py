@@ -124,6 +124,6 @@ def _ask_once(folder: SeedFolder, name: str) -> None:
     found = describe(folder, name)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     encoder = for_queries(found.load(found.epochs[-1]), device)
-    channels, size = found.description["channels"], found.description["image_size"]
+    channels, size = found.record.channels, found.record.image_size
     with torch.inference_mode():
         encoder(clean(torch.full((1, channels, size, size), 128, dtype=torch.uint8, device=device)))

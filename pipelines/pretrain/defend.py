@@ -14,7 +14,8 @@ from mi_core.hashing import digest64
 from pipelines.config.encoders import DefendedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.stored import DEFENSE, PREPARED, describe, weights_path, write_description
+from pipelines.encoders.record import EncoderRecord
+from pipelines.encoders.stored import DEFENSE, PREPARED, describe, weights_path, write_record
 from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -63,7 +64,7 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
         kept = {name: value for name, value in config.settings.items() if name not in defense.late}
         roles = {role: mine.role_digest(role) for role in config.train_on}
         roles |= {role: splits.role_digest(role) for role in config.outside}
-        made = digest(base.description["fingerprints"][str(epoch)], kept, roles, config.attribute)
+        made = digest(base.record.fingerprints[str(epoch)], kept, roles, config.attribute)
         path = f"{base.folder}/{PREPARED}{made[:16]}.safetensors"
         if not storage.exists(path):
             found = dict(defense.prepare(encoder, *provided(), spread=spread))
@@ -76,19 +77,20 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))
     storage.write_atomic(f"{place}/{DEFENSE}", data)
     stored = hashlib.sha256(data).hexdigest()
-    served = digest(base.description["fingerprints"][str(epoch)], stored, config.defense, config.settings, defense.seed)
-    write_description(
-        job.folder,
-        job.name,
-        job.inputs,
-        config,
+    served = digest(base.record.fingerprints[str(epoch)], stored, config.defense, config.settings, defense.seed)
+    record = EncoderRecord(
+        name=job.name,
+        inputs=job.inputs,
+        config=config.model_dump(mode="json"),
+        seed=job.folder.seed,
         channels=job.data.channels,
         image_size=job.data.image_size,
         images=len(mine.rows(config.train_on)),
         outputs=defense.defended(encoder, state).outputs,
-        fingerprints={epoch: served},
+        fingerprints={str(epoch): served},
         defense=numbers(state),
     )
+    write_record(job.folder, record)
 
 
 def _provided(job: TrainingJob, splits: Splits, roles: Sequence[str]) -> ProviderData:

@@ -142,12 +142,12 @@ def _save_all(board: Any) -> None:
 
 def _in_words(job: TrainingJob) -> str:
     """What a finished job made."""
-    found = describe(job.folder, job.name).description
+    record = describe(job.folder, job.name).record
     if isinstance(job.config, DefendedConfig):
-        figures = "".join(f", {name} {value:.3g}" for name, value in found["defense"].items())
+        figures = "".join(f", {name} {value:.3g}" for name, value in record.defense.items())
         return f"{job.config.defends} with {job.config.defense}{figures}"
-    how = ", streamed from shards" if found["streamed"] else ""
-    return f"{job.config.epochs} epochs, loss {found['losses'][-1]:.3f}{how}"
+    how = ", streamed from shards" if record.streamed else ""
+    return f"{job.config.epochs} epochs, loss {record.losses[-1]:.3f}{how}"
 
 
 def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
@@ -166,7 +166,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     """Hash of everything that makes a trained encoder what it is, the one it starts from included."""
     encoder = config.encoders[name]
     if not isinstance(encoder, TrainedConfig):
-        return str(describe(place, name).description["inputs"])
+        return describe(place, name).record.inputs
     splits = members_of(Splits.load(place.path), encoder, place.seed)
     outside = encoder.outside if isinstance(encoder, DefendedConfig) else ()
     roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}

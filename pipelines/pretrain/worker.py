@@ -22,7 +22,8 @@ from pipelines.config.data import DataConfig
 from pipelines.config.encoders import TrainedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.stored import describe, weights_path, write_description
+from pipelines.encoders.record import EncoderRecord
+from pipelines.encoders.stored import describe, weights_path, write_record
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
@@ -191,21 +192,22 @@ class _Keeper:
         for epoch in config.kept_epochs:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
-            prints[epoch] = fingerprint(encoder)
-        write_description(
-            self.job.folder,
-            self.job.name,
-            self.job.inputs,
-            config,
+            prints[str(epoch)] = fingerprint(encoder)
+        record = EncoderRecord(
+            name=self.job.name,
+            inputs=self.job.inputs,
+            config=config.model_dump(mode="json"),
+            seed=self.job.folder.seed,
             channels=data.channels,
             image_size=data.size,
             images=data.count,
             outputs=config.outputs,
             fingerprints=prints,
-            losses=self.trainer.losses,
+            losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
         )
+        write_record(self.job.folder, record)
 
 
 class _Log:

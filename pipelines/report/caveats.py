@@ -35,20 +35,20 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
         )
     for name in config.encoders:
-        found = describe(folder.seed(config.seeds[0]), name).description
-        templated = found.get("templated_captions", 0)
+        record = describe(folder.seed(config.seeds[0]), name).record
+        templated = record.templated_captions
         if templated is None:
             told.append(f"Where images had no caption, {name} was trained on one made from class names.")
         elif templated:
             told.append(
-                f"{templated} of the {found['images']} captions that {name} was trained on were made "
+                f"{templated} of the {record.images} captions that {name} was trained on were made "
                 "from class names and attributes: it saw no real captions."
             )
         attacked = any(attack.target == name for attack in config.attacks)
-        if attacked and "consistency" in found and not found["consistency"]["works"]:
-            told.insert(0, f"The encoder {name} {consistency_in_words(found['consistency'])}")
-        if adopt.noisy(found):
-            told.append(f"The encoder {name} {adopt.answers_in_words(found['answers'])}. Noise hides differences.")
+        if attacked and record.consistency and not record.consistency["works"]:
+            told.insert(0, f"The encoder {name} {consistency_in_words(record.consistency)}")
+        if adopt.noisy(record):
+            told.append(f"The encoder {name} {adopt.answers_in_words(record.answers)}. Noise hides differences.")
     uncontrolled = {
         f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
         for seed in config.seeds
@@ -79,6 +79,6 @@ def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     """Attacks, outputs and defenses that the run left out."""
     tried = {attack.attack for attack in config.attacks}
     missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
-    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).description["outputs"]
+    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).record.outputs
     outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
     return [*missing, *outputs, *([] if config.defenses else ["defenses"])]

@@ -58,7 +58,7 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
                 )
             )
         for name in config.encoders:
-            loss = np.array(describe(place, name).description["losses"])
+            loss = np.array(describe(place, name).record.losses)
             if not len(loss):
                 continue
             losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))

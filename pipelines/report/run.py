@@ -211,12 +211,12 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
     per_seed = []
     for seed in config.seeds:
         place = folder.seed(seed)
-        fingerprints = describe(place, name).description["fingerprints"]
+        fingerprints = describe(place, name).record.fingerprints
         entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
         per_seed.append(entry | _utility([place], name, epochs))
     places = [folder.seed(seed) for seed in config.seeds]
     if isinstance(encoder, LoadedConfig | EndpointConfig):
-        origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).description)
+        origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
         if isinstance(encoder, EndpointConfig):
             charged = asdict(spent(folder.path, encoder.parameters().url))
             origin |= {"spend": charged} if charged["requests"] else {}

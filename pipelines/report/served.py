@@ -19,7 +19,7 @@ def served(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
     attacked = {attack.target for attack in config.attacks}
     for name, encoder in config.encoders.items():
         if isinstance(encoder, DefendedConfig) and name in attacked:
-            told = [describe(folder.seed(seed), name).description["defense"] for seed in config.seeds]
+            told = [describe(folder.seed(seed), name).record.defense for seed in config.seeds]
             entry = entries.get(name)
             beside = f"{encoder.defends}+{entry.beside}" if entry and entry.beside else encoder.defends
             yield {

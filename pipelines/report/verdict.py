@@ -59,7 +59,7 @@ def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
     """What is wrong with an encoder from elsewhere that does not recognise images; empty where it does."""
-    shown = describe(folder, encoder).description.get("consistency")
+    shown = describe(folder, encoder).record.consistency
     return fault_in_words(shown) if shown else ""
 
 

@@ -92,7 +92,7 @@ def test_an_audit_over_http_is_the_audit_itself(
     plain = Extractor(
         {"target": Rounded(trained(trained_run))},  # type: ignore[dict-item]
         QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4),
-        build(AUGMENTATIONS["simclr"], describe(place, "target").description["config"]["augmentation"]),
+        build(AUGMENTATIONS["simclr"], describe(place, "target").record.config["augmentation"]),
         torch.device("cpu"),
     )
     keys = [name.partition("/")[2] for name in loaded.ids]
@@ -223,7 +223,7 @@ def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folde
     server._embed = disguised
     audit.run(config_of(server), str(folder))
     report = json.loads((folder / "report.json").read_text())
-    noise = describe(RunFolder(str(folder)).seed(0), "target").description["answers"]["noise"]
+    noise = describe(RunFolder(str(folder)).seed(0), "target").record.answers["noise"]
     assert noise["n"] == REPEATED
     assert 0.012 < noise["median"] <= noise["largest"] < 0.021  # two errors of 1 %, at random angles
     (caveat,) = (caveat for caveat in report["caveats"] if "asked twice" in caveat)

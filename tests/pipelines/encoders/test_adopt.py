@@ -108,16 +108,16 @@ def audited(folders: dict[str, Path], local_ray: None, tmp_path_factory: pytest.
 def test_it_is_the_encoder_that_was_saved(audited: Path, trained_run: Path) -> None:
     theirs = describe(RunFolder(str(trained_run)).seed(0), "target").load(3)
     stored = describe(RunFolder(str(audited)).seed(0), "target")
-    assert stored.description["layout"] == "encoder.* state dict"
-    assert stored.description["activations"] == {"projection": "relu"}
-    assert stored.description["preprocessing"] == {
+    assert stored.record.layout == "encoder.* state dict"
+    assert stored.record.activations == {"projection": "relu"}
+    assert stored.record.preprocessing == {
         "size": None, "interpolation": "bilinear", "mean": [0.5], "std": [0.5], "resize": None, "fit": None,
     }  # fmt: skip
     images = torch.rand(3, 1, 8, 8)
     for output, embedding in stored.load(0)(images).items():
         torch.testing.assert_close(embedding, theirs(images)[output])
     fresh = describe(RunFolder(str(audited)).seed(0), "fresh")
-    assert fresh.description["layout"] == "fresh weights"
+    assert fresh.record.layout == "fresh weights"
     assert fingerprint(fresh.load(0)) != fingerprint(stored.load(0))
 
 
@@ -126,7 +126,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     for entry in report["attacks"]:
         assert (entry["n_member"], entry["n_nonmember"]) == (40, 80)  # 40 of the 120 controls fix the threshold
     assert {entry["reference"] for entry in report["attacks"]} == {"nonmembers", "known"}
-    works = describe(RunFolder(str(audited)).seed(0), "target").description["consistency"]["works"]
+    works = describe(RunFolder(str(audited)).seed(0), "target").record.consistency["works"]
     assert ("warning" in report["validity"]) == (not works)  # after three epochs it hardly does
     assert report["validity"]["verdict"] in ("leak", "confounded", "no-evidence" if works else "undecided")
     assert report["membership"] == "asked"
@@ -189,7 +189,7 @@ def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
 
 def test_one_that_is_meant_to_be_random_is_no_broken_one(audited: Path) -> None:
     """A control, and the random weights that a self-test plants as a target of which the verdict is no evidence."""
-    shown = describe(RunFolder(str(audited)).seed(0), "fresh").description["consistency"]
+    shown = describe(RunFolder(str(audited)).seed(0), "fresh").record.consistency
     assert shown["works"]
     assert shown["encoder"]["ci95"][0] <= shown["reference"]["ci95"][1]
 

@@ -105,7 +105,7 @@ def test_training_over_two_nodes_survives_one(local_ray: None, tmp_path: Path) -
 
         arguments = ("pipelines.pretrain", str(path), "--out", str(tmp_path / "run"), "--address", address)
         finish(arguments, lambda: list(place.glob("state/*.pt")), kill)
-    spread = describe(RunFolder(str(tmp_path / "run")).seed(0), "target").description
+    spread = describe(RunFolder(str(tmp_path / "run")).seed(0), "target").record
     whole = train(config, tmp_path / "whole")
-    assert spread["losses"] == pytest.approx(whole["losses"], abs=1e-6)
-    assert spread["fingerprints"] == whole["fingerprints"]
+    assert spread.losses == pytest.approx(whole.losses, abs=1e-6)
+    assert spread.fingerprints == whole.fingerprints

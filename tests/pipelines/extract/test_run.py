@@ -101,7 +101,7 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
     plain = Extractor(
         {"3": trained.load(3)},
         QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4, batch_views=10_000),
-        build(AUGMENTATIONS["simclr"], trained.description["config"]["augmentation"]),
+        build(AUGMENTATIONS["simclr"], trained.record.config["augmentation"]),
         torch.device("cpu"),
     )
     keys = [name.partition("/")[2] for name in ids]

@@ -23,6 +23,7 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
+from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -39,25 +40,25 @@ def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunCon
     return parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5, **resources}), "small.yaml")
 
 
-def train(config: RunConfig, folder: Path) -> dict[str, Any]:
+def train(config: RunConfig, folder: Path) -> EncoderRecord:
     audit.run(config, str(folder), last="pretrain")
-    return describe(RunFolder(str(folder)).seed(0), "target").description
+    return describe(RunFolder(str(folder)).seed(0), "target").record
 
 
 def test_what_a_training_leaves(trained_run: Path) -> None:
     trained = describe(RunFolder(str(trained_run)).seed(0), "target")
-    description = trained.description
-    assert (description["images"], description["channels"]) == (60, 1)
-    assert len(description["losses"]) == 3
-    assert description["losses"][-1] < description["losses"][0]
-    assert set(description["fingerprints"]) == {"1", "3"}
+    description = trained.record
+    assert (description.images, description.channels) == (60, 1)
+    assert len(description.losses) == 3
+    assert description.losses[-1] < description.losses[0]
+    assert set(description.fingerprints) == {"1", "3"}
     encoder = trained.load(3)
-    assert fingerprint(encoder) == description["fingerprints"]["3"] != description["fingerprints"]["1"]
+    assert fingerprint(encoder) == description.fingerprints["3"] != description.fingerprints["1"]
     assert not encoder.training
     folder = trained_run / "seed-0" / "encoders"
     assert not list(folder.rglob("state/ray"))  # Ray's own files are gone
-    other = describe(RunFolder(str(trained_run)).seed(0), "shadow").description
-    assert other["fingerprints"]["3"] != description["fingerprints"]["3"]
+    other = describe(RunFolder(str(trained_run)).seed(0), "shadow").record
+    assert other.fingerprints["3"] != description.fingerprints["3"]
 
 
 def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +110,9 @@ def test_two_workers_train_one_encoder(local_ray: None, trained_run: Path, tmp_p
     """The batch of 30 is cut in two, negatives are gathered from both: the loss is that of one worker but for batch
     normalisation, which sees 15 images instead of 30. Without gathered negatives it would be lower by log 2."""
     two = train(config_with(3, [1], train_workers=2), tmp_path / "run")
-    one = describe(RunFolder(str(trained_run)).seed(0), "target").description
-    assert len(two["losses"]) == 3
-    assert abs(two["losses"][0] - one["losses"][0]) < 0.25
+    one = describe(RunFolder(str(trained_run)).seed(0), "target").record
+    assert len(two.losses) == 3
+    assert abs(two.losses[0] - one.losses[0]) < 0.25
     state = torch.load(next((tmp_path / "run/seed-0/encoders/target/state").glob("*.pt")), weights_only=True)
     steps = {int(entry["step"]) for entry in state["optimizer"]["state"].values()}
     assert steps == {6}  # 60 images in batches of 30, three times; not once per worker
@@ -163,16 +164,16 @@ def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
     audit.run(parse(phases(save_every=1), "phases.yaml"), str(folder))
     place = RunFolder(str(folder)).seed(0)
     stored = {name: describe(place, name) for name in ("base", "target", "shadow", "classifier")}
-    assert all(encoder.description["streamed"] for encoder in stored.values())
+    assert all(encoder.record.streamed for encoder in stored.values())
     target, classifier = stored["target"], stored["classifier"]
     assert fingerprint(classifier.load(12).backbone) == fingerprint(target.load(2).backbone)
     assert fingerprint(target.load(1).backbone) != fingerprint(stored["base"].load(2).backbone)
-    assert target.description["losses"][0] < stored["base"].description["losses"][0]  # not from scratch
+    assert target.record.losses[0] < stored["base"].record.losses[0]  # not from scratch
     curves = list((folder / "seed-0/encoders/target/tensorboard").iterdir())
     assert len(curves) == 1
     events = EventAccumulator(str(curves[0])).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(target.description["losses"], rel=1e-5)
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(target.record.losses, rel=1e-5)
     assert events.Scalars("images_per_second")[0].value > 0
     report = json.loads((folder / "report.json").read_text())
     jsonschema.validate(report, schema())
@@ -190,7 +191,7 @@ def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
         {name: _inputs(parse(raw, "phases.yaml"), place, name) for name in stored}
         for raw in (phases(save_every=1), other)
     )
-    assert {name: encoder.description["inputs"] for name, encoder in stored.items()} == same
+    assert {name: encoder.record.inputs for name, encoder in stored.items()} == same
     assert all(changed[name] != same[name] for name in stored)  # what they start from is part of what they are
 
 
@@ -250,8 +251,8 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     killer.join(timeout=10)
     assert done
     assert done[0] < 120
-    assert again["losses"] == pytest.approx(whole["losses"], abs=1e-6)
-    assert again["fingerprints"] == whole["fingerprints"]
+    assert again.losses == pytest.approx(whole.losses, abs=1e-6)
+    assert again.fingerprints == whole.fingerprints
 
 
 @pytest.mark.slow
@@ -267,6 +268,6 @@ def test_a_killed_training_continues_and_ends_the_same(local_ray: None, tmp_path
     time.sleep(5)  # Ray's processes see that their driver is gone
     assert not (place / "encoder.json").exists()
     resumed = train(config, tmp_path / "run")
-    assert resumed["losses"] == pytest.approx(whole["losses"], abs=1e-5)
-    assert resumed["fingerprints"]["100"] == whole["fingerprints"]["100"]
-    assert resumed["fingerprints"]["600"] == whole["fingerprints"]["600"]
+    assert resumed.losses == pytest.approx(whole.losses, abs=1e-5)
+    assert resumed.fingerprints["100"] == whole.fingerprints["100"]
+    assert resumed.fingerprints["600"] == whole.fingerprints["600"]

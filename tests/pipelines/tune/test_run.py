@@ -118,9 +118,8 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     from pipelines.tune.trial import measure
 
     *_, record = measure(trial, 1)
-    assert (
-        describe(trial.folder.seed(0), "target+noise").description["fingerprints"]
-        == (describe(folder.seed(0), "target+noise").description["fingerprints"])
+    assert describe(trial.folder.seed(0), "target+noise").record.fingerprints == (
+        describe(folder.seed(0), "target+noise").record.fingerprints
     )
     chosen = Splits.load(folder.seed(0).path).fold(config.audited, "search", 0)
     mine = pq.read_table(next((Path(trial.folder.path) / "seed-0" / "attacks").glob("metric-loss*/scores.parquet")))
@@ -313,7 +312,4 @@ def test_a_search_may_train(local_ray: None, tmp_path: Path) -> None:
         for encoder in ("target", "shadow"):
             assert describe(place, encoder).epochs[-1] == epochs
     same = Trial((config, folder), "target", {name: 20}, "search").folder.seed(0)
-    assert (
-        describe(same, "target").description["fingerprints"]
-        == (describe(folder.seed(0), "target").description["fingerprints"])
-    )
+    assert describe(same, "target").record.fingerprints == (describe(folder.seed(0), "target").record.fingerprints)
