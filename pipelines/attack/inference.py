@@ -13,6 +13,7 @@ from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features
 from pipelines.config.attacks import AttributeInferenceConfig
+from pipelines.config.demands import Asking
 from pipelines.config.parameters import told_apart
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -147,7 +148,9 @@ def _embeddings(
         UserError: a sample is from a source without the attribute.
     """
     chosen = task.config
-    features = load_features(config, task.folder, chosen.target, task.epoch, chosen.output, ["embedding"], roles)
+    features = load_features(
+        config, task.folder, Asking(chosen.target), task.epoch, chosen.output, ["embedding"], roles
+    )
     values = splits.attribute(chosen.attribute)
     missing = [name for name in features.ids if values[name] is None]
     if missing:

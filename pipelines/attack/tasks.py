@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 from pipelines.config.attacks import ANCHOR_ROLE, AttackConfig
-from pipelines.config.demands import SEQUENTIAL, Stopping, stopping_of
+from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits, known_label, members_of
@@ -55,25 +55,14 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
     """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
-    attack, recipe = task.attack, config.recipe(task.attack)
-    epoch = config.epoch_beside(encoder, task.epoch)
-    found = load_features(
-        config,
-        task.folder,
-        encoder,
-        epoch,
-        task.output,
-        attack.needs(),
-        roles,
-        recipe,
-        crafter=config.crafter(attack),
-        count=attack.count,
-    )
+    attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
+    asking = asking_of(config, attack, encoder)
+    found = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles)
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
     anchors = None
     if attack.method().anchored:
-        given = load_features(config, task.folder, encoder, epoch, task.output, ["embedding"], [ANCHOR_ROLE])
+        given = load_features(config, task.folder, Asking(encoder), epoch, task.output, ["embedding"], [ANCHOR_ROLE])
         anchors = given.values["embedding"]
     labels = None
     if attack.method().labelled:
@@ -128,18 +117,9 @@ def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
     attack = task.attack
     if task.stopping is not None:
-        return load_features(
-            config,
-            task.folder,
-            attack.target,
-            task.epoch,
-            task.output,
-            [SEQUENTIAL],
-            config.audited,
-            count=attack.count,
-            stopping=task.stopping,
-            without=config.fitted_on_target(attack),
-        )
+        asking = asking_of(config, attack, attack.target)
+        stopped = replace(asking, stopping=task.stopping, without=config.fitted_on_target(attack))
+        return load_features(config, task.folder, stopped, task.epoch, task.output, [SEQUENTIAL], config.audited)
     target = features_of(config, task, splits, attack.target, config.audited)
     known = set(splits.ids(config.fitted_on_target(attack)))
     return target.take(np.array([name not in known for name in target.ids]))

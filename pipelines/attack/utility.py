@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
+from pipelines.config.demands import Asking
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
@@ -28,7 +29,7 @@ def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> 
     labels = splits.labels()
 
     def labelled(output: str, roles: Sequence[str], fold: str = "all") -> tuple[np.ndarray, np.ndarray]:
-        features = load_features(config, folder, encoder, epoch, output, ["embedding"], roles)
+        features = load_features(config, folder, Asking(encoder), epoch, output, ["embedding"], roles)
         chosen = set(labels) if fold == "all" else splits.fold(roles, fold, folder.seed)
         known = [name in chosen and labels[name] is not None for name in features.ids]
         kept = features.take(np.array(known, dtype=bool))

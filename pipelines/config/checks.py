@@ -70,7 +70,7 @@ def check_outputs(config: RunConfig, name: str, outputs: Sequence[str]) -> None:
 
 
 def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]) -> None:
-    asked = {output for demand in demands if demand.encoder == name for output in demand.outputs}
+    asked = {output for demand in demands if demand.asking.encoder == name for output in demand.asking.outputs}
     missing = sorted(asked - set(outputs))
     if missing:
         raise UserError(

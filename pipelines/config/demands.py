@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
@@ -13,15 +13,57 @@ from pipelines.config.attacks import ANCHOR_ROLE, CALIBRATION_ROLE, AttackConfig
 from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
 
+SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
+
 
 @dataclass(frozen=True)
-class _Way:
-    """How something is asked: with which views, images crafted on which encoder, until when, and not of which roles."""
+class Stopping:
+    """The attack that decides how many views of an image are asked: its position, the output and the checkpoint."""
 
+    position: int
+    output: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of an encoder, and how.
+
+    Args:
+        encoder: that is asked.
+        outputs: embeddings that it is asked for.
+        recipe: of the views; None: nothing that is needed consumes views.
+        crafter: encoder that adversarial images are crafted on.
+        count: samples of each role, by rank of a hash; None: all.
+        stopping: what decides when to stop asking for views, of one checkpoint.
+        without: roles whose samples are left out.
+    """
+
+    encoder: str
+    outputs: tuple[str, ...] = ()
     recipe: Recipe | None = None
     crafter: str | None = None
+    count: int | None = None
     stopping: Stopping | None = None
     without: tuple[str, ...] = ()
+
+    def narrowed(self, need: str) -> Asking:
+        """What of it makes a difference to a membership feature: views and crafted images do where it consumes them."""
+        return Asking(
+            self.encoder,
+            recipe=self.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
+            crafter=self.crafter if consumes(need) == "adversarial" else None,
+            stopping=self.stopping,
+            without=self.without,
+        )
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role."""
+
+    asking: Asking
+    needs: Mapping[str, AbstractSet[str]]
 
 
 @dataclass
@@ -44,37 +86,26 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
     What reads the same queries joins: an embedding asked by one attack on the projection, by another on the backbone,
     is one query. What consumes no views goes with the first recipe, to be queried in one pass.
     """
-    wanted: dict[tuple[str, _Way, str, str], _Asked] = {}
+    wanted: dict[tuple[Asking, str, str], _Asked] = {}
 
-    def want(
-        encoder: str,
-        outputs: Sequence[str],
-        needs: Iterable[str],
-        roles: Sequence[str],
-        way: _Way = _Way(),
-        count: int | None = None,
-    ) -> None:
+    def want(asking: Asking, needs: Iterable[str], roles: Sequence[str]) -> None:
         for need in needs:
-            own = _Way(
-                way.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
-                way.crafter if consumes(need) == "adversarial" else None,
-                way.stopping,
-                way.without,
-            )
             for role in roles:
-                wanted.setdefault((encoder, own, asked(need), role), _Asked()).add(need, outputs, count)
+                together = wanted.setdefault((asking.narrowed(need), asked(need), role), _Asked())
+                together.add(need, asking.outputs, asking.count)
 
     for attack in config.attacks:
         needs, outputs, shadows = attack.needs(), config.outputs_of(attack), config.shadows(attack)
-        way = _Way(config.recipe(attack), config.crafter(attack))
+        asking = asking_of(config, attack, attack.target)
         own = [] if shadows else config.whole_roles(config.reference_roles(attack))
         queried: dict[str, Sequence[str]] = {attack.target: [*config.audited, *own]}
         if attack.method().sequential:
             known = config.fitted_on_target(attack)
             queried = {attack.target: known}
             for epoch, output in product(config.attacked_epochs(attack.target), outputs):
-                until = _Way(way.recipe, None, stopping_of(config, attack, output, epoch), known)
-                want(attack.target, (output,), (SEQUENTIAL,), config.audited, until, attack.count)
+                until = stopping_of(config, attack, output, epoch)
+                stopped = replace(asking, outputs=(output,), stopping=until, without=known)
+                want(stopped, (SEQUENTIAL,), config.audited)
         elif CALIBRATION_ROLE in config.data.roles:
             queried[attack.target] = [*queried[attack.target], CALIBRATION_ROLE]
         queried |= dict.fromkeys(shadows, config.reference_roles(attack))
@@ -82,68 +113,42 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
         if control is not None:
             queried[control] = [*queried.get(control, []), *config.audited, *own]
         for name, roles in queried.items():
-            want(name, outputs, needs, roles, way, attack.count)
+            want(replace(asking, encoder=name), needs, roles)
             if attack.method().anchored:
-                want(name, outputs, ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+                want(Asking(name, outputs), ("embedding",), config.whole_roles([ANCHOR_ROLE]))
     for inference in config.attribute_inference:
         roles = [*config.auxiliary_roles(inference), *inference.test]
-        want(inference.target, (inference.output,), ("embedding",), roles)
+        want(Asking(inference.target, (inference.output,)), ("embedding",), roles)
     for name in config.measured:
         for roles in config.utility_roles(name):
-            want(name, ("backbone",), ("embedding",), roles)
+            want(Asking(name, ("backbone",)), ("embedding",), roles)
         for roles in config.classifier_roles(name):
-            want(name, ("logits",), ("embedding",), roles)
+            want(Asking(name, ("logits",)), ("embedding",), roles)
     return tuple(_joined(wanted))
 
 
-def _joined(wanted: dict[tuple[str, _Way, str, str], _Asked]) -> Iterable[Demand]:
+def _joined(wanted: dict[tuple[Asking, str, str], _Asked]) -> Iterable[Demand]:
     """Sets of queries of one encoder, the same outputs and as many samples in one pass per way of asking."""
-    passes: dict[tuple[str, tuple[str, ...], int | None], dict[_Way, dict[str, set[str]]]] = {}
-    for (encoder, way, _, role), found in wanted.items():
+    passes: dict[tuple[str, tuple[str, ...], int | None], dict[Asking, dict[str, set[str]]]] = {}
+    for (asking, _, role), found in wanted.items():
         outputs = tuple(output for output in OUTPUTS if output in found.outputs)
-        by_role = passes.setdefault((encoder, outputs, found.count), {}).setdefault(way, {})
+        by_role = passes.setdefault((asking.encoder, outputs, found.count), {}).setdefault(asking, {})
         by_role.setdefault(role, set()).update(found.needs)
-    for (encoder, outputs, count), by_way in passes.items():
-        plain = by_way.pop(_Way(), {})
-        first = next((way for way in by_way if way.stopping is None), _Way())
-        of_first = by_way.setdefault(first, {})
+    for (encoder, outputs, count), by_asking in passes.items():
+        plain = by_asking.pop(Asking(encoder), {})
+        first = next((asking for asking in by_asking if asking.stopping is None), Asking(encoder))
+        of_first = by_asking.setdefault(first, {})
         for role, needs in plain.items():
             of_first.setdefault(role, set()).update(needs)
-        for way, by_role in by_way.items():
-            yield Demand(encoder, outputs, by_role, way.recipe, way.crafter, count, way.stopping, way.without)
+        for asking, by_role in by_asking.items():
+            yield Demand(replace(asking, outputs=outputs, count=count), by_role)
 
 
-SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
-
-
-@dataclass(frozen=True)
-class Stopping:
-    """The attack that decides how many views of an image are asked: its position, the output and the checkpoint."""
-
-    position: int
-    output: str
-    epoch: int
+def asking_of(config: RunConfig, attack: AttackConfig, encoder: str) -> Asking:
+    """What an attack asks of an encoder: the attacked one, a shadow, or a control."""
+    return Asking(encoder, config.outputs_of(attack), config.recipe(attack), config.crafter(attack), attack.count)
 
 
 def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:
     """What decides how many views an attack asks; None: it asks all. Equal attacks are the first of them."""
     return Stopping(config.attacks.index(attack), output, epoch) if attack.method().sequential else None
-
-
-@dataclass(frozen=True)
-class Demand:
-    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role.
-
-    ``recipe`` None: nothing that is needed consumes views. ``crafter``: the encoder that adversarial images are crafted
-    on. ``count``: only so many samples of each role, by rank of a hash. ``stopping``: what decides when to stop asking
-    for views, of one checkpoint. ``without``: roles whose samples are left out.
-    """
-
-    encoder: str
-    outputs: tuple[str, ...]
-    needs: Mapping[str, AbstractSet[str]]
-    recipe: Recipe | None = None
-    crafter: str | None = None
-    count: int | None = None
-    stopping: Stopping | None = None
-    without: tuple[str, ...] = ()

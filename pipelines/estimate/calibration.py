@@ -108,7 +108,7 @@ class Calibrator:
         """Time chunks of growing size, then at least three of the largest that the time allows.
 
         Args:
-            job: reader, item, layer (with one checkpoint), captions and labels of the images.
+            job: reader, item, pass (with one checkpoint), captions and labels of the images.
             keys: images of the item, in its order.
             seconds: to spend, about.
 
@@ -133,7 +133,7 @@ class Calibrator:
             job_here, receipt = self._chunk(job, keys[start : start + size])
             receipts.append(receipt)
             if len(tables) < len(keys) // size:  # images seen again would take no more room
-                tables.append(storage.read_table(job_here.path(job.layer.epochs[-1], 0)))
+                tables.append(storage.read_table(job_here.path(job.query.epochs[-1], 0)))
         return {
             "receipts": receipts,
             "sizes": _stored_sizes(tables),
@@ -158,7 +158,7 @@ class Calibrator:
     def _own_answers(self, job: ShardJob, keys: Sequence[str]) -> dict[str, int]:
         """The classes that the encoder itself gives: a search for its boundary then does all of its work."""
         found: dict[str, int] = {}
-        encoder = for_queries(describe(job.folder, job.layer.encoder).load(job.layer.epochs[-1]), self.actor.device)
+        encoder = for_queries(describe(job.folder, job.encoder).load(job.query.epochs[-1]), self.actor.device)
         for sample in Source(job.reader).read(job.item, set(keys)):
             pixels = torch.from_numpy(decode(sample.image, job.decoder))[None].to(self.actor.device)
             with torch.inference_mode():
@@ -177,9 +177,9 @@ def _stored_sizes(tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
 
 def query_key(job: ShardJob) -> str:
     """What two jobs share that take the same time per image: architecture, queries and views, not weights."""
-    layer = job.layer
-    kinds = [_architecture(describe(job.folder, name).record) for name in (layer.encoder, layer.crafter) if name]
-    return digest(asdict(layer.plan()), asdict(layer.recipe), kinds)
+    asked = (job.encoder, job.query.asking.crafter)
+    kinds = [_architecture(describe(job.folder, name).record) for name in asked if name]
+    return digest(asdict(job.query.plan()), asdict(job.query.recipe), kinds)
 
 
 def _architecture(record: EncoderRecord) -> list[Any]:
@@ -255,6 +255,6 @@ def _on_shard(job: ShardJob, data: DataConfig, shard: ShardSample) -> ShardJob:
     return replace(
         job,
         item=shard.item,
-        layer=replace(job.layer, epochs=job.layer.epochs[-1:]),
+        query=replace(job.query, epochs=job.query.epochs[-1:]),
         captions=None if job.captions is None else captions,
     )

@@ -52,7 +52,7 @@ class Pass:
     @property
     def queries(self) -> Quantity:
         """Over all its checkpoints."""
-        return self.images * self.job.layer.queries_per_image
+        return self.images * self.job.query.queries_per_image
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
 
 def lay_weights(job: ShardJob) -> None:
     """Give the encoder of a job, and the one that it crafts images on, the weights they are timed with."""
-    for name in (job.layer.encoder, job.layer.crafter):
+    for name in (job.encoder, job.query.asking.crafter):
         if name is None:
             continue
         place = job.folder.encoder(name)
@@ -146,7 +146,7 @@ def lay_weights(job: ShardJob) -> None:
                 storage.copy(weights_path(record.origin, 0), weights_path(place, 0))
             continue
         encoder = audited_encoder(config.pretraining(), record.channels, record.image_size)
-        for epoch in {job.layer.epochs[-1], config.kept_epochs[-1]}:
+        for epoch in {job.query.epochs[-1], config.kept_epochs[-1]}:
             storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
 
 
@@ -244,9 +244,9 @@ def _images(job: ShardJob, sizes: RoleSizes) -> Quantity:
     """Images of a job: those of the roles that its stand-ins stand for."""
     data = Splits.load(job.folder.path)
     rows = {key: (role, part) for key, role, part in zip(*_columns(data), strict=True)}
-    if job.layer.count is not None:
-        here = {role for key in job.wanted for role in rows[key]} & set(job.layer.roles)
-        return total(sizes[role].at_most(job.layer.count) for role in sorted(here))
+    if job.query.asking.count is not None:
+        here = {role for key in job.wanted for role in rows[key]} & set(job.query.roles)
+        return total(sizes[role].at_most(job.query.asking.count) for role in sorted(here))
     chosen = [rows[key] for key in job.wanted]
     whole = [role for role, part in chosen if not part]
     return total([sizes[role] for role in whole] + [sizes[part] for role, part in chosen if part and role not in whole])

@@ -190,11 +190,11 @@ def _named(costs: Mapping[str, Any], names: Sequence[tuple[str, str]]) -> dict[s
 
 def _words(asked: Pass) -> str:
     """The encoder of a pass and what it is asked: views, clean, ..."""
-    return f"{asked.job.layer.encoder}: {', '.join(asked.job.layer.plan().sets)}"
+    return f"{asked.job.encoder}: {', '.join(asked.job.query.plan().sets)}"
 
 
 def _asked_of(name: str, planned: Outline) -> EncoderQueries:
-    passes = [asked for asked in planned.passes if asked.job.layer.encoder == name]
+    passes = [asked for asked in planned.passes if asked.job.encoder == name]
     probes = [queries for probed, queries in planned.probes if probed == name]
     return EncoderQueries(
         total(asked.images for asked in passes), total([*(asked.queries for asked in passes), *probes])

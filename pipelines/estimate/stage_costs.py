@@ -51,7 +51,7 @@ class Measured:
         parts = []
         for (key, source), passes in groups.items():
             images = total(asked.images for asked in passes)
-            checkpoints = sum(asked.images.value * len(asked.job.layer.epochs) for asked in passes)
+            checkpoints = sum(asked.images.value * len(asked.job.query.epochs) for asked in passes)
             parts.append(self.queries[key].per_image(source, checkpoints / max(1.0, images.value)) * images)
         return total(parts)
 
@@ -127,7 +127,7 @@ def extract_stage(measured: Measured, resources: ResourcesConfig) -> StageCost:
 
 def _stored(asked: Pass, measured: Measured) -> Quantity:
     """Bytes of the features of a pass, one file per shard and checkpoint."""
-    cost, checkpoints = measured.queries[query_key(asked.job)], len(asked.job.layer.epochs)
+    cost, checkpoints = measured.queries[query_key(asked.job)], len(asked.job.query.epochs)
     shards = measured.samples.of(asked.job.source, asked.job.reader).items
     files = min(float(shards), asked.images.value) * checkpoints
     return total([asked.images * cost.row_bytes * checkpoints, Quantity(files * cost.file_bytes)])

@@ -47,12 +47,12 @@ def begun_of(job: ShardJob, begun: Mapping[str, Begun]) -> dict[int, Begun]:
 
 def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
     """Marker of an attempt at a chunk."""
-    return f"{markers_folder(job.folder, job.layer.encoder, kind)}/{_chunk_name(job, chunk)}.{number}"
+    return f"{markers_folder(job.folder, job.encoder, kind)}/{_chunk_name(job, chunk)}.{number}"
 
 
 def _suspects_path(job: ShardJob, chunk: int) -> str:
     """Where the samples of a chunk that may kill a worker are noted."""
-    return f"{job.folder.path}/features/{job.layer.encoder}/suspects/{_chunk_name(job, chunk)}.json"
+    return f"{job.folder.path}/features/{job.encoder}/suspects/{_chunk_name(job, chunk)}.json"
 
 
 def _chunk_name(job: ShardJob, chunk: int) -> str:

@@ -34,7 +34,7 @@ class Compaction:
 def compaction_of(job: ShardJob) -> Compaction:
     """The files of the shard of a job."""
     numbers = range(job.chunks)
-    files = tuple((job.path(epoch), tuple(job.path(epoch, chunk) for chunk in numbers)) for epoch in job.layer.epochs)
+    files = tuple((job.path(epoch), tuple(job.path(epoch, chunk) for chunk in numbers)) for epoch in job.query.epochs)
     return Compaction(job.source, job.item.name, files, job.rejected_path, job.wanted)
 
 
@@ -63,7 +63,7 @@ def compact(work: Sequence[Compaction]) -> None:
 
 def share_features(done: ShardJob, job: ShardJob) -> None:
     """Copy the features of a shard to another run that asks for the same ones."""
-    pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.layer.epochs]
+    pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.query.epochs]
     for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
         if source != target and storage.exists(source) and not storage.exists(target):
             storage.copy(source, target)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mi_core.features import consumes
 from mi_core.records import Features
-from pipelines.config.demands import SEQUENTIAL, Stopping, demands_of
-from pipelines.config.queries import Recipe
+from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.jobs import listed, shard_jobs
+from pipelines.extract.passes import QueryPass
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
@@ -23,50 +23,43 @@ from pipelines.run.folder import SeedFolder
 def load_features(
     config: RunConfig,
     folder: SeedFolder,
-    encoder: str,
+    asking: Asking,
     epoch: int,
     output: str,
     needs: Sequence[str],
     roles: Sequence[str],
-    recipe: Recipe | None = None,
-    *,
-    crafter: str | None = None,
-    count: int | None = None,
-    stopping: Stopping | None = None,
-    without: Sequence[str] = (),
 ) -> Features:
     """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
 
     Args:
-        recipe: of the views, for needs that consume views.
-        crafter: encoder that images were crafted on, for needs that consume such.
-        count: samples of each role, by rank of a hash; None: all.
-        stopping: what decided when to stop asking for views, for the need that such a decision makes.
-        without: roles whose samples are left out.
+        config: of the run.
+        folder: of a seed.
+        asking: which encoder was asked, and how; its outputs do not matter.
+        epoch: of the checkpoint.
+        output: whose features are wanted.
+        needs: membership features.
+        roles: whose samples are wanted.
 
     Raises:
         UserError: features are missing (extraction has not finished).
     """
     splits = Splits.load(folder.path)
     wanted = splits.ids(roles)
-    if count is not None:
-        chosen = set(splits.first(roles, count, folder.seed))
+    if asking.count is not None:
+        chosen = set(splits.first(roles, asking.count, folder.seed))
         wanted = [name for name in wanted if name in chosen]
-    left_out = set(splits.ids(without))
+    left_out = set(splits.ids(asking.without))
     wanted = [name for name in wanted if name not in left_out]
     asked = set(wanted)
     columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
     rejected: set[str] = set()
-    demands = [demand for demand in demands_of(config) if demand.encoder == encoder and output in demand.outputs]
-    for job in (job for demand in demands for job in shard_jobs(demand, config, folder)):
-        present = [
-            need
-            for need in needs
-            if need in job.layer.needs
-            and (consumes(need) != "views" or job.layer.recipe == recipe)
-            and (consumes(need) != "adversarial" or job.layer.crafter == crafter)
-            and (need != SEQUENTIAL or job.layer.stopping == stopping)
-        ]
+    asked_of = [
+        demand
+        for demand in demands_of(config)
+        if demand.asking.encoder == asking.encoder and output in demand.asking.outputs
+    ]
+    for job in (job for demand in asked_of for job in shard_jobs(demand, config, folder)):
+        present = [need for need in needs if need in job.query.needs and _same(need, job.query, asking)]
         if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
             continue
         path = job.path(epoch)
@@ -81,11 +74,19 @@ def load_features(
     kept = [name for name in wanted if name not in rejected]
     lost = [name for need in needs for name in kept if name not in columns[need]]
     if lost:
-        raise UserError(f"features of {encoder} miss {len(lost)} samples, first {lost[0]}; run the extract stage")
+        raise UserError(
+            f"features of {asking.encoder} miss {len(lost)} samples, first {lost[0]}; run the extract stage"
+        )
     return Features(
         np.array(kept, dtype=np.str_),
         {need: np.stack([rows[name] for name in kept]) for need, rows in columns.items()},
     )
+
+
+def _same(need: str, query: QueryPass, asking: Asking) -> bool:
+    """Whether a pass has asked for a feature in the way that is wanted; who is left out, the samples tell."""
+    done = replace(query.asking, recipe=query.recipe).narrowed(need)
+    return replace(done, without=()) == replace(asking.narrowed(need), without=())
 
 
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:

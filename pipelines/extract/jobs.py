@@ -21,7 +21,7 @@ from pipelines.data.captions import made_caption
 from pipelines.data.samples import Item
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits, known_label
-from pipelines.extract.passes import Layer, layers_of
+from pipelines.extract.passes import QueryPass, passes_of
 from pipelines.extract.readers import Share
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -36,10 +36,10 @@ Place = tuple[str, SourceConfig, Item]
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard for one layer: the unit that is planned and compacted. Plain data; a function of the config alone."""
+    """One shard for one pass: the unit that is planned and compacted. Plain data; a function of the config alone."""
 
     folder: SeedFolder
-    layer: Layer
+    query: QueryPass
     source: str
     reader: SourceConfig
     item: Item
@@ -55,6 +55,11 @@ class ShardJob:
     rule: StoppingRule | None = None
 
     @property
+    def encoder(self) -> str:
+        """The encoder that is asked."""
+        return self.query.asking.encoder
+
+    @property
     def queries(self) -> int:
         """What is asked of the encoder for the chunks that are not skipped, over all checkpoints, at most."""
         return self.queries_of(self.images)
@@ -66,17 +71,17 @@ class ShardJob:
 
     def queries_of(self, images: int) -> int:
         """What some of its images ask of the encoder, over all checkpoints, at most."""
-        return images * self.layer.queries_per_image
+        return images * self.query.queries_per_image
 
     @property
     def plan(self) -> QueryPlan:
         """What is asked per image, and until when."""
-        return replace(self.layer.plan(), rule=self.rule)
+        return replace(self.query.plan(), rule=self.rule)
 
     @property
     def rule_path(self) -> str:
         """File of the rule that stops the asking: it is fitted once, before the first query."""
-        return f"{self.folder.path}/features/{self.layer.encoder}/rules/{self.layer.tag}.json"
+        return f"{self.folder.path}/features/{self.encoder}/rules/{self.query.tag}.json"
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
@@ -99,19 +104,19 @@ class ShardJob:
             return self
         return replace(
             before,
-            layer=replace(before.layer, epochs=tuple(sorted({*before.layer.epochs, *self.layer.epochs}))),
+            query=replace(before.query, epochs=tuple(sorted({*before.query.epochs, *self.query.epochs}))),
         )
 
     def path(self, epoch: int, chunk: int | None = None) -> str:
         """File of one chunk, or of the compacted shard."""
         suffix = "" if chunk is None else f"-{chunk:05d}"
-        folder = f"{self.folder.features(self.layer.encoder, epoch)}/{self.source}"
+        folder = f"{self.folder.features(self.encoder, epoch)}/{self.source}"
         return f"{folder}/{self.item.name}.{self.tag}{suffix}.parquet"
 
     @cached_property
     def tag(self) -> str:
-        """The layer and the selection of samples: another selection never meets these files."""
-        return digest(self.layer.tag, list(self.wanted), self.chunk)[:12]
+        """The pass and the selection of samples: another selection never meets these files."""
+        return digest(self.query.tag, list(self.wanted), self.chunk)[:12]
 
     def share(self) -> Share:
         """What the reader has to find and to skip."""
@@ -121,7 +126,7 @@ class ShardJob:
     @property
     def rejected_path(self) -> str:
         """File that lists the rejected samples, if there are any."""
-        return f"{self.path(self.layer.epochs[0]).removesuffix('.parquet')}.rejected.json"
+        return f"{self.path(self.query.epochs[0]).removesuffix('.parquet')}.rejected.json"
 
 
 def places_of(config: RunConfig) -> list[Place]:
@@ -130,25 +135,26 @@ def places_of(config: RunConfig) -> list[Place]:
 
 
 def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[ShardJob]:
-    """All (layer, shard) pairs of one demand, in a fixed order; with ``plan``, what none covers is planned first."""
+    """All (pass, shard) pairs of one demand, in a fixed order; with ``plan``, what none covers is planned first."""
     places = places_of(config)
-    for layer in layers_of(demand, config, folder, plan=plan):
-        yield from jobs_of(layer, config, folder, places)
+    for query in passes_of(demand, config, folder, plan=plan):
+        yield from jobs_of(query, config, folder, places)
 
 
-def jobs_of(layer: Layer, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
-    """The jobs of one layer on some shards; none where a shard holds no sample that is wanted."""
-    splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), layer.plan()
-    first = None if layer.count is None else set(splits.first(layer.roles, layer.count, folder.seed))
+def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
+    """The jobs of one pass on some shards; none where a shard holds no sample that is wanted."""
+    splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), query.plan()
+    asking = query.asking
+    first = None if asking.count is None else set(splits.first(query.roles, asking.count, folder.seed))
     for source, model, item in places:
-        classes = splits.classes(source, item.name, layer.roles)
-        for key in splits.keys(source, item.name, layer.without) if layer.without else ():
+        classes = splits.classes(source, item.name, query.roles)
+        for key in splits.keys(source, item.name, asking.without) if asking.without else ():
             classes.pop(key, None)
         if first is not None:
             classes = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
         if not classes:
             continue
-        job = ShardJob(folder, layer, source, model, item, tuple(classes), config.queries.chunk, decoder)
+        job = ShardJob(folder, query, source, model, item, tuple(classes), config.queries.chunk, decoder)
         made, known = None, None
         if plan.captioned:
             made = {key: made_caption(config.data, source, key, label) for key, label in classes.items()}
@@ -165,10 +171,10 @@ def listed(paths: Iterable[str]) -> set[str]:
 
 def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     """Those of some jobs whose shards are not complete, with the chunks to skip."""
-    there = listed(job.path(epoch) for job in jobs for epoch in job.layer.epochs)
+    there = listed(job.path(epoch) for job in jobs for epoch in job.query.epochs)
 
     def done(job: ShardJob, chunk: int | None = None) -> bool:
-        return all(job.path(epoch, chunk) in there for epoch in job.layer.epochs)
+        return all(job.path(epoch, chunk) in there for epoch in job.query.epochs)
 
     return [
         replace(job, skip=frozenset(chunk for chunk in range(job.chunks) if done(job, chunk)))

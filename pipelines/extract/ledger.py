@@ -19,7 +19,7 @@ from pipelines.errors import UserError
 from pipelines.extract.attempts import lost_queries
 from pipelines.extract.features import load_features
 from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import layers_of, recorded_layers
+from pipelines.extract.passes import passes_of, recorded_passes
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
@@ -43,16 +43,17 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         return encoder, role, images, images * per_image
 
     for demand in demands_of(config):
-        if demand.stopping is not None:
-            yield from _decided(demand, demand.stopping, config, folder)
+        if demand.asking.stopping is not None:
+            yield from _decided(demand, demand.asking.stopping, config, folder)
             continue
-        for layer in layers_of(demand, config, folder, plan=False):
+        for query in passes_of(demand, config, folder, plan=False):
             asked: set[str] = set()  # a sample of two roles is asked once
-            for role in layer.roles:
-                ids = splits.ids([role]) if layer.count is None else splits.first([role], layer.count, folder.seed)
+            for role in query.roles:
+                count = query.asking.count
+                ids = splits.ids([role]) if count is None else splits.first([role], count, folder.seed)
                 new = set(ids) - asked
                 asked |= new
-                yield demand.encoder, role, len(new), len(new) * layer.queries_per_image
+                yield demand.asking.encoder, role, len(new), len(new) * query.queries_per_image
     for name in config.encoders:
         for old in _outdated(config, folder, name):
             for role in old["roles"]:
@@ -68,18 +69,16 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
 
 def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
     """What a rule asked of an encoder, as the committed features have it."""
-    kept: dict[str, Any] = {"count": demand.count, "stopping": stopping, "without": demand.without}
     for role in demand.needs:
-        needs = (config, folder, demand.encoder, stopping.epoch, stopping.output, [SEQUENTIAL])
-        found = load_features(*needs, [role], **kept)
-        yield demand.encoder, role, len(found), int(found.values[SEQUENTIAL][:, 0].sum())
+        found = load_features(config, folder, demand.asking, stopping.epoch, stopping.output, [SEQUENTIAL], [role])
+        yield demand.asking.encoder, role, len(found), int(found.values[SEQUENTIAL][:, 0].sum())
 
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """Layers that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
-    demands = [demand for demand in demands_of(config) if demand.encoder == encoder]
-    read = {layer.base for demand in demands for layer in layers_of(demand, config, folder, plan=False)}
-    return [entry for entry in recorded_layers(folder, encoder) if "per_image" in entry and entry["base"] not in read]
+    """Passes that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
+    demands = [demand for demand in demands_of(config) if demand.asking.encoder == encoder]
+    read = {query.base for demand in demands for query in passes_of(demand, config, folder, plan=False)}
+    return [entry for entry in recorded_passes(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 
 
 def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
@@ -123,7 +122,7 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     return min(ATTEMPTS, 1 + (budget - lost - total) // max(1, still))
 
 
-def _images(layer: Mapping[str, Any], folder: SeedFolder) -> int:
-    counts, most = Splits.load(folder.path).counts(), layer["count"]
-    sizes = [counts[role] if most is None else min(counts[role], most) for role in layer["roles"]]
+def _images(planned: Mapping[str, Any], folder: SeedFolder) -> int:
+    counts, most = Splits.load(folder.path).counts(), planned["count"]
+    sizes = [counts[role] if most is None else min(counts[role], most) for role in planned["roles"]]
     return sum(sizes)

@@ -1,6 +1,6 @@
-"""What is asked of which encoder for which roles: demands, and the layers of features that are planned for them.
+"""What is asked of which encoder for which roles: the passes over images that are planned for its demands.
 
-Layers are recorded in the run folder and complement each other: a later demand asks only for what none covers.
+Passes are recorded in the run folder and complement each other: a later demand asks only for what none covers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mi_core.querying.extractor import QueryPlan
-from pipelines.config.demands import Demand, Stopping
+from pipelines.config.demands import Asking, Demand, Stopping
 from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -19,36 +19,31 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
-_SHARED = ("base", "roles", "needs")  # of a recorded layer: what tells another run that it may be copied
+_SHARED = ("base", "roles", "needs")  # of a recorded pass: what tells another run that it may be copied
 VERSION = 2  # of the features: a change of their meaning makes a new base
 
 
 @dataclass(frozen=True)
-class Layer:
+class QueryPass:
     """One pass over the images of some roles with one encoder; its tag names the files it commits.
 
-    ``base`` hashes everything but roles, needs and epochs: layers of one base complement each other.
+    ``base`` hashes everything but roles, needs and epochs: passes of one base complement each other.
     """
 
-    encoder: str
+    asking: Asking
+    recipe: Recipe
     epochs: tuple[int, ...]
     roles: tuple[str, ...]
     needs: tuple[str, ...]
-    outputs: tuple[str, ...]
     views: int
-    recipe: Recipe
     batch_views: int
     precision: str
     base: str
-    crafter: str | None = None
-    count: int | None = None
-    stopping: Stopping | None = None
-    without: tuple[str, ...] = ()
     repeats: int = 1
 
     @property
     def tag(self) -> str:
-        """Short name of this layer in file names."""
+        """Short name of this pass in file names."""
         return digest(self.base, sorted(self.needs))[:12]
 
     @property
@@ -58,32 +53,27 @@ class Layer:
 
     def plan(self) -> QueryPlan:
         """What is asked per image."""
-        return QueryPlan(self.needs, self.outputs, self.views, self.batch_views, self.precision)
+        return QueryPlan(self.needs, self.asking.outputs, self.views, self.batch_views, self.precision)
 
 
-def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[Layer]:
-    """The layers of a demand: those recorded before and, when planning, new ones for what is left over."""
-    queries = config.queries
-    record = describe(folder, demand.encoder).record
-    own = Recipe(record.config["objective"], record.config["augmentation"])
-    template = Layer(
-        encoder=demand.encoder,
-        epochs=config.queried_epochs(demand.encoder) if demand.stopping is None else (demand.stopping.epoch,),
+def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[QueryPass]:
+    """The passes of a demand: those recorded before and, when planning, new ones for what is left over."""
+    queries, asking = config.queries, demand.asking
+    record = describe(folder, asking.encoder).record
+    stopping = asking.stopping
+    template = QueryPass(
+        asking=asking,
+        recipe=asking.recipe or Recipe(record.config["objective"], record.config["augmentation"]),
+        epochs=config.queried_epochs(asking.encoder) if stopping is None else (stopping.epoch,),
         roles=(),
         needs=(),
-        outputs=demand.outputs,
-        views=queries.views if demand.stopping is None else _views(config, demand.stopping),
-        recipe=demand.recipe or own,
+        views=queries.views if stopping is None else config.attacks[stopping.position].views or queries.views,
         batch_views=queries.batch_views,
         precision=queries.precision,
         base="",
-        crafter=demand.crafter,
-        count=demand.count,
-        stopping=demand.stopping,
-        without=demand.without,
         repeats=queries.repeats,
     )
-    crafted = [] if demand.crafter is None else [describe(folder, demand.crafter).record.fingerprints]
+    crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]
     base = digest(
         VERSION,
         _identity(template),
@@ -91,31 +81,28 @@ def layers_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         config.data.decoder().digest(),
         folder.seed,
         *crafted,
-        *([] if demand.stopping is None else _decided_by(config, folder, demand.stopping)),
+        *([] if stopping is None else _decided_by(config, folder, stopping)),
     )
-    recorded = recorded_layers(folder, demand.encoder)
+    recorded = recorded_passes(folder, asking.encoder)
     mine = [entry for entry in recorded if entry["base"] == base]
     if plan:
         new = []
         for needs, roles in _missing(demand, mine).items():
             asked = replace(template, needs=needs).queries_per_image
-            new.append({"base": base, "roles": roles, "needs": needs, "per_image": asked, "count": demand.count})
+            new.append({"base": base, "roles": roles, "needs": needs, "per_image": asked, "count": asking.count})
         if new:
-            storage.write_json(layers_path(folder, demand.encoder), recorded + new)
+            storage.write_json(passes_path(folder, asking.encoder), recorded + new)
         mine += new
     return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
 
 
-def _views(config: RunConfig, stopping: Stopping) -> int:
-    return config.attacks[stopping.position].views or config.queries.views
-
-
-def _identity(layer: Layer) -> dict[str, Any]:
-    """What tells layers apart, but for what stops them; batches change no file, and each checkpoint has its own."""
-    plain = asdict(replace(layer, batch_views=0, epochs=(), stopping=None))
-    unset = [name for name in ("stopping", "without") if not plain[name]]
-    unset += ["repeats"] if layer.repeats == 1 else []
-    return {name: value for name, value in plain.items() if name not in unset}
+def _identity(asked: QueryPass) -> dict[str, Any]:
+    """What tells passes apart, but for what stops them; batches change no file, and each checkpoint has its own."""
+    plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
+    flat = plain.pop("asking") | plain
+    unset = [name for name in ("stopping", "without") if not flat[name]]
+    unset += ["repeats"] if asked.repeats == 1 else []
+    return {name: value for name, value in flat.items() if name not in unset}
 
 
 def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
@@ -126,22 +113,22 @@ def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> li
     return [attack.model_dump(mode="json"), stopping.output, stopping.epoch, fitted, roles]
 
 
-def recorded_layers(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """The layers planned for an encoder so far; one with ``per_image`` was asked by this run, others were copied."""
-    path = layers_path(folder, encoder)
+def recorded_passes(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
+    """The passes planned for an encoder so far; one with ``per_image`` was asked by this run, others were copied."""
+    path = passes_path(folder, encoder)
     found: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
     return found
 
 
-def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
+def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
     """Plan on from what other runs of the same seed have planned for the same samples, so that it can be shared."""
     splits = Splits.load(folder.path)
     for encoder in encoders:
-        recorded = recorded_layers(folder, encoder)
+        recorded = recorded_passes(folder, encoder)
         planned = [{name: entry[name] for name in _SHARED} for entry in recorded]
         new: list[dict[str, Any]] = []
         for other in others:
-            theirs = [] if other == folder else recorded_layers(other, encoder)
+            theirs = [] if other == folder else recorded_passes(other, encoder)
             if not theirs:
                 continue
             known = Splits.load(other.path)
@@ -154,19 +141,19 @@ def inherit_layers(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
                 if same and bare not in planned and bare not in new:
                     new.append(bare)
         if new:
-            storage.write_json(layers_path(folder, encoder), recorded + new)
+            storage.write_json(passes_path(folder, encoder), recorded + new)
 
 
-def layers_path(folder: SeedFolder, encoder: str) -> str:
-    """Where the layers planned for an encoder are recorded."""
+def passes_path(folder: SeedFolder, encoder: str) -> str:
+    """Where the passes planned for an encoder are recorded."""
     return f"{folder.path}/features/{encoder}/layers.json"
 
 
-def _missing(demand: Demand, layers: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
-    """Needs that no layer covers, each set with the roles it is missing for."""
+def _missing(demand: Demand, planned: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """Needs that no pass covers, each set with the roles it is missing for."""
     missing: dict[tuple[str, ...], list[str]] = {}
     for role, needs in demand.needs.items():
-        covered = {need for layer in layers if role in layer["roles"] for need in layer["needs"]}
+        covered = {need for one in planned if role in one["roles"] for need in one["needs"]}
         left = tuple(sorted(needs - covered))
         if left:
             missing.setdefault(left, []).append(role)

@@ -33,7 +33,7 @@ from pipelines.extract.commit import compact, compaction_of, share_features
 from pipelines.extract.decoding import Decoding
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, places_of, remaining
-from pipelines.extract.passes import Layer, inherit_layers, layers_of, layers_path
+from pipelines.extract.passes import QueryPass, inherit_passes, passes_of, passes_path
 from pipelines.extract.readers import Kept, ReadOrder, chunks_of, read_chunks
 from pipelines.extract.throughput import Throughput, steady_rate
 from pipelines.extract.worker import EncodeChunks, decode_chunks
@@ -51,27 +51,27 @@ _Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 @dataclass(frozen=True)
 class _Planned:
-    """The layers of one seed of one run."""
+    """The passes of one seed of one run."""
 
     config: RunConfig
     folder: SeedFolder
-    layers: list[Layer]
+    passes: list[QueryPass]
 
     def jobs(self, places: Sequence[Place]) -> Iterator[ShardJob]:
         """What is asked of some shards."""
         known = set(self.config.data.sources)
         mine = [place for place in places if place[0] in known and self.config.data.sources[place[0]] == place[1]]
-        for layer in self.layers:
-            yield from jobs_of(layer, self.config, self.folder, mine)
+        for query in self.passes:
+            yield from jobs_of(query, self.config, self.folder, mine)
 
     def only(self, *, stopped: bool) -> _Planned:
-        """The layers that a rule stops, or those that none does."""
-        return replace(self, layers=[layer for layer in self.layers if bool(layer.stopping) == stopped])
+        """The passes that a rule stops, or those that none does."""
+        return replace(self, passes=[query for query in self.passes if bool(query.asking.stopping) == stopped])
 
     def chunks(self) -> int:
         """How many chunks are asked in all, about."""
         counts = Splits.load(self.folder.path).counts()
-        return sum(sum(counts[role] for role in layer.roles) // self.config.queries.chunk + 1 for layer in self.layers)
+        return sum(sum(counts[role] for role in query.roles) // self.config.queries.chunk + 1 for query in self.passes)
 
 
 def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
@@ -89,7 +89,7 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
             API answers otherwise than before, fails, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    planned = plan_layers(runs)
+    planned = plan_passes(runs)
     parts = _parts(runs, planned)
     asked, left = _looked_through(runs, planned, parts)
     checked = adopt.to_check(runs, left)
@@ -105,7 +105,7 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
         adopt.check_unchanged(runs, checked, access)
         for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
             wave = [one.only(stopped=stopped) for one in planned]
-            if any(one.layers for one in wave):
+            if any(one.passes for one in wave):
                 _query(runs, wave, parts, _Session(session, allowed, access, rule_of))
     for config, folder in runs:
         _account(config, folder)
@@ -122,7 +122,7 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
     Raises:
         UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
     """
-    planned, places = plan_layers(runs), _places(runs)
+    planned, places = plan_passes(runs), _places(runs)
     session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
     for stopped in (False, True):
         jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
@@ -164,7 +164,7 @@ class _Session:
 def _query(
     runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], session: _Session
 ) -> None:
-    """Query what is left of some layers, part by part."""
+    """Query what is left of some passes, part by part."""
     config, folder = runs[0]
     done, whole = 0, 0
     for number, part in enumerate(parts, start=1):
@@ -194,7 +194,7 @@ def _query(
 
 def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
     """How many images were shown to how many encoders; an image that two encoders see is one image."""
-    encoders = {(job.folder, job.layer.encoder) for job in jobs}
+    encoders = {(job.folder, job.encoder) for job in jobs}
     if len(encoders) == 1:
         return count_of(images, "image", "images")
     distinct = {(job.source, key) for job in jobs for key in job.wanted}
@@ -208,27 +208,27 @@ def _plans(runs: Sequence[Run]) -> list[str]:
         for config, folder in runs
         for seed in config.seeds
         for encoder in config.encoders
-        for path_of in (layers_path, checks_path)
+        for path_of in (passes_path, checks_path)
     ]
 
 
 def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
     """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
     places = _places(runs)
-    jobs = [job for one in plan_layers(runs) for job in one.jobs(places)]
+    jobs = [job for one in plan_passes(runs) for job in one.jobs(places)]
     return jobs, _distinct(jobs)
 
 
-def plan_layers(runs: Sequence[Run]) -> list[_Planned]:
-    """The layers of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
+def plan_passes(runs: Sequence[Run]) -> list[_Planned]:
+    """The passes of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
     planned = []
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
             place = folder.seed(seed)
             earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
-            inherit_layers(place, earlier, list(config.encoders))
-            layers = [layer for demand in demands_of(config) for layer in layers_of(demand, config, place, plan=True)]
-            planned.append(_Planned(config, place, layers))
+            inherit_passes(place, earlier, list(config.encoders))
+            passes = [query for demand in demands_of(config) for query in passes_of(demand, config, place, plan=True)]
+            planned.append(_Planned(config, place, passes))
     return planned
 
 
@@ -244,7 +244,7 @@ def _places(runs: Sequence[Run]) -> list[Place]:
 def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
     """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
     every = _places(runs)
-    per_place = sum(one.chunks() + len(one.layers) * len(every) for one in planned) / max(1, len(every))
+    per_place = sum(one.chunks() + len(one.passes) * len(every) for one in planned) / max(1, len(every))
     size = max(1, int(PART / max(1.0, per_place)))
     return [every[start : start + size] for start in range(0, len(every), size)] or [[]]
 
@@ -273,18 +273,18 @@ def _looked_through(
         jobs = list(_distinct([job for one in planned for job in one.jobs(part)]).values())
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
-                counted[job.folder, job.layer.encoder] += job.queries
+                counted[job.folder, job.encoder] += job.queries
     return asked, left
 
 
 def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
-    before = {place: begun(*place) for place in {(job.folder, job.layer.encoder) for job in jobs}}
+    before = {place: begun(*place) for place in {(job.folder, job.encoder) for job in jobs}}
     return [
         replace(
             job,
             attempts=session.allowed,
-            begun=begun_of(job, before[job.folder, job.layer.encoder]),
+            begun=begun_of(job, before[job.folder, job.encoder]),
             session=session.name,
         )
         for job in jobs

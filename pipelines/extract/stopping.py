@@ -24,7 +24,7 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: 
     Raises:
         UserError, ConfigError, NumericError, ShapeError: an attack cannot be fitted on its reference.
     """
-    stopped = [job for job in jobs if job.layer.stopping is not None]
+    stopped = [job for job in jobs if job.query.asking.stopping is not None]
     if not stopped:
         return jobs
     configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
@@ -35,10 +35,10 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: 
     else:
         mapped(_fit, first.values(), "rules", "when to stop asking")
     rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in stopped}}
-    return [job if job.layer.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
+    return [job if job.query.asking.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
 
 
 def _fit(config: RunConfig, job: ShardJob, rule_of: RuleOf) -> None:
     """Fit and write a rule."""
-    assert job.layer.stopping is not None
-    storage.write_json(job.rule_path, asdict(rule_of(config, job.folder, job.layer.stopping)))
+    assert job.query.asking.stopping is not None
+    storage.write_json(job.rule_path, asdict(rule_of(config, job.folder, job.query.asking.stopping)))

@@ -97,7 +97,7 @@ class EncodeChunks:
                 job: ShardJob = pickle.loads(row["job"])
                 receipt |= self._encode(job, row)
                 if self.telemetry is not None:
-                    self.telemetry.committed(job.layer.encoder, receipt)
+                    self.telemetry.committed(job.encoder, receipt)
             except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop and name the sample
                 receipt["error"] = str(error)
             except OSError as error:
@@ -120,12 +120,12 @@ class EncodeChunks:
             found.decode += time.perf_counter() - began
             found.add(decoded, self._answers(extractor, job, row, rows, decoded))
         began = time.perf_counter()
-        for epoch in job.layer.epochs:
+        for epoch in job.query.epochs:
             columns = found.columns(named(job, epoch))
             storage.write_table(job.path(epoch, chunk), sample_table(keys, found.status, columns))
         trial.end()
         good = found.status.count(OK)
-        queries = job.queries_of(good) if job.rule is None else found.asked() * job.layer.repeats
+        queries = job.queries_of(good) if job.rule is None else found.asked() * job.query.repeats
         spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
         return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
 
@@ -157,24 +157,24 @@ class EncodeChunks:
         )
 
     def _extractor(self, job: ShardJob) -> Extractor:
-        name = f"{job.folder.path}/{job.layer.encoder}/{job.layer.tag}"
+        name = f"{job.folder.path}/{job.encoder}/{job.query.tag}"
         if name not in self.extractors:
-            self.extractors.clear()  # one layer's checkpoints at a time in memory
-            layer = job.layer
-            stored = describe(job.folder, layer.encoder)
+            self.extractors.clear()  # one pass's checkpoints at a time in memory
+            query = job.query
+            stored = describe(job.folder, job.encoder)
             ready = {
                 epoch: for_queries(stored.load(epoch, None if self.access is None else self.access.client), self.device)
-                for epoch in layer.epochs
+                for epoch in query.epochs
             }
             self.extractors[name] = Extractor(
                 {
-                    named(job, epoch): repeated(remembering(encoder, self.memory), layer.repeats)
+                    named(job, epoch): repeated(remembering(encoder, self.memory), query.repeats)
                     for epoch, encoder in ready.items()
                 },
                 job.plan,
-                build(AUGMENTATIONS[layer.recipe.name], layer.recipe.settings),
+                build(AUGMENTATIONS[query.recipe.name], query.recipe.settings),
                 self.device,
-                None if layer.crafter is None else self._last(job.folder, layer.crafter),
+                None if query.asking.crafter is None else self._last(job.folder, query.asking.crafter),
             )
         return self.extractors[name]
 
@@ -246,7 +246,7 @@ class _Found:
 
 def named(job: ShardJob, epoch: int) -> str:
     """A checkpoint as errors call it."""
-    return f"{job.layer.encoder} at epoch {epoch}"
+    return f"{job.encoder} at epoch {epoch}"
 
 
 def _decode(data: bytes, decoder: Decoder) -> Decoded:

@@ -12,6 +12,7 @@ import yaml
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Spent
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.access import spent
@@ -64,4 +65,4 @@ def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[s
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
     needs = ["pairwise:cosine", "norm:2"]
-    return dict(load_features(config, place, "target", epoch, output, needs, ROLES, recipe).values)
+    return dict(load_features(config, place, Asking("target", recipe=recipe), epoch, output, needs, ROLES).values)

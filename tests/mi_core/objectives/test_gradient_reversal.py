@@ -32,7 +32,7 @@ def test_a_factor_that_would_not_reverse() -> None:
             reverse(torch.ones(1), factor)
 
 
-def test_the_adversary_has_two_hidden_layers_of_64() -> None:
+def test_the_adversary_has_two_hidden_passes_of_64() -> None:
     adversary = Adversary(10, 5)
     shapes = [tuple(parameter.shape) for parameter in adversary.parameters() if parameter.ndim == 2]
     assert shapes == [(64, 10), (64, 64), (5, 64)]

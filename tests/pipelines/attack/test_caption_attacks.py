@@ -11,6 +11,7 @@ import torch
 
 from mi_core.captions import templated_caption
 from pipelines.audit import run as audit
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
@@ -70,7 +71,7 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     place = RunFolder(str(run)).seed(0)
     roles = ("target-member", "target-nonmember")
     needs = ["caption:cosine", "caption:embedding", "embedding"]
-    found = load_features(chosen, place, "target", 40, "projection", needs, roles)
+    found = load_features(chosen, place, Asking("target"), 40, "projection", needs, roles)
     loaded = load_images(chosen.data, Splits.load(place.path), roles)
     assert list(found.ids) == loaded.ids
     encoder = describe(place, "target").load(40)

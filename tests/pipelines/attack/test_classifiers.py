@@ -16,7 +16,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.demands import demands_of
+from pipelines.config.demands import Asking, demands_of
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -136,13 +136,13 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
 @pytest.mark.slow
 def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    crafted = [demand for demand in demands_of(config) if demand.crafter]
-    assert {demand.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
-    assert {demand.crafter for demand in crafted} == {"contrastive-shadow"}
+    crafted = [demand for demand in demands_of(config) if demand.asking.crafter]
+    assert {demand.asking.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
+    assert {demand.asking.crafter for demand in crafted} == {"contrastive-shadow"}
     need = next(need for demand in crafted for need in demand.needs["target-member"] if need.startswith("adversarial"))
     roles = ["target-member"]
     asked = ("logits", [need], roles)
-    found = load_features(config, place, "contrastive-target", 2, *asked, crafter="contrastive-shadow")
+    found = load_features(config, place, Asking("contrastive-target", crafter="contrastive-shadow"), 2, *asked)
     assert found.values[need].shape == (60, 4)
 
 
@@ -167,7 +167,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     for target, row in rows.items():
         epoch = config.attacked_epochs(target)[-1]
         known, tested = (
-            load_features(config, place, target, epoch, "backbone", ["embedding"], [role])
+            load_features(config, place, Asking(target), epoch, "backbone", ["embedding"], [role])
             for role in ("target-member", "target-nonmember")
         )
         truth = [np.array([values[name] for name in part.ids]) for part in (known, tested)]
@@ -221,7 +221,11 @@ def test_members_of_an_encoder_are_asked_of_a_classifier_built_on_it_with_other_
     assert config.member_roles("contrastive-shadow") == ("shadow-member",)
     attack = next(attack for attack in config.attacks if attack.attack == "baseline-a")
     assert config.reference_roles(attack) == ("shadow-member", "shadow-nonmember")
-    needs = next(d.needs for d in demands_of(config) if d.encoder == "contrastive-shadow" and d.outputs == ("logits",))
+    needs = next(
+        d.needs
+        for d in demands_of(config)
+        if d.asking.encoder == "contrastive-shadow" and d.asking.outputs == ("logits",)
+    )
     assert set(needs) >= {"shadow-member", "shadow-nonmember"}
 
 

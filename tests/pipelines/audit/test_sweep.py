@@ -17,6 +17,7 @@ from mi_core.features import of_first_views
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
+from pipelines.config.demands import asking_of
 from pipelines.config.load import parse
 from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
@@ -117,7 +118,7 @@ def test_the_first_views_are_used(swept: Path) -> None:
 
     def means(encoder: str, roles: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         found = load_features(
-            config, place, encoder, 3, "projection", ["pairwise:cosine"], roles, config.recipe(attack)
+            config, place, asking_of(config, attack, encoder), 3, "projection", ["pairwise:cosine"], roles
         )
         members = set(Splits.load(place.path).ids(roles[:1]))
         values = of_first_views("pairwise:cosine", found.values["pairwise:cosine"], 4, 2)

@@ -15,6 +15,7 @@ import torch
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.checks import build
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe
@@ -87,7 +88,9 @@ def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path
     roles = ("target-member", "target-nonmember")
     recipe = config.recipe(config.attacks[0])
     found = [
-        load_features(config, place, name, 3, "backbone", ["pairwise:cosine"], roles, recipe).values["pairwise:cosine"]
+        load_features(config, place, Asking(name, recipe=recipe), 3, "backbone", ["pairwise:cosine"], roles).values[
+            "pairwise:cosine"
+        ]
         for name in ("target", "target+nothing")
     ]
     np.testing.assert_array_equal(*found)
@@ -211,9 +214,9 @@ def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Pa
         audit.run(config, folder.path)
         place = folder.seed(0)
         clean, found = (
-            load_features(config, place, name, 3, "backbone", ["embedding"], config.utility_roles("target")[1]).values[
-                "embedding"
-            ]
+            load_features(
+                config, place, Asking(name), 3, "backbone", ["embedding"], config.utility_roles("target")[1]
+            ).values["embedding"]
             for name in ("target", "target+noisy")
         )
         embeddings[repeats] = found - clean

@@ -222,7 +222,7 @@ def test_too_few_cpus_for_readers_beside_actors() -> None:
 
 def test_demands_ask_each_encoder_only_what_is_needed() -> None:
     config = load(str(QUICKSTART))
-    demands = {(demand.encoder, demand.outputs): demand.needs for demand in demands_of(config)}
+    demands = {(demand.asking.encoder, demand.asking.outputs): demand.needs for demand in demands_of(config)}
     both = ("backbone", "projection")
     all_needs = {"pairwise:cosine", "norm:2"}
     measured = {*all_needs, "embedding"}  # for utility; from the query whose norm is attacked

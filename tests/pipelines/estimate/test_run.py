@@ -55,7 +55,7 @@ def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     _, first = extract.plan(runs)
     asked: dict[str, float] = {}
     for job in first.values():
-        asked[job.layer.encoder] = asked.get(job.layer.encoder, 0) + job.queries
+        asked[job.encoder] = asked.get(job.encoder, 0) + job.queries
     return asked
 
 
@@ -63,7 +63,7 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
     sizes = {place.seed(seed): sizes_of(config.data, {}) for config, place in runs for seed in config.seeds}
     asked: dict[str, float] = {}
     for one in outline.outline(runs, str(folder), sizes).passes:
-        asked[one.job.layer.encoder] = asked.get(one.job.layer.encoder, 0) + one.queries.value
+        asked[one.job.encoder] = asked.get(one.job.encoder, 0) + one.queries.value
     return asked
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from mi_core.images import encode_png
 from pipelines.audit import run as audit
+from pipelines.config.demands import Asking
 from pipelines.config.limits import ResourcesConfig
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -67,7 +68,7 @@ def extracted(config: RunConfig, folder: Path) -> tuple[dict[str, np.ndarray], s
         audit.run(config, str(folder), last="extract")
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
-    found = load_features(config, place, "target", 0, "backbone", ["pairwise:cosine"], ROLES, recipe)
+    found = load_features(config, place, Asking("target", recipe=recipe), 0, "backbone", ["pairwise:cosine"], ROLES)
     return dict(zip(found.ids, found.values["pairwise:cosine"], strict=True)), shown.get()
 
 

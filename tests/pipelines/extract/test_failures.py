@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.audit import run as audit
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -108,7 +109,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     assert set(rejected) == set(told)
     for place, word in told.items():
         assert word in rejected[place], rejected[place]
-    found = load_features(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", ["norm:2"], ROLES)
+    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
     assert len(found.ids) == 28
     assert not list(tmp_path.parent.glob("evil*"))
     assert {path.name for path in tmp_path.iterdir()} == {"data", "run"}
@@ -174,5 +175,5 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
         audit.run(config, str(folder), last="extract")
     shutil.copy(tmp_path / "b.tar", data / "b.tar")
     audit.run(config, str(folder), last="extract")
-    found = load_features(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", ["norm:2"], ROLES)
+    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
     assert len(set(found.ids.tolist())) == 60

@@ -42,7 +42,7 @@ def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
 
 def jobs_of(config: RunConfig, folder: Path, *, plan: bool) -> list[ShardJob]:
     place = RunFolder(str(folder)).seed(0)
-    demands = [demand for demand in demands_of(config) if demand.encoder == "target"]
+    demands = [demand for demand in demands_of(config) if demand.asking.encoder == "target"]
     return [job for demand in demands for job in shard_jobs(demand, config, place, plan=plan)]
 
 
@@ -114,9 +114,9 @@ def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
     job = jobs_of(config_with(), folder, plan=True)[0]
     for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
         storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
-    found = attempts.begun(job.folder, job.layer.encoder)
+    found = attempts.begun(job.folder, job.encoder)
     assert begun_of(job, found) == {0: (5, 2)}
-    assert lost_queries(job.folder, job.layer.encoder) == 50
+    assert lost_queries(job.folder, job.encoder) == 50
 
 
 def test_attacks_on_other_outputs_read_the_same_queries() -> None:
@@ -131,15 +131,15 @@ def test_attacks_on_other_outputs_read_the_same_queries() -> None:
     seen = [
         (role, need.partition(":")[0])
         for demand in demands_of(config)
-        if demand.encoder == "target"
+        if demand.asking.encoder == "target"
         for role, needs in demand.needs.items()
         for need in needs
     ]
     assert len(set(seen)) == len(seen)
     outputs = {
-        need: demand.outputs
+        need: demand.asking.outputs
         for demand in demands_of(config)
-        if demand.encoder == "target" and "target-member" in demand.needs
+        if demand.asking.encoder == "target" and "target-member" in demand.needs
         for need in demand.needs["target-member"]
     }
     both = ("backbone", "projection")

@@ -22,7 +22,7 @@ from mi_core.images import encode_png
 from mi_core.querying.extractor import Extractor, QueryPlan
 from mi_core.streams import stream_keys
 from pipelines.audit import run as audit
-from pipelines.config.demands import demands_of
+from pipelines.config.demands import Asking, demands_of
 from pipelines.config.load import parse
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
@@ -59,7 +59,9 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
-    found = load_features(config, place, "target", epoch, output, ["pairwise:cosine", "norm:2"], ROLES, recipe)
+    found = load_features(
+        config, place, Asking("target", recipe=recipe), epoch, output, ["pairwise:cosine", "norm:2"], ROLES
+    )
     return {"ids": found.ids, **found.values}
 
 
@@ -258,7 +260,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     place = RunFolder(str(folder)).seed(0)
     (listed,) = rejected_samples(config, place)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
-    found = load_features(config, place, "target", 0, "backbone", ["norm:2"], roles)
+    found = load_features(config, place, Asking("target"), 0, "backbone", ["norm:2"], roles)
     assert len(found.ids) == 39
 
 

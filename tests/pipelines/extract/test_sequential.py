@@ -19,7 +19,7 @@ from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
-from pipelines.config.demands import Stopping, demands_of
+from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -60,17 +60,19 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3, **kept: Any) -> dict[str, np.ndarray]:
     """Views asked and their statistic by sample."""
-    place, stopping = RunFolder(str(folder)).seed(0), Stopping(position, "projection", epoch)
-    found = load_features(
-        config, place, "target", epoch, "projection", ["sequential"], config.audited, stopping=stopping, **kept
-    )
+    place, attack = RunFolder(str(folder)).seed(0), config.attacks[position]
+    asking = asking_of(config, attack, "target")
+    stopped = replace(asking, stopping=Stopping(position, "projection", epoch), **kept)
+    found = load_features(config, place, stopped, epoch, "projection", ["sequential"], config.audited)
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
 
 
 def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], epoch: int = 3) -> LabelledFeatures:
     """Similarities of all views."""
     place, recipe = RunFolder(str(folder)).seed(0), config.recipe(config.attacks[0])
-    found = load_features(config, place, encoder, epoch, "projection", ["pairwise:cosine"], roles, recipe)
+    found = load_features(
+        config, place, Asking(encoder, recipe=recipe), epoch, "projection", ["pairwise:cosine"], roles
+    )
     members = set(Splits.load(place.path).ids(roles[:1]))
     return LabelledFeatures(found, np.array([name in members for name in found.ids]))
 
@@ -181,9 +183,15 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
     config = config_with(attacks=[SEQUENTIAL, SEQUENTIAL, {**SEQUENTIAL, "tolerance": 0.1}])
-    asking = [(demand.stopping.position, demand.stopping.epoch) for demand in demands_of(config) if demand.stopping]
+    asking = [
+        (demand.asking.stopping.position, demand.asking.stopping.epoch)
+        for demand in demands_of(config)
+        if demand.asking.stopping
+    ]
     assert sorted(asking) == [(0, 1), (0, 3), (2, 1), (2, 3)]
-    plain = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.stopping is None]
+    plain = [
+        demand for demand in demands_of(config) if demand.asking.encoder == "target" and demand.asking.stopping is None
+    ]
     assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
         "embedding"
     }  # for utility

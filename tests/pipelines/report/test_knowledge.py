@@ -83,16 +83,20 @@ def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algori
     assert tuple(unknown["crop_scale"]) == (0.2, 1.0)
     assert not any(unknown[name] for name in ("flip", "jitter_probability", "grayscale", "blur", "rotation"))
     by_recipe = {
-        tuple(demand.recipe.settings["crop_scale"])
+        tuple(demand.asking.recipe.settings["crop_scale"])
         for demand in demands_of(config)
-        if demand.encoder == "target" and demand.recipe is not None
+        if demand.asking.encoder == "target" and demand.asking.recipe is not None
     }
     assert by_recipe == {(0.75, 1.0), (0.5, 1.0), (0.2, 1.0)}  # the target is queried in each of these ways
 
 
 def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> None:
     config = parsed()
-    asked = [demand for demand in demands_of(config) if demand.encoder == "target" and demand.outputs == ("backbone",)]
+    asked = [
+        demand
+        for demand in demands_of(config)
+        if demand.asking.encoder == "target" and demand.asking.outputs == ("backbone",)
+    ]
     assert len(asked) == 3
     assert sum("patches:3x3" in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
 
