@@ -22,7 +22,7 @@ from pipelines.config.attacks import (
 )
 from pipelines.config.data import DataConfig
 from pipelines.config.demands import Demand, demands_of
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig, is_half
+from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.names import check_name
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -146,7 +146,8 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     shadows = config.shadows(attack)
     halves = bool(shadows) and attack.reference not in config.encoders
     if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
-        families = {name.rpartition("-")[0] for name, encoder in config.encoders.items() if is_half(encoder)}
+        trained = {name: one for name, one in config.encoders.items() if isinstance(one, TrainedConfig)}
+        families = {name.rpartition("-")[0] for name, one in trained.items() if one.half is not None}
         allowed = [*config.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
         raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
     if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:

@@ -397,8 +397,3 @@ def encoder_config(values: dict[str, Any]) -> EncoderConfig:
     """The settings of an encoder from plain values, as the model of its kind."""
     found: EncoderConfig = CONFIGS[_tag(values)](**values)  # type: ignore[assignment]
     return found
-
-
-def is_half(encoder: ConfigOfEncoder) -> bool:
-    """Whether an encoder is trained on a half of its samples."""
-    return isinstance(encoder, TrainedConfig) and encoder.half is not None

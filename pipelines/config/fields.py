@@ -104,11 +104,3 @@ def differing(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, 
             yield from differing(old, new, f"{prefix}.{number}")
     elif before != after:
         yield prefix, after
-
-
-def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
-    """Dotted names of all leaves that differ between two plain configs."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = list(dict.fromkeys([*before, *after]))
-        return [name for key in keys for name in changed_keys(before.get(key), after.get(key), f"{prefix}.{key}")]
-    return [] if before == after else [prefix]

@@ -69,7 +69,7 @@ class RunConfig(BaseModel):
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
-        default_factory=dict, description="fields to repeat the run with, see pipelines.sweep"
+        default_factory=dict, description="fields to repeat the run with, see pipelines.config.sweeps"
     )
     tune: TuneConfig | None = Field(default=None, description="parameters of a defense to search for")
     fold: Literal["all", "search", "final"] = Field(

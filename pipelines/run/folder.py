@@ -19,7 +19,6 @@ from typing import Any
 
 import yaml
 
-from pipelines.config.fields import changed_keys
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -250,6 +249,14 @@ class RunFolder:
         storage.remove(f"{self.path}/report.json")
         if STAGES.index(force) <= STAGES.index("extract"):
             self.update_manifest(extraction=[])
+
+
+def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
+    """Dotted names of all leaves that differ between two plain configs."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = list(dict.fromkeys([*before, *after]))
+        return [name for key in keys for name in changed_keys(before.get(key), after.get(key), f"{prefix}.{key}")]
+    return [] if before == after else [prefix]
 
 
 def _compared(section: str, before: dict[str, Any], config: dict[str, Any]) -> Any:

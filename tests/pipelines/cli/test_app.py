@@ -124,7 +124,7 @@ def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: P
 @pytest.mark.parametrize("kind", ["attacks", "defenses", "encoders"])
 def test_a_list_is_printed_without_pytorch(kind: str) -> None:
     code = (
-        "import sys; from pipelines.cli import app; app(standalone_mode=False); "
+        "import sys; from pipelines.cli.app import app; app(standalone_mode=False); "
         "assert not {'torch', 'ray', 'sklearn'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, "list", kind], capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ from pipelines.config.sources import SourceConfig
 from pipelines.data import shards
 from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan
+from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.report.run import _left_out
@@ -105,7 +106,7 @@ def test_a_folder_of_pictures_that_are_not_read_says_so(tmp_path: Path) -> None:
     for name in ("a.dng", "b.dng", "notes.txt"):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=r"holds no image.*it holds a.dng: a .dng picture is not read; convert it"):
-        SourceConfig(kind="imagefolder", path=str(tmp_path)).items()
+        Source(SourceConfig(kind="imagefolder", path=str(tmp_path))).items()
 
 
 def test_a_name_that_is_not_utf_8_is_listed(tmp_path: Path) -> None:
@@ -124,11 +125,11 @@ def test_a_folder_of_usual_images_is_read_as_ever(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     source = SourceConfig(kind="imagefolder", path=str(tmp_path))
-    items = source.items()
+    items = Source(source).items()
     assert [(item.name, item.count) for item in items] == [("part-00000", 1024), ("part-00001", 76)]
     assert [name for item in items for name in item.files] == sorted(names)
     assert [label for item in items for label in item.labels] == [name.startswith("dog") for name in sorted(names)]
-    assert source.unread() == ()
+    assert Source(source).unread() == ()
 
 
 def test_inspect_and_import_tell_what_they_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

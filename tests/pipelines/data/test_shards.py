@@ -10,6 +10,7 @@ import pytest
 from pipelines.config.sources import SourceConfig
 from pipelines.data import shards
 from pipelines.data.samples import Sample
+from pipelines.data.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
@@ -17,7 +18,12 @@ from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 def read_back(out: Path) -> dict[str, Sample]:
     source = SourceConfig(kind="shards", path=str(out))
-    return {entry.key: entry for item in source.items() for entry in source.scan(item) if isinstance(entry, Sample)}
+    return {
+        entry.key: entry
+        for item in Source(source).items()
+        for entry in Source(source).scan(item)
+        if isinstance(entry, Sample)
+    }
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from pipelines.config.paths import expand_braces
 from pipelines.config.sources import SourceConfig
 from pipelines.data.samples import Damage, Item, Problem, Sample
 from pipelines.data.shard_paths import expand
+from pipelines.data.sources import Source
 from pipelines.errors import UserError
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
@@ -28,7 +29,7 @@ CUT = 9 * 2048 + 1100  # of a shard of small images: in the header of the class 
 
 
 def scanned(source: SourceConfig) -> tuple[list[Sample], list[Problem]]:
-    found = [entry for item in source.items() for entry in source.scan(item)]
+    found = [entry for item in Source(source).items() for entry in Source(source).scan(item)]
     return [e for e in found if isinstance(e, Sample)], [e for e in found if isinstance(e, Problem)]
 
 
@@ -39,7 +40,7 @@ def test_digits_are_scikit_learn_s() -> None:
     source = SourceConfig(kind="digits")
     samples, problems = scanned(source)
     assert not problems
-    assert len(samples) == 1797 == sum(item.count or 0 for item in source.items())
+    assert len(samples) == 1797 == sum(item.count or 0 for item in Source(source).items())
     assert [sample.label for sample in samples] == digits.target.tolist()
     for row in (0, 1023, 1024, 1796):
         pixels = decode(samples[row].image, Decoder(8, 1))[0]
@@ -59,10 +60,10 @@ def test_an_image_folder_has_classes_by_folder(tmp_path: Path) -> None:
     }
     assert samples[0].image == image_bytes(1)
     with pytest.raises(UserError, match="is no folder"):
-        SourceConfig(kind="imagefolder", path=str(tmp_path / "none")).items()
+        Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "none"))).items()
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no image"):
-        SourceConfig(kind="imagefolder", path=str(tmp_path / "empty")).items()
+        Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "empty"))).items()
 
 
 def idx_files(folder: Path, count: int = 5) -> np.ndarray:
@@ -91,7 +92,7 @@ def test_torchvision_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="no data set 'MNISTT', allowed:.*CIFAR10"):
         SourceConfig(kind="torchvision:MNISTT")
     with pytest.raises(UserError, match="torchvision:MNIST: .*unexpected keyword"):
-        SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"colour": 1}).items()
+        Source(SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"colour": 1})).items()
 
 
 def test_torchvision_s_folders_start_no_ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +265,11 @@ def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> No
     whole = shard_bytes(range(20))
     (tmp_path / "cut.tar").write_bytes(whole[:CUT])
     source = SourceConfig(kind="shards", path=str(tmp_path / "cut.tar"))
-    (item,) = source.items()
-    found = list(source.read(item, {"s0001", "s0003"}))
+    (item,) = Source(source).items()
+    found = list(Source(source).read(item, {"s0001", "s0003"}))
     assert [sample.key for sample in found] == ["s0001", "s0003"]
     with pytest.raises(OSError, match="damaged at byte"):
-        list(source.read(item, {"s0001", "s0019"}))
+        list(Source(source).read(item, {"s0001", "s0019"}))
 
 
 def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +335,7 @@ def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.tar").write_bytes(shard_bytes([1]))
-    items = SourceConfig(kind="shards", path=str(tmp_path / "{a,b}" / "x.tar")).items()
+    items = Source(SourceConfig(kind="shards", path=str(tmp_path / "{a,b}" / "x.tar"))).items()
     assert len({item.name for item in items}) == 2
 
 
@@ -354,18 +355,18 @@ def test_mistakes(settings: dict[str, object], text: str) -> None:
 def test_reading_twice_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "one.tar").write_bytes(shard_bytes(range(9)))
     source = SourceConfig(kind="shards", path=str(tmp_path))
-    (item,) = source.items()
-    assert list(itertools.islice(source.scan(item), 9)) == list(source.scan(item))
+    (item,) = Source(source).items()
+    assert list(itertools.islice(Source(source).scan(item), 9)) == list(Source(source).scan(item))
     assert Item("x").count is None
 
 
 def test_noise_is_seeded_and_uniform_or_not() -> None:
     source = SourceConfig(kind="noise", options={"count": 1100, "size": 16})
-    items = source.items()
+    items = Source(source).items()
     assert [item.count for item in items] == [1024, 76]
-    samples = list(source.read(items[1]))
+    samples = list(Source(source).read(items[1]))
     assert len(samples) == 76
-    again = list(source.read(items[1], {samples[5].key}))
+    again = list(Source(source).read(items[1], {samples[5].key}))
     assert again[0].image == samples[5].image
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(sample.image))) for sample in samples]).astype(float)
     assert pixels.shape == (76, 16, 16, 3)
@@ -373,7 +374,9 @@ def test_noise_is_seeded_and_uniform_or_not() -> None:
     assert abs(pixels.std() - 256 / np.sqrt(12)) < 1
     assert abs(np.corrcoef(pixels[:, :, :-1].ravel(), pixels[:, :, 1:].ravel())[0, 1]) < 0.02  # neighbours tell nothing
     bell = SourceConfig(kind="noise", options={"count": 50, "size": 16, "distribution": "gaussian"})
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(one.image))) for one in bell.read(bell.items()[0])])
+    pixels = np.stack(
+        [np.asarray(Image.open(io.BytesIO(one.image))) for one in Source(bell).read(Source(bell).items()[0])]
+    )
     assert abs(pixels.std() - 62) < 3  # 64, cut at 0 and 255
 
 

@@ -23,6 +23,7 @@ from pipelines.config.load import parse
 from pipelines.config.sources import SourceConfig
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
+from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe
@@ -43,8 +44,8 @@ def folders(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     }
     group_of = {name: group for group, names in wanted.items() for name in names}
     digits = SourceConfig(kind="digits")
-    for item in digits.items():
-        for sample in digits.read(item):
+    for item in Source(digits).items():
+        for sample in Source(digits).read(item):
             group = group_of.get(f"digits/{sample.key}")
             if group is not None:
                 (place / group).mkdir(exist_ok=True)

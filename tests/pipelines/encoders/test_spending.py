@@ -113,8 +113,8 @@ def test_meters_work_on_object_stores(s3: str, capsys: pytest.CaptureFixture[str
 
 _KILLED = """
 import os, signal, sys
-from mi_core.encoders.meter import Limits
-from pipelines.endpoints import Meters
+from mi_core.encoders.remote.meter import Limits
+from pipelines.encoders.access import Meters
 meters = Meters(sys.argv[1], {"http://a/x": Limits(price_per_image=1, max_spend=1000)})
 for _ in range(4):
     meters.close("http://a/x", meters.reserve("http://a/x", 10).ticket, True)

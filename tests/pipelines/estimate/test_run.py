@@ -20,6 +20,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
+from pipelines.data.sources import Source
 from pipelines.errors import UserError
 from pipelines.estimate import outline
 from pipelines.estimate import view as estimate_view
@@ -170,7 +171,7 @@ def tars(tmp_path: Path) -> SourceConfig:
 
 
 def sampled(source: SourceConfig, config: RunConfig, shards: int) -> SourceSample:
-    items = source.items()
+    items = Source(source).items()
     chosen = [sample_shard("pool", source, item, config.data.decoder(), {}, None) for item in evenly(items, shards)]
     return SourceSample("pool", source, len(items), None, tuple(chosen))
 
@@ -201,7 +202,7 @@ def test_sizes_of_drawn_roles_lie_in_the_intervals(tars: SourceConfig, tmp_path:
 
 def test_a_shard_is_counted_whole_and_its_images_timed(tars: SourceConfig) -> None:
     config = config_with()
-    shard = sample_shard("pool", tars, tars.items()[2], config.data.decoder(), {}, None)
+    shard = sample_shard("pool", tars, Source(tars).items()[2], config.data.decoder(), {}, None)
     assert shard.count == PER_SHARD + 2
     assert shard.classes == {0: 5, 1: 5, 2: 4}
     assert sum(images for _, images in shard.read) == PER_SHARD + 1  # all but the first, which pays for the opening
@@ -242,7 +243,7 @@ def test_money_without_prices_is_refused() -> None:
 
 def test_a_source_without_a_usable_image_is_named() -> None:
     source = SourceConfig(kind="digits")
-    (item, *_) = source.items()
+    (item, *_) = Source(source).items()
     empty = SourceSample("pool", source, 1, None, (ShardSample("pool", item, {None: 3}, (), (), {}),))
     with pytest.raises(UserError, match="data.sources.pool: no usable image"):
         _ = empty.usable

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.config.sources import SourceConfig
 from pipelines.data.samples import Sample
+from pipelines.data.sources import Source
 from pipelines.extract.readers import Kept
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -26,14 +27,14 @@ def test_what_is_kept_is_what_the_shard_holds(
     source: SourceConfig, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     reads: list[set[str]] = []
-    plain = SourceConfig.read
+    plain = Source.read
 
     def counting(self: Any, item: Any, keys: set[str] | None = None) -> Iterator[Sample]:
         reads.append(set(keys or ()))
         return plain(self, item, keys)
 
-    monkeypatch.setattr(SourceConfig, "read", counting)
-    (item,) = source.items()
+    monkeypatch.setattr(Source, "read", counting)
+    (item,) = Source(source).items()
     read = Kept(limit).reader(source)
     for wanted in ({"a", "d"}, {"d", "a"}, {"b", "a"}, {"a", "b", "c", "d"}, {"c"}, {"d", "b"}):
         found = [sample.key for sample in read(item, wanted)]

@@ -28,6 +28,7 @@ from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.images import load_images
+from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -287,7 +288,7 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
         Share(name.encode(), frozenset(f"s{number:04d}" for number in numbers), 3, skip)
         for name, numbers in zip("abc", wanted, strict=False)
     )
-    order = ReadOrder("pool", source, source.items()[0], shares)
+    order = ReadOrder("pool", source, Source(source).items()[0], shares)
     table = pa.table({"order": [pickle.dumps(order)]})
     return [row for part in read_chunks(table) for row in part.to_pylist()]
 

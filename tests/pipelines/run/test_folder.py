@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.fields import changed_keys
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
-from pipelines.run.folder import RunFolder
+from pipelines.run.folder import RunFolder, changed_keys
 
 CONFIG: dict[str, Any] = {
     "name": "run",

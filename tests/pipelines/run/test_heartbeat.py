@@ -52,13 +52,16 @@ def test_a_silent_step_is_told_of_by_the_clock(
             bars.begin(first, 100)
             bars.update(first, completed=200)
             told = wait_for("target: 200 of 400 epochs (50.0%), ", folder)
+            shown, end = capsys.readouterr().err, time.monotonic() + 20
+            while "encoders  target" not in shown and time.monotonic() < end:
+                time.sleep(0.02)
+                shown += capsys.readouterr().err
         assert "state  running" in told
         assert "epochs/s, about" in told
         assert "waiting" not in told
         assert second in [task.id for task in bars.tasks]
     assert "state  done up to report" in status(folder.path)
     assert "spent  data 1 min 15 s" in status(folder.path)
-    shown = capsys.readouterr().err
     assert "drawing the roles: under way" in shown
     assert "encoders  target: 200 of 400 epochs" in shown, "a stage that may only load encoders is not called training"
 
@@ -79,7 +82,7 @@ def test_an_end_by_a_fault_or_an_interrupt_is_kept(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_or_is_out_of_sight_is_told_from_one_that_lives(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     code = (
-        "import sys, time; from pipelines.artifacts import RunFolder; from pipelines.heartbeat import heartbeat\n"
+        "import sys, time; from pipelines.run.folder import RunFolder; from pipelines.run.heartbeat import heartbeat\n"
         "with heartbeat(RunFolder(sys.argv[1]), ['data']) as pulse:\n    pulse.enter('data'); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, folder.path])
@@ -107,5 +110,7 @@ def test_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
 
 
 def test_status_loads_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys, pipelines.cli, pipelines.status; print([m for m in ('ray', 'torch') if m in sys.modules])"
+    code = (
+        "import sys, pipelines.cli.app, pipelines.run.status; print([m for m in ('ray', 'torch') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -42,7 +42,7 @@ def test_quotas_of_control_groups_of_both_versions(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinities")
 def test_cpus_are_those_of_the_affinity() -> None:
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{one}}}); from pipelines.machine import cpus; print(cpus())"
+    code = f"import os; os.sched_setaffinity(0, {{{one}}}); from pipelines.run.machine import cpus; print(cpus())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
     assert 1 <= cpus() <= len(os.sched_getaffinity(0))
 

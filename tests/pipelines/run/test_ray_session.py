@@ -21,10 +21,10 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 STARTED = """
 import json, os, sys, time
 from pathlib import Path
-from pipelines.cli import guarded
-from pipelines.interrupts import interruptible
-from pipelines.machine import descendants
-from pipelines.ray_runtime import ray_cluster
+from pipelines.cli.app import guarded
+from pipelines.run.interrupts import interruptible
+from pipelines.run.machine import descendants
+from pipelines.run.ray_session import ray_cluster
 
 def run():
     with interruptible(), ray_cluster(None, object_store_mb=100):
