@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import resource, torch
-from mi_core.memory import keep_freed_memory
+from mi_core.runtime import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
