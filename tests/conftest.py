@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # an example that takes longer on a busy machine is no failure
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
+
+
+RAY = ("local_ray", "trained_run", "finished_run", "audit.run(", "ray_cluster")
+"""What files of tests that use Ray speak of."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files of tests stay whole; all that use Ray go to one process, which has the one local Ray of the session."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneRay(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope_of(nodeid.partition("::")[0])
+
+    return OneRay(config, log)
+
+
+@cache
+def _scope_of(path: str) -> str:
+    text = (Path(__file__).parents[1] / path).read_text()
+    return "ray" if any(word in text for word in RAY) else path
 
 
 def small_config(**sections: Any) -> dict[str, Any]:
