@@ -185,33 +185,3 @@ def _combined(value: float, parts: Sequence[tuple[float, float]]) -> Quantity:
     variance = sum(part for part, _ in parts)
     inverse = sum(part**2 / freedom for part, freedom in parts)
     return Quantity(value, variance, variance**2 / inverse if inverse > 0 else math.inf)
-
-
-def gain_of_decoding_apart(decode: float, rest: float, *, actors: int, threads: int, tasks: int) -> float:
-    """How many times as fast querying becomes when tasks of their own decode, by what is measured without them.
-
-    Args:
-        decode: seconds per image that an actor spends on decoding, or with threads that do it, on waiting for them.
-        rest: seconds per image of an actor for everything else.
-        actors: processes that query.
-        threads: that decode in each actor beside its accelerator; 0: it decodes, then queries.
-        tasks: processes that would decode instead.
-
-    Returns:
-        The rate with tasks over that without; the slower of the two stages sets it.
-
-    Raises:
-        ConfigError: a time is negative, or there is no actor or task.
-
-    Example:
-        >>> gain_of_decoding_apart(3.0, 1.0, actors=1, threads=0, tasks=6)
-        4.0
-    """
-    check_range("decode", decode, 0)
-    check_range("rest", rest, 0)
-    check_range("actors", actors, 1)
-    check_range("tasks", tasks, 1)
-    if not decode or not rest:
-        return 1.0
-    busy = decode if not threads else threads * (decode + rest)  # threads that are waited for never rest
-    return min(actors / rest, tasks / busy) / (actors / (decode + rest))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipelines.errors import UserError
 
@@ -28,15 +28,20 @@ class ResourcesConfig(BaseModel):
     actor_cpus: float = Field(default=0.75, gt=0, description="CPUs per encoder actor")
     gpus_per_actor: float = Field(default=0, ge=0, description="GPUs per encoder actor")
     reader_cpus: float = Field(default=0.25, gt=0, description="CPUs per shard reader")
-    decode: Literal["auto", "fused", "apart"] = Field(
-        default="auto",
-        description="in the encoder actors, in tasks of its own on CPUs that they leave free, or whichever is faster",
+    decode: Literal["fused", "apart"] = Field(
+        default="fused", description="in the encoder actors, or in tasks of its own on CPUs that they leave free"
     )
     decoder_cpus: float = Field(default=1.0, gt=0, description="CPUs per decoding task, where decoding stands apart")
     resident_mb: int = Field(
         default=4096, ge=0, description="decoded members that a training worker keeps; more are streamed from shards"
     )
     object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
+
+    @field_validator("decode", mode="before")
+    @classmethod
+    def _chosen(cls, value: Any) -> Any:
+        """Run folders of earlier versions left the choice to the first chunks."""
+        return "fused" if value == "auto" else value
 
     def check(self, available: Mapping[str, float]) -> None:
         """Refuse a cluster on which a stage could never be scheduled.
@@ -77,9 +82,11 @@ class ResourcesConfig(BaseModel):
         return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
 
     def decoders(self, actors: int, available: Mapping[str, float]) -> int:
-        """Tasks that could decode at once, on the CPUs that actors and readers leave."""
+        """Tasks that decode at once, on the CPUs that actors and readers leave; 0: the actors decode."""
+        if self.decode == "fused":
+            return 0
         left = available.get("CPU", 0.0) - actors * self.actor_cpus - self.reader_cpus
-        return int((left + 1e-9) / self.decoder_cpus)
+        return max(1, int((left + 1e-9) / self.decoder_cpus))
 
 
 class BudgetConfig(BaseModel):

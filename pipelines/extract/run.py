@@ -30,7 +30,6 @@ from pipelines.errors import UserError
 from pipelines.extract import ledger, preflight, stopping
 from pipelines.extract.attempts import begun, begun_of
 from pipelines.extract.commit import compact, compaction_of, share_features
-from pipelines.extract.decoding import Decoding
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, places_of, remaining
 from pipelines.extract.passes import QueryPass, inherit_passes, passes_of, passes_path
@@ -149,16 +148,13 @@ class _Session:
     allowed: int
     access: Access | None
     rule_of: stopping.RuleOf
-    decoding: Decoding | None = None
+    checked: bool = False
 
-    def prepare(self, runs: Sequence[Run]) -> Decoding:
-        """Check once, before the first query, what every chunk relies on; returns where images are decoded."""
-        import ray
-
-        if self.decoding is None:
+    def check(self, runs: Sequence[Run]) -> None:
+        """Check once, before the first query, what every chunk relies on."""
+        if not self.checked:
             preflight.run(runs)
-            self.decoding = Decoding(runs[0][0].resources, ray.cluster_resources().get("CPU", 0.0))
-        return self.decoding
+            self.checked = True
 
 
 def _query(
@@ -175,19 +171,15 @@ def _query(
         if number == len(parts) and done:
             say("extract", f"{done} of {whole} shards done before")
         if todo:
-            decoding = session.prepare(runs)
+            session.check(runs)
             todo = stopping.fitted(todo, runs, session.rule_of)
-            first_of_all = decoding.trial(todo, encoder_actors(config.resources))
-            for some in filter(None, (todo[:first_of_all], todo[first_of_all:])):
-                throughput = _stream(some, config, session.access, decoding.tasks or 0)
-                folder.append_manifest("extraction", asdict(throughput))
-                _compact(some, config)
-                rate = throughput.images / throughput.wall
-                of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
-                asked = asked_in_words(some, throughput.images)
-                say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
-                if decoding.tasks is None:
-                    decoding.decide(throughput, encoder_actors(config.resources))
+            throughput = _stream(todo, config, session.access)
+            folder.append_manifest("extraction", asdict(throughput))
+            _compact(todo, config)
+            rate = throughput.images / throughput.wall
+            of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
+            asked = asked_in_words(todo, throughput.images)
+            say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
         for job in jobs:
             share_features(first[job.identity], job)
 
@@ -291,7 +283,7 @@ def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     ]
 
 
-def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, decoders: int) -> Throughput:
+def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Throughput:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
@@ -304,6 +296,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None, deco
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(encoder_actors(resources), max(1, chunks))
+    decoders = resources.decoders(actors, ray.cluster_resources())
     rows = [{"order": pickle.dumps(order)} for order in _orders(jobs)]
     data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         read_chunks,

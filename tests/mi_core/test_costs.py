@@ -11,7 +11,6 @@ from scipy import stats
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.costs import (
     Quantity,
-    gain_of_decoding_apart,
     nodes_for,
     rate,
     thinned,
@@ -120,24 +119,3 @@ def test_workers_finish_in_time() -> None:
         workers = workers_for(seconds, 60)
         assert seconds / workers <= 60 + 1e-6
         assert workers == 1 or seconds / (workers - 1) > 60
-
-
-@pytest.mark.parametrize(
-    ("decode", "rest", "actors", "threads", "tasks", "gain"),
-    [
-        (0.0, 1.0, 2, 0, 9, 1.0),  # nothing to relieve the actors of
-        (1.0, 9.0, 1, 0, 1, 10 / 9),  # the encoder is the bottleneck before and after
-        (9.0, 1.0, 1, 0, 3, 10 / 3),  # three tasks give an image every three seconds
-        (9.0, 1.0, 1, 0, 90, 10.0),  # more than the encoder can take
-        (1.0, 1.0, 4, 0, 1, 0.5),  # a single task would starve four actors
-        (3.0, 1.0, 1, 2, 2, 1.0),  # two tasks do what two threads did
-        (3.0, 1.0, 1, 2, 6, 3.0),
-    ],
-)
-def test_decoding_apart_is_worth_what_the_slower_stage_lets_through(
-    decode: float, rest: float, actors: int, threads: int, tasks: int, gain: float
-) -> None:
-    found = gain_of_decoding_apart(decode, rest, actors=actors, threads=threads, tasks=tasks)
-    assert found == pytest.approx(gain)
-    with pytest.raises(ConfigError, match="tasks"):
-        gain_of_decoding_apart(decode, rest, actors=actors, threads=threads, tasks=0)

@@ -143,7 +143,7 @@ def chunk_files(folder: Path) -> list[Path]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
 @pytest.mark.slow
 def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, folder: Path) -> None:
-    resources = {**small_config()["resources"], "decode": "fused"}  # without a first part that is timed
+    resources = {**small_config()["resources"], "decode": "fused"}
     config = config_with(queries={"views": 4, "chunk": 4}, resources=resources)
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
     reference = folder.parent / "reference"
