@@ -5,7 +5,7 @@ N samples, V views, D width of an embedding, C classes; scores: higher = more li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,11 @@ from mi_core.checks import ShapeError, check_finite
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
+
+
+def among(ids: Iterable[str], wanted: Container[str]) -> BoolArray:
+    """Which of N ids are wanted: (N,) bool."""
+    return np.array([name in wanted for name in ids], dtype=bool)
 
 
 @dataclass(frozen=True)

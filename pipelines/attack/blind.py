@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from mi_core.records import among
 from mi_core.validity.blind import blind_scores, shrunken, telling
 from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names
 from pipelines.config.run_config import RunConfig
@@ -41,7 +42,7 @@ def run_blind(config: RunConfig, folder: SeedFolder) -> None:
             pixels = np.empty((len(ids), len(small)), dtype=np.float32)
         pixels[row_of[name]] = small
         summaries[row_of[name]] = np.concatenate([file_features(sample.image), pixel_features(image)])
-    member = np.array([name in inside for name in ids])
+    member = among(ids, inside)
     scores = blind_scores(summaries, pixels, member, seed=folder.seed, groups=splits.groups(ids))
     storage.write_json(telling_path(folder), telling(summaries, names, member))
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))

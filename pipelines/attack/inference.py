@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
-from mi_core.records import Features
+from mi_core.records import Features, among
 from pipelines.config.attacks import AttributeInferenceConfig
 from pipelines.config.demands import Asking
 from pipelines.config.parameters import told_apart
@@ -79,7 +79,7 @@ def run_plane(config: RunConfig, task: Inference) -> None:
     splits = Splits.load(task.folder.path)
     features, values = _embeddings(config, task, splits, task.config.test)
     shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)
-    kept = np.array([name in shown for name in features.ids])
+    kept = among(features.ids, shown)
     points = plane(features.values["embedding"][kept], task.folder.seed)
     labels = splits.labels()
     classes = [labels[name] for name in features.ids[kept]]
@@ -100,7 +100,7 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     auxiliary = config.auxiliary_roles(chosen)
     known_ids = _first(splits.ids(auxiliary), chosen.share, task.folder.seed)
     known, known_values = _embeddings(config, task, splits, auxiliary)
-    kept = np.array([name in known_ids for name in known.ids])
+    kept = among(known.ids, known_ids)
     tested, values = _embeddings(config, task, splits, chosen.test)
     attribute = config.data.attributes[chosen.attribute]
     found = infer(

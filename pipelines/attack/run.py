@@ -178,7 +178,7 @@ def _attack(config: RunConfig, task: Task) -> None:
         control = None if task.control is None else _control_scores(config, task, splits, method, evaluated)
     except NotApplicable as error:
         result["control_not_applicable"] = str(error)
-    member = _members(splits, evaluated, config.audited[0])
+    member = splits.among(evaluated.ids, config.audited[:1])
     columns: dict[str, Any] = {"id": evaluated.ids.tolist(), "member": member, "score": scores}
     statistic = method.statistic(evaluated)
     if statistic is not None:
@@ -207,11 +207,6 @@ def _spent(evaluated: Features, queries: int, repeats: int) -> int:
 
 def _anchors(features: Features) -> int:
     return 0 if features.anchors is None else len(features.anchors)
-
-
-def _members(splits: Splits, features: Features, role: str) -> np.ndarray:
-    members = set(splits.ids([role]))
-    return np.array([name in members for name in features.ids])
 
 
 def _control_scores(config: RunConfig, task: Task, splits: Splits, method: Attack, evaluated: Features) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from mi_core.attacks.lira import shadow_row
 from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
-from mi_core.records import Features, LabelledFeatures
+from mi_core.records import Features, LabelledFeatures, among
 from pipelines.config.attacks import ANCHOR_ROLE, AttackConfig
 from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
 from pipelines.config.encoders import TrainedConfig
@@ -78,10 +78,9 @@ def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> 
     if attack.reference not in config.encoders and shadows:
         return _halves(config, task, splits, shadows)
     features = features_of(config, task, splits, shadows[0] if shadows else target, roles)
-    member = _is_member(splits, features, roles)
+    member = splits.among(features.ids, [role for role in roles if not role.endswith("nonmember")])
     if attack.reference_count is not None:
-        chosen = set(splits.first(roles, attack.reference_count, task.folder.seed))
-        rows = np.array([name in chosen for name in features.ids])
+        rows = among(features.ids, set(splits.first(roles, attack.reference_count, task.folder.seed)))
         features, member = features.take(rows), member[rows]
     return LabelledFeatures(features, member)
 
@@ -92,17 +91,12 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
     for name in shadows:
         features = features_of(config, task, splits, name, config.audited)
         encoder = cast(TrainedConfig, config.encoders[name])
-        trained = set(members_of(splits, encoder, task.folder.seed).ids(encoder.train_on))
+        trained = members_of(splits, encoder, task.folder.seed)
         seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
-        members.append(np.array([one in trained for one in features.ids]))
+        members.append(trained.among(features.ids, encoder.train_on))
     ids = np.concatenate([features.ids for features in seen])
     values = {need: np.concatenate([features.values[need] for features in seen]) for need in seen[0].values}
     return LabelledFeatures(Features(ids, values), np.concatenate(members))
-
-
-def _is_member(splits: Splits, features: Features, roles: Sequence[str]) -> np.ndarray:
-    members = set(splits.ids([role for role in roles if not role.endswith("nonmember")]))
-    return np.array([name in members for name in features.ids])
 
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
@@ -110,8 +104,7 @@ def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
     whole = _evaluated(config, task, splits)
     if config.fold == "all":
         return whole
-    chosen = splits.fold(config.audited, config.fold, task.folder.seed)
-    return whole.take(np.array([name in chosen for name in whole.ids]))
+    return whole.take(among(whole.ids, splits.fold(config.audited, config.fold, task.folder.seed)))
 
 
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
@@ -121,8 +114,7 @@ def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
         stopped = replace(asking, stopping=task.stopping, without=config.fitted_on_target(attack))
         return load_features(config, task.folder, stopped, task.epoch, task.output, [SEQUENTIAL], config.audited)
     target = features_of(config, task, splits, attack.target, config.audited)
-    known = set(splits.ids(config.fitted_on_target(attack)))
-    return target.take(np.array([name not in known for name in target.ids]))
+    return target.take(~splits.among(target.ids, config.fitted_on_target(attack)))
 
 
 def stopping_rule(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> StoppingRule:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
+from mi_core.records import among
 from pipelines.config.demands import Asking
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -30,9 +31,8 @@ def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> 
 
     def labelled(output: str, roles: Sequence[str], fold: str = "all") -> tuple[np.ndarray, np.ndarray]:
         features = load_features(config, folder, Asking(encoder), epoch, output, ["embedding"], roles)
-        chosen = set(labels) if fold == "all" else splits.fold(roles, fold, folder.seed)
-        known = [name in chosen and labels[name] is not None for name in features.ids]
-        kept = features.take(np.array(known, dtype=bool))
+        chosen = splits.fold(roles, fold, folder.seed)
+        kept = features.take(among(features.ids, {name for name in chosen if labels[name] is not None}))
         return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
 
     result: dict[str, Any] = {"probes": {}}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.hashing import digest64
+from mi_core.records import BoolArray, among
 from pipelines.config.encoders import TrainedConfig
 from pipelines.data.columns import BATCH, Coded, codes_of, ids_of
 from pipelines.data.losses import Rejection
@@ -151,6 +152,10 @@ class Splits:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
         return self._ids(self.rows(roles))
 
+    def among(self, ids: Iterable[str], roles: Iterable[str]) -> BoolArray:
+        """Which of N ids are in some roles or parts: (N,) bool."""
+        return among(ids, set(self.ids(roles)))
+
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
         """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
         found = []
@@ -209,6 +214,10 @@ class Splits:
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
         """Keys of the samples of one item in some roles or parts, ascending."""
         return list(self.classes(source, item, roles))
+
+    def named(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
+        """``source/key`` of the samples of one item in some roles or parts, ascending."""
+        return [f"{source}/{key}" for key in self.keys(source, item, roles)]
 
     def counts(self) -> dict[str, int]:
         """Number of samples per role and part."""

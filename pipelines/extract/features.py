@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mi_core.records import Features
+from mi_core.records import Features, FloatArray
 from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
-from pipelines.extract.jobs import listed, shard_jobs
-from pipelines.extract.passes import QueryPass
+from pipelines.extract.passes import QueryPass, passes_of
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
@@ -44,43 +42,54 @@ def load_features(
         UserError: features are missing (extraction has not finished).
     """
     splits = Splits.load(folder.path)
-    wanted = splits.ids(roles)
-    if asking.count is not None:
-        chosen = set(splits.first(roles, asking.count, folder.seed))
-        wanted = [name for name in wanted if name in chosen]
-    left_out = set(splits.ids(asking.without))
-    wanted = [name for name in wanted if name not in left_out]
-    asked = set(wanted)
-    columns: dict[str, dict[str, Any]] = {need: {} for need in needs}
-    rejected: set[str] = set()
-    asked_of = [
-        demand
-        for demand in demands_of(config)
-        if demand.asking.encoder == asking.encoder and output in demand.asking.outputs
-    ]
-    for job in (job for demand in asked_of for job in shard_jobs(demand, config, folder)):
-        present = [need for need in needs if need in job.query.needs and _same(need, job.query, asking)]
-        if not present or asked.isdisjoint(f"{job.source}/{key}" for key in job.wanted):
+    ids = _asked_ids(splits, folder, asking, roles)
+    row_of = {name: row for row, name in enumerate(ids)}
+    values: dict[str, FloatArray] = {}
+    measured = {need: np.zeros(len(ids), dtype=bool) for need in needs}
+    rejected = np.zeros(len(ids), dtype=bool)
+    for query in _passes(config, folder, asking.encoder):
+        present = [need for need in needs if need in query.needs and _same(need, query, asking)]
+        if not present or output not in query.asking.outputs:
             continue
-        path = job.path(epoch)
-        if not storage.exists(path):
-            raise UserError(f"{path} is missing; run the extract stage first")
-        table = storage.read_table(path)
-        ids = [f"{job.source}/{key}" for key in table["key"].to_pylist()]
-        good = [name for name, status in zip(ids, table["status"].to_pylist(), strict=True) if status == "ok"]
-        rejected |= set(ids) - set(good)
-        for need in present:
-            columns[need].update(zip(good, _matrix(table[f"{output}.{need}"]), strict=True))
-    kept = [name for name in wanted if name not in rejected]
-    lost = [name for need in needs for name in kept if name not in columns[need]]
-    if lost:
+        for file in query.files(folder):
+            if row_of.keys().isdisjoint(splits.named(file.source, file.shard, query.roles)):
+                continue
+            path = file.path(folder, asking.encoder, epoch)
+            if not storage.exists(path):
+                raise UserError(f"{path} is missing; run the extract stage first")
+            table = storage.read_table(path)
+            ok = np.array([status == "ok" for status in table["status"].to_pylist()])
+            rows = np.array([row_of.get(f"{file.source}/{key}", -1) for key in table["key"].to_pylist()])
+            rejected[rows[~ok & (rows >= 0)]] = True
+            kept = rows[ok] >= 0
+            for need in present:
+                column = _matrix(table[f"{output}.{need}"])
+                whole = values.setdefault(need, np.zeros((len(ids), *column.shape[1:]), dtype=column.dtype))
+                whole[rows[ok][kept]] = column[kept]
+                measured[need][rows[ok][kept]] = True
+    lost = np.flatnonzero(~rejected & ~np.all([measured[need] for need in needs], axis=0))
+    if len(lost):
         raise UserError(
-            f"features of {asking.encoder} miss {len(lost)} samples, first {lost[0]}; run the extract stage"
+            f"features of {asking.encoder} miss {len(lost)} samples, first {ids[lost[0]]}; run the extract stage"
         )
-    return Features(
-        np.array(kept, dtype=np.str_),
-        {need: np.stack([rows[name] for name in kept]) for need, rows in columns.items()},
-    )
+    return Features(np.array(ids, dtype=np.str_)[~rejected], {need: values[need][~rejected] for need in needs})
+
+
+def _asked_ids(splits: Splits, folder: SeedFolder, asking: Asking, roles: Sequence[str]) -> list[str]:
+    """Samples of some roles of which an encoder was asked, in the order of the splits."""
+    ids = splits.ids(roles)
+    if asking.count is not None:
+        first = set(splits.first(roles, asking.count, folder.seed))
+        ids = [name for name in ids if name in first]
+    without = set(splits.ids(asking.without))
+    return [name for name in ids if name not in without]
+
+
+def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -> Iterator[QueryPass]:
+    """All passes that a run has recorded for its demands, or those of one encoder."""
+    for demand in demands_of(config):
+        if encoder in (None, demand.asking.encoder):
+            yield from passes_of(demand, config, folder, plan=False)
 
 
 def _same(need: str, query: QueryPass, asking: Asking) -> bool:
@@ -91,8 +100,12 @@ def _same(need: str, query: QueryPass, asking: Asking) -> bool:
 
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
-    paths = [job.rejected_path for demand in demands_of(config) for job in shard_jobs(demand, config, folder)]
-    there = listed(paths)
+    paths = [
+        file.rejected_path(folder, query.asking.encoder, query.epochs[0])
+        for query in _passes(config, folder)
+        for file in query.files(folder)
+    ]
+    there = storage.existing(paths)
     entries = [entry for path in dict.fromkeys(paths) if path in there for entry in storage.read_json(path)]
     return list({tuple(entry.values()): entry for entry in entries}.values())
 

@@ -14,14 +14,13 @@ from functools import cached_property
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.querying.extractor import QueryPlan
-from pipelines.config.demands import Demand
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption
 from pipelines.data.samples import Item
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits, known_label
-from pipelines.extract.passes import QueryPass, passes_of
+from pipelines.extract.passes import FeatureFile, QueryPass
 from pipelines.extract.readers import Share
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -107,11 +106,14 @@ class ShardJob:
             query=replace(before.query, epochs=tuple(sorted({*before.query.epochs, *self.query.epochs}))),
         )
 
+    @property
+    def file(self) -> FeatureFile:
+        """The file of the shard."""
+        return FeatureFile(self.source, self.item.name, self.tag)
+
     def path(self, epoch: int, chunk: int | None = None) -> str:
         """File of one chunk, or of the compacted shard."""
-        suffix = "" if chunk is None else f"-{chunk:05d}"
-        folder = f"{self.folder.features(self.encoder, epoch)}/{self.source}"
-        return f"{folder}/{self.item.name}.{self.tag}{suffix}.parquet"
+        return self.file.path(self.folder, self.encoder, epoch, chunk)
 
     @cached_property
     def tag(self) -> str:
@@ -126,19 +128,12 @@ class ShardJob:
     @property
     def rejected_path(self) -> str:
         """File that lists the rejected samples, if there are any."""
-        return f"{self.path(self.query.epochs[0]).removesuffix('.parquet')}.rejected.json"
+        return self.file.rejected_path(self.folder, self.encoder, self.query.epochs[0])
 
 
 def places_of(config: RunConfig) -> list[Place]:
     """All shards of all sources, in a fixed order."""
     return [(source, model, item) for source, model in config.data.sources.items() for item in Source(model).items()]
-
-
-def shard_jobs(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool = False) -> Iterator[ShardJob]:
-    """All (pass, shard) pairs of one demand, in a fixed order; with ``plan``, what none covers is planned first."""
-    places = places_of(config)
-    for query in passes_of(demand, config, folder, plan=plan):
-        yield from jobs_of(query, config, folder, places)
 
 
 def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
@@ -163,15 +158,9 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
         yield replace(job, captions=made, labels=known)
 
 
-def listed(paths: Iterable[str]) -> set[str]:
-    """What stands in the folders of some files; each folder is listed once."""
-    folders = {path.rpartition("/")[0] for path in paths}
-    return {path for folder in folders for path in storage.list_files(folder, recursive=False)}
-
-
 def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     """Those of some jobs whose shards are not complete, with the chunks to skip."""
-    there = listed(job.path(epoch) for job in jobs for epoch in job.query.epochs)
+    there = storage.existing(job.path(epoch) for job in jobs for epoch in job.query.epochs)
 
     def done(job: ShardJob, chunk: int | None = None) -> bool:
         return all(job.path(epoch, chunk) in there for epoch in job.query.epochs)

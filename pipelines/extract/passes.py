@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mi_core.querying.extractor import QueryPlan
 from pipelines.config.demands import Asking, Demand, Stopping
@@ -15,12 +15,30 @@ from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 _SHARED = ("base", "roles", "needs")  # of a recorded pass: what tells another run that it may be copied
 VERSION = 2  # of the features: a change of their meaning makes a new base
+
+
+class FeatureFile(NamedTuple):
+    """The features of one shard from one pass: one Parquet file per checkpoint."""
+
+    source: str
+    shard: str
+    tag: str
+
+    def path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int | None = None) -> str:
+        """The file of the whole shard, or of one of its chunks."""
+        suffix = "" if chunk is None else f"-{chunk:05d}"
+        return f"{folder.features(encoder, epoch)}/{self.source}/{self.shard}.{self.tag}{suffix}.parquet"
+
+    def rejected_path(self, folder: SeedFolder, encoder: str, epoch: int) -> str:
+        """The file that lists the rejected samples, if there are any."""
+        return f"{self.path(folder, encoder, epoch).removesuffix('.parquet')}.rejected.json"
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,28 @@ class QueryPass:
     def tag(self) -> str:
         """Short name of this pass in file names."""
         return digest(self.base, sorted(self.needs))[:12]
+
+    def files_path(self, folder: SeedFolder) -> str:
+        """Where a finished pass records its files."""
+        name = digest(self.base, sorted(self.needs), sorted(self.roles))[:12]
+        return f"{folder.path}/features/{self.asking.encoder}/{name}.files.json"
+
+    def files(self, folder: SeedFolder) -> list[FeatureFile]:
+        """The files of a finished pass.
+
+        Raises:
+            UserError: the pass has not finished.
+        """
+        path = self.files_path(folder)
+        if not storage.exists(path):
+            raise UserError(f"{path} is missing; run the extract stage first")
+        return [FeatureFile(*entry) for entry in storage.read_json(path)]
+
+    def finish(self, folder: SeedFolder, files: Sequence[FeatureFile]) -> None:
+        """Record the files of a finished pass: features are read back from these."""
+        path = self.files_path(folder)
+        if not storage.exists(path) or self.files(folder) != list(files):
+            storage.write_json(path, files)
 
     @property
     def queries_per_image(self) -> int:

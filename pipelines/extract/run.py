@@ -13,7 +13,7 @@ import pickle
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
@@ -32,7 +32,7 @@ from pipelines.extract.attempts import begun, begun_of
 from pipelines.extract.commit import compact, compaction_of, share_features
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, places_of, remaining
-from pipelines.extract.passes import QueryPass, inherit_passes, passes_of, passes_path
+from pipelines.extract.passes import FeatureFile, QueryPass, inherit_passes, passes_of, passes_path
 from pipelines.extract.readers import Kept, ReadOrder, chunks_of, read_chunks
 from pipelines.extract.throughput import Throughput, steady_rate
 from pipelines.extract.worker import EncodeChunks, decode_chunks
@@ -66,6 +66,11 @@ class _Planned:
     def only(self, *, stopped: bool) -> _Planned:
         """The passes that a rule stops, or those that none does."""
         return replace(self, passes=[query for query in self.passes if bool(query.asking.stopping) == stopped])
+
+    def finish(self, files: Mapping[str, Sequence[FeatureFile]]) -> None:
+        """Record the files of the passes, which are whole now."""
+        for query in self.passes:
+            query.finish(self.folder, files.get(query.files_path(self.folder), []))
 
     def chunks(self) -> int:
         """How many chunks are asked in all, about."""
@@ -124,7 +129,8 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
     planned, places = plan_passes(runs), _places(runs)
     session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
     for stopped in (False, True):
-        jobs = [job for one in planned for job in one.only(stopped=stopped).jobs(places)]
+        wave = [one.only(stopped=stopped) for one in planned]
+        jobs = [job for one in wave for job in one.jobs(places)]
         first = _distinct(jobs)
         todo = _counted(remaining(list(first.values())), session)
         todo = stopping.fitted(todo, runs, rule_of, here=True)
@@ -134,8 +140,9 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
                 if receipt["error"]:
                     raise UserError(receipt["error"])
         compact([compaction_of(job) for job in todo])
-        for job in jobs:
-            share_features(first[job.identity], job)
+        files = _shared(jobs, first)
+        for one in wave:
+            one.finish(files)
     for config, folder in runs:
         _account(config, folder)
 
@@ -163,6 +170,7 @@ def _query(
     """Query what is left of some passes, part by part."""
     config, folder = runs[0]
     done, whole = 0, 0
+    files: dict[str, list[FeatureFile]] = {}
     for number, part in enumerate(parts, start=1):
         jobs = [job for one in planned for job in one.jobs(part)]
         first = _distinct(jobs)
@@ -180,8 +188,19 @@ def _query(
             of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
             asked = asked_in_words(todo, throughput.images)
             say("extract", f"{of_parts}{asked}, {throughput.views} queries, {rate:.0f} images/s")
-        for job in jobs:
-            share_features(first[job.identity], job)
+        for path, more in _shared(jobs, first).items():
+            files.setdefault(path, []).extend(more)
+    for one in planned:
+        one.finish(files)
+
+
+def _shared(jobs: Sequence[ShardJob], first: Mapping[str, ShardJob]) -> dict[str, list[FeatureFile]]:
+    """Copy features that were computed once to all who ask for them; returns the files of each pass by its record."""
+    files: dict[str, list[FeatureFile]] = {}
+    for job in jobs:
+        share_features(first[job.identity], job)
+        files.setdefault(job.query.files_path(job.folder), []).append(job.file)
+    return files
 
 
 def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:

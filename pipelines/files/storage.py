@@ -11,7 +11,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,12 @@ def exists(path: str) -> bool:
     """Whether a file or folder is there."""
     filesystem, place = _resolve(path)
     return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
+
+
+def existing(paths: Iterable[str]) -> set[str]:
+    """Which of some files exist; every folder is listed once."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return {path for folder in folders for path in list_files(folder, recursive=False)}
 
 
 def stamp(path: str) -> str:

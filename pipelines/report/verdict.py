@@ -11,7 +11,7 @@ from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.pooled import pool
-from mi_core.records import Estimate
+from mi_core.records import Estimate, among
 from mi_core.report.evidence import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
@@ -91,7 +91,7 @@ def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
     seen = storage.read_table(blind_path(folder))
     blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
     ids = table["id"].to_pylist()
-    kept = np.array([name in blind_of for name in ids])
+    kept = among(ids, blind_of)
     found = {
         name: np.asarray(table[name])[kept] for name in ("score", "member", "control") if name in table.column_names
     }

@@ -15,13 +15,15 @@ from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.extract import attempts
+from pipelines.extract import run as extract
 from pipelines.extract.attempts import QUERYING, begin, begun_of, lost_queries, marker_path
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ShardJob, shard_jobs
+from pipelines.extract.jobs import ShardJob
 from pipelines.extract.ledger import LOST, count_queries
 from pipelines.files import storage
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from tests.conftest import small_config
 
 NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
@@ -40,10 +42,9 @@ def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
     return found
 
 
-def jobs_of(config: RunConfig, folder: Path, *, plan: bool) -> list[ShardJob]:
-    place = RunFolder(str(folder)).seed(0)
-    demands = [demand for demand in demands_of(config) if demand.asking.encoder == "target"]
-    return [job for demand in demands for job in shard_jobs(demand, config, place, plan=plan)]
+def jobs_of(config: RunConfig, folder: Path) -> list[ShardJob]:
+    jobs, _ = extract.plan([Run(config, RunFolder(str(folder)))])
+    return [job for job in jobs if job.encoder == "target"]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: Path) -> None:
     config = config_with(budget={"queries": NEEDED})
-    jobs = jobs_of(config, folder, plan=True)
+    jobs = jobs_of(config, folder)
     job = max(jobs, key=lambda job: job.chunks)
     assert begin(job, 1, QUERYING) == 0  # a worker that went no further
     assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING) == 0
@@ -102,7 +103,7 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
 def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
     folder: Path, bears: int, begun: int, deaths: int, allowed: int
 ) -> None:
-    job = jobs_of(config_with(), folder, plan=True)[0]
+    job = jobs_of(config_with(), folder)[0]
     for number in range(begun):
         storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
@@ -111,7 +112,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
 
 
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
-    job = jobs_of(config_with(), folder, plan=True)[0]
+    job = jobs_of(config_with(), folder)[0]
     for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
         storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
     found = attempts.begun(job.folder, job.encoder)

@@ -22,7 +22,7 @@ from mi_core.images import encode_png
 from mi_core.querying.extractor import Extractor, QueryPlan
 from mi_core.streams import stream_keys
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, demands_of
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
@@ -33,13 +33,14 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import attempts
+from pipelines.extract import run as extract
 from pipelines.extract.attempts import marker_path
 from pipelines.extract.commit import Compaction, compact
 from pipelines.extract.features import load_features, rejected_samples
-from pipelines.extract.jobs import shard_jobs
 from pipelines.extract.readers import ReadOrder, Share, read_chunks
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from tests.conftest import background, own_processes, small_config, wait_until
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
@@ -89,6 +90,27 @@ def assert_same(one: dict[str, dict[str, list[Any]]], two: dict[str, dict[str, l
                 assert values == two[name][column]
             else:
                 np.testing.assert_allclose(values, two[name][column], atol=1e-5, err_msg=f"{name} {column}")
+
+
+def test_features_are_opened_from_what_the_passes_recorded(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No source is listed and nothing is planned; a pass that has recorded nothing has not finished."""
+    shutil.copytree(finished_run, tmp_path / "run")
+
+    def refuse(self: Source) -> list[Any]:
+        raise AssertionError("a source was listed")
+
+    monkeypatch.setattr(Source, "items", refuse)
+    plan = tmp_path / "run" / "seed-0" / "features" / "target" / "layers.json"
+    before = plan.read_bytes()
+    assert len(features(config_with(), tmp_path / "run")["ids"]) == 120
+    assert rejected_samples(config_with(), RunFolder(str(tmp_path / "run")).seed(0)) == []
+    assert plan.read_bytes() == before
+    for record in plan.parent.glob("*.files.json"):
+        record.unlink()
+    with pytest.raises(UserError, match=r"files.json is missing; run the extract stage first"):
+        features(config_with(), tmp_path / "run")
 
 
 def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> None:
@@ -203,7 +225,7 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     """Markers of one session stand there, as after five deaths."""
     config = config_with()
     place = RunFolder(str(folder)).seed(0)
-    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
+    job = extract.plan([Run(config, RunFolder(str(folder)))])[0][0]
     for number in range(1, 7):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 then")
     with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
@@ -221,8 +243,7 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
 def test_interruptions_are_no_deaths(folder: Path) -> None:
     """A chunk in flight in many runs that were killed is asked all the same."""
     config = config_with()
-    place = RunFolder(str(folder)).seed(0)
-    job = next(job for demand in demands_of(config) for job in shard_jobs(demand, config, place, plan=True))
+    job = extract.plan([Run(config, RunFolder(str(folder)))])[0][0]
     for number in range(1, 8):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
     assert extraction(folder, config)[-1]["rejected"] == 0
