@@ -1,4 +1,4 @@
-"""The blind classifier of one seed: what files and pixels alone tell of the audited samples, no encoder asked."""
+"""Score the audited samples of one seed by their files and pixels alone, without an encoder: the blind classifier."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pipelines.data.splits import Splits
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
-MOST = 10_000  # samples of each role that it sees: enough for an interval of .01, and they fit memory
+MOST = 10_000  # samples per role: enough for an interval of .01, and small enough for memory
 
 
 def blind_path(folder: SeedFolder) -> str:
-    """Where its scores stand."""
+    """The file of the blind classifier's scores."""
     return f"{folder.path}/validity/blind.parquet"
 
 
 def telling_path(folder: SeedFolder) -> str:
-    """Where the features stand that tell the groups apart best by themselves."""
+    """The file of the single features that separate the two groups best."""
     return f"{folder.path}/validity/telling.json"
 
 
 def run_blind(config: RunConfig, folder: SeedFolder) -> None:
-    """Score the audited samples, or ``MOST`` of each role by rank of a hash."""
+    """Score the audited samples; of a role with more than ``MOST`` samples, the first ``MOST`` by a seeded hash."""
     splits = Splits.load(folder.path)
     inside = set(splits.first(config.audited[:1], MOST, folder.seed))
     ids = sorted([*inside, *splits.first(config.audited[1:], MOST, folder.seed)])

@@ -1,4 +1,4 @@
-"""What the scores of an attack say of the candidates as a whole and one by one, beyond rates that need the truth."""
+"""Test the candidates as a set and one by one, with statistics that need no known members."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def of_dataset(
     member: BoolArray,
     groups: _Groups,
 ) -> dict[str, Any]:
-    """The test of the candidates against the controls, and how many of them were used, for a result's JSON.
+    """Test the candidates against the controls and estimate the share that was used, as JSON values.
 
-    Nothing where no score differs from another.
+    Empty if all scores are equal.
     """
     try:
         test = dataset_test(scores, member, seed=task.folder.seed, groups=groups)
     except NumericError:
         return {}
-    found = {"test": test.as_json(), "least_share": least_share(scores, member, groups=groups).as_json()}
+    tests = {"test": test.as_json(), "least_share": least_share(scores, member, groups=groups).as_json()}
     if CALIBRATION_ROLE in config.data.roles and task.stopping is None:
         known = features_of(config, task, splits, task.attack.target, [CALIBRATION_ROLE])
         called = [
@@ -54,33 +54,33 @@ def of_dataset(
             _called(scores[~member] >= method.threshold, None if groups is None else groups[~member]),
             _called(method.score(known) >= method.threshold, splits.groups(known.ids.tolist())),
         ]
-        found["share"] = share_used(*called).as_json()
-    return found
+        tests["share"] = share_used(*called).as_json()
+    return tests
 
 
 def _called(called: BoolArray, groups: _Groups) -> tuple[float, float]:
-    """How many are called members, of how many; as numbers of independent samples where they are grouped."""
+    """Number called members and number in all; with groups, both count independent samples."""
     worth = float(len(called)) if groups is None else effective_size(groups)
     return float(called.mean()) * worth, worth
 
 
 def samples_path(folder: SeedFolder) -> str:
-    """Where the answers for single candidates stand."""
+    """The file of the results per candidate."""
     return f"{folder.path}/validity/candidates.parquet"
 
 
 def forget_samples(folder: SeedFolder) -> None:
-    """Take away the answers of an earlier report, where none may be given any more."""
+    """Remove the results per candidate that an earlier report wrote and this one must not give."""
     for path in (samples_path(folder), f"{folder.path}/validity/{FLAGGED}"):
         storage.remove(path)
 
 
 def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
-    """Answer for every candidate by itself from the primary attack, write the answers down, and sum them up.
+    """Compute p-value, q-value and posterior of every candidate from the primary attack, write and summarise them.
 
     Args:
-        share: of the candidates that was used, as far as it is known.
-        bound: it is only a lower bound.
+        share: of the candidates that was used, in [0, 1].
+        bound: whether ``share`` is only a lower bound.
     """
     table = storage.read_table(f"{folder.attack(task.name)}/scores.parquet")
     scores, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])

@@ -1,4 +1,4 @@
-"""Attribute inference on the embeddings of encoders: the results of one seed."""
+"""Infer attributes from embeddings, for one seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 600  # attacked samples whose embeddings are mapped to the plane
 
 
 def settings_of(config: RunConfig, chosen: AttributeInferenceConfig) -> str:
-    """What tells an inference from the others of its attribute, target and output; empty if there are none."""
+    """The settings that distinguish an inference from others of its attribute, target and output; else empty."""
     return told_apart(chosen, [other for other in config.attribute_inference if _entry(other) == _entry(chosen)])
 
 
@@ -45,7 +45,7 @@ class Inference:
 
     @property
     def path(self) -> str:
-        """File of its result; its name is a function of all that the inference is."""
+        """File of the result, named by a digest of all settings."""
         chosen = self.config
         name = f"{'-'.join(_entry(chosen))}-{self.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
         return f"{self.folder.path}/attribute-inference/{name}.json"
@@ -64,16 +64,16 @@ def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
 
 
 def planes(config: RunConfig, folder: SeedFolder) -> list[Inference]:
-    """The inferences of one seed whose embeddings are mapped: the first of each map, at the last checkpoint."""
-    found: dict[str, Inference] = {}
+    """The inferences of one seed whose embeddings are mapped: the first per map, at the last checkpoint."""
+    first: dict[str, Inference] = {}
     for task in inferences(config, folder):
         if task.epoch == config.attacked_epochs(task.config.target)[-1]:
-            found.setdefault(task.map_path, task)
-    return list(found.values())
+            first.setdefault(task.map_path, task)
+    return list(first.values())
 
 
 def run_plane(config: RunConfig, task: Inference) -> None:
-    """Map embeddings to the plane and write down the points, with class and attribute."""
+    """Map embeddings to the plane and write the points with class and attribute."""
     from mi_core.report.attributes import plane  # what drawing needs takes seconds to import, in every process
 
     splits = Splits.load(task.folder.path)
@@ -94,7 +94,7 @@ def run_plane(config: RunConfig, task: Inference) -> None:
 
 
 def run_inference(config: RunConfig, task: Inference) -> None:
-    """Infer an attribute and write down what was told right."""
+    """Infer an attribute and write its accuracy."""
     chosen = task.config
     splits = Splits.load(task.folder.path)
     auxiliary = config.auxiliary_roles(chosen)
@@ -103,7 +103,7 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     kept = among(known.ids, known_ids)
     tested, values = _embeddings(config, task, splits, chosen.test)
     attribute = config.data.attributes[chosen.attribute]
-    found = infer(
+    inferred = infer(
         known.values["embedding"][kept],
         known_values[kept],
         tested.values["embedding"],
@@ -120,14 +120,14 @@ def run_inference(config: RunConfig, task: Inference) -> None:
             "seed": task.folder.seed,
             "values": len(attribute.names),
             "n_auxiliary": int(kept.sum()),
-            "accuracy": found.accuracy.as_json(),
-            "majority": found.majority.as_json(),
+            "accuracy": inferred.accuracy.as_json(),
+            "majority": inferred.majority.as_json(),
         },
     )
 
 
 def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
-    """What was found on one seed, for the report.
+    """Results of one seed, for the report.
 
     Raises:
         UserError: an inference has not run.
@@ -159,6 +159,6 @@ def _embeddings(
 
 
 def _first(ids: Sequence[str], share: float, seed: int) -> set[str]:
-    """A share of some samples by rank of a hash: a larger one holds the smaller."""
+    """A share of some samples by rank of a seeded hash; a larger share contains each smaller one."""
     ranked = sorted(ids, key=lambda name: digest64(seed, "auxiliary", name))
     return set(ranked[: max(1, round(share * len(ids)))])

@@ -1,4 +1,4 @@
-"""What an attack found, read off the run folder."""
+"""Read the result of an attack from the run folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelines.files import storage
 
 
 def result_of(task: Task) -> dict[str, Any]:
-    """What an attack found.
+    """Result of an attack.
 
     Raises:
         UserError: it has not run.
@@ -26,7 +26,7 @@ def result_of(task: Task) -> dict[str, Any]:
 
 
 def settings_of(config: RunConfig, attack: AttackConfig) -> str:
-    """What tells an attack from the others of its name, target and reference; empty if there are none."""
+    """The settings that distinguish an attack from others of its name, target and reference; empty if it is alone."""
     same = [one for one in config.attacks if _entry(one) == _entry(attack)]
     return told_apart(attack, same, without=("outputs",))
 

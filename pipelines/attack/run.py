@@ -40,7 +40,7 @@ from pipelines.run.ray_session import mapped
 def run(runs: Sequence[Run]) -> None:
     """Run every attack, utility measurement and control of some runs that is not on disk yet.
 
-    What two runs have in common is computed once: the first gets it, the others a copy.
+    A result that several runs share is computed once, for the first; the others get a copy.
     """
     every = [
         replace(piece, run=number)
@@ -58,10 +58,10 @@ def run(runs: Sequence[Run]) -> None:
 
 
 def here(config: RunConfig, folder: SeedFolder) -> None:
-    """`run` of one seed in this process: for a trial, which is a piece of work of Ray's itself.
+    """Do the same for one seed in this process: a trial of a search is itself a Ray task.
 
     Raises:
-        UserError, ConfigError, NumericError, ShapeError: it cannot be attacked so.
+        UserError, ConfigError, NumericError, ShapeError: an attack cannot run on this data.
     """
     for piece in _work(config, folder):
         if not storage.exists(piece.path):
@@ -69,10 +69,10 @@ def here(config: RunConfig, folder: SeedFolder) -> None:
 
 
 def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
-    """Do pieces of work of some runs as Ray tasks.
+    """Compute results as Ray tasks.
 
     Raises:
-        UserError: what the user gave cannot be attacked so.
+        UserError: an attack cannot run on the data that the user gave.
     """
     import ray
 
@@ -85,7 +85,7 @@ def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
 
 @dataclass(frozen=True)
 class _Work:
-    """One file to make, with those that are written before it; equal identities mean equal contents."""
+    """A result file to make, and the files written before it; equal identities mean equal contents."""
 
     path: str
     function: Callable[..., None]
@@ -104,7 +104,7 @@ class _Work:
 
 
 def _copy(done: _Work, piece: _Work) -> None:
-    """Copy a file, after those that are written before it."""
+    """Copy a result file, after the files beside it."""
     for name in [name for name in (*piece.beside, piece.name) if storage.exists(f"{done.place}/{name}")]:
         storage.copy(f"{done.place}/{name}", f"{piece.place}/{name}")
 
@@ -132,7 +132,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
 
 
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> None:
-    """Do a piece of work with one thread, which is what its task holds."""
+    """Call a function with one thread, which is what its Ray task holds."""
     torch.set_num_threads(1)
     function(config, *arguments)
 
@@ -200,7 +200,7 @@ def _attack(config: RunConfig, task: Task) -> None:
 
 
 def _spent(evaluated: Features, queries: int, repeats: int) -> int:
-    """What was asked for the samples: where a rule decided, what it decided, else so many ``queries`` for each."""
+    """Queries spent on the samples: as the stopping rule decided, or ``queries`` per sample without a rule."""
     decided = evaluated.values.get(SEQUENTIAL)
     return queries * len(evaluated) if decided is None else int(decided[:, 0].sum()) * repeats
 
@@ -210,7 +210,7 @@ def _anchors(features: Features) -> int:
 
 
 def _control_scores(config: RunConfig, task: Task, splits: Splits, method: Attack, evaluated: Features) -> np.ndarray:
-    """The same attack on an encoder that saw neither group: as fitted, or fitted anew where it knows samples of it."""
+    """Scores of the same attack on the control encoder; an attack fitted on samples of its target is fitted anew."""
     assert task.control is not None
     features = features_of(config, task, splits, task.control, config.audited)
     row_of = {name: row for row, name in enumerate(features.ids)}

@@ -1,4 +1,4 @@
-"""The attacks of a run one by one, and what each sees of samples: what it is fitted on, and what it scores."""
+"""List the attacks of a run, and load the features that each is fitted on and scores."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Task:
     output: str
     epoch: int
     control: str | None
-    stopping: Stopping | None = None  # decides how often the target is asked for an image; None: for all views
+    stopping: Stopping | None = None  # rule that ends the queries of an image early; None: all views are queried
 
     @property
     def target_output(self) -> str:
-        """What is attacked, in words."""
+        """The attacked output in words, for messages."""
         return f"the {self.output} output of {self.attack.target}"
 
     @property
@@ -54,12 +54,12 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
 
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
-    """What the attack sees of some roles through an encoder: its needs, its views, its anchors."""
+    """Load the features, anchors and labels that an attack uses, for some roles and one encoder."""
     attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
     asking = asking_of(config, attack, encoder)
-    found = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles)
+    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles)
     drawn, used = config.queries.views, attack.views or config.queries.views
-    values = {need: of_first_views(need, array, drawn, used) for need, array in found.values.items()}
+    values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
     anchors = None
     if attack.method().anchored:
         given = load_features(config, task.folder, Asking(encoder), epoch, task.output, ["embedding"], [ANCHOR_ROLE])
@@ -67,12 +67,12 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     labels = None
     if attack.method().labelled:
         known = splits.labels()
-        labels = np.array([known_label(name, known[name]) for name in found.ids], dtype=np.int64)
-    return Features(found.ids, values, anchors, labels)
+        labels = np.array([known_label(name, known[name]) for name in features.ids], dtype=np.int64)
+    return Features(features.ids, values, anchors, labels)
 
 
 def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
-    """What the attack is fitted on, seen through its shadows or, without any, through ``target``."""
+    """Load the reference of an attack, from its shadow encoders or, without any, from ``target``."""
     attack = task.attack
     roles, shadows = config.reference_roles(attack), config.shadows(attack)
     if attack.reference not in config.encoders and shadows:
@@ -86,7 +86,7 @@ def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> 
 
 
 def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
-    """The audited samples as each of several shadows sees them, with those it was trained on as members."""
+    """Features of the audited samples from several shadow encoders; members are the training samples of each."""
     seen, members = [], []
     for name in shadows:
         features = features_of(config, task, splits, name, config.audited)
@@ -100,7 +100,7 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
 
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
-    """The samples an attack is judged on: those it was not fitted on, however few of these it used; of its fold."""
+    """Load the features to evaluate an attack on: audited samples of the fold, without its reference."""
     whole = _evaluated(config, task, splits)
     if config.fold == "all":
         return whole
@@ -118,11 +118,11 @@ def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
 
 
 def stopping_rule(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> StoppingRule:
-    """When to stop asking for the views of an image, as an attack that is fitted on its reference has it.
+    """Fit a sequential attack on its reference and return its stopping rule.
 
     Raises:
         UserError: the features of the reference are missing.
-        NumericError: it cannot be fitted on them; NotApplicable: they carry nothing.
+        NumericError: the attack cannot be fitted; NotApplicable: the features carry no information.
     """
     attack = config.attacks[stopping.position]
     task = Task(folder, stopping.position, attack, stopping.output, stopping.epoch, None)

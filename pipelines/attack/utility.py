@@ -1,4 +1,4 @@
-"""How useful an encoder is: kNN and a linear probe on its embeddings; of classifiers trained here, the overfitting."""
+"""Measure the utility of an encoder: kNN and a linear probe; for classifiers trained here, the overfitting level."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pipelines.run.folder import SeedFolder
 
 
 def utility_path(folder: SeedFolder, encoder: str, epoch: int) -> str:
-    """Where the utility of a checkpoint stands."""
+    """The file of a checkpoint's utility."""
     return f"{folder.path}/utility/{encoder}-{epoch:04d}.json"
 
 
 def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> None:
-    """Measure the utility of one checkpoint and write it down."""
+    """Measure the utility of one checkpoint and write the result."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     splits = Splits.load(folder.path)
     labels = splits.labels()

@@ -1,4 +1,4 @@
-"""The attributes and the group of a sample, read off its key, its class, a table or its JSON."""
+"""Read the attributes and the group of a sample from its key, class, JSON or a table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def group_of(group: GroupConfig, sample: Sample) -> str:
 
 
 def text_of(sample: Sample, origin: str, pattern: str | None) -> str:
-    """What a sample's name, class or JSON says, or with a pattern its part that matches.
+    """The text of a sample's key, class or JSON, or the part of it that matches a pattern.
 
     Raises:
         ValueError: it says nothing; the message tells why.
@@ -59,10 +59,10 @@ def text_of(sample: Sample, origin: str, pattern: str | None) -> str:
     text = _whole_text(sample, origin)
     if pattern is None:
         return text
-    found = re.search(pattern, text)
-    if found is None:
+    match = re.search(pattern, text)
+    if match is None:
         raise ValueError(f"{text!r} does not match {pattern!r}")
-    return str(found.group(1))
+    return str(match.group(1))
 
 
 def _whole_text(sample: Sample, origin: str) -> str:
@@ -72,16 +72,16 @@ def _whole_text(sample: Sample, origin: str) -> str:
         if sample.label is None:
             raise ValueError("it has no class")
         return str(sample.label)
-    found = json_beside(sample.others)
+    value = json_beside(sample.others)
     for name in origin.removeprefix(JSON).split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             raise ValueError(f"its JSON has no field {origin.removeprefix(JSON)}")
-        found = found[name]
-    return found if isinstance(found, str) else json.dumps(found)
+        value = value[name]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def json_beside(others: Mapping[str, bytes]) -> Any:
-    """The content of the JSON among what a shard holds of a sample, by suffix; None where there is none.
+    """The JSON that a shard holds beside an image, parsed; None if there is none.
 
     Raises:
         ValueError: it is no JSON, or nested too deeply to be read.
@@ -98,18 +98,18 @@ def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict
     Raises:
         ValueError: it lacks one; the message names it.
     """
-    found = {}
+    values = {}
     for name, attribute in attributes.items():
         try:
-            found[name] = value_of(attribute, sample)
+            values[name] = value_of(attribute, sample)
         except ValueError as error:
             raise ValueError(f"attribute {name}: {error}") from error
-    return found
+    return values
 
 
 @lru_cache(maxsize=8)
 def read_table(path: str, column: str | int) -> dict[str, str]:
-    """Text to value of a file with a line per text, read once per process.
+    """Read a text table into a mapping from the first column to another, once per process.
 
     A header is a line that holds the column's name, with or without a name for the texts; lines before it are skipped.
 
@@ -129,9 +129,9 @@ def read_table(path: str, column: str | int) -> dict[str, str]:
         start = headers[0] + 1
         after = rows[start] if start < len(rows) else []
         place = rows[headers[0]].index(column) + (len(after) - len(rows[headers[0]]))
-    found = {}
+    texts = {}
     for number, row in enumerate(rows[start:], start=start):
         if int(place) >= len(row):
             raise UserError(f"{path}, row {number + 1} ({row[0]!r}) has no column {column}")
-        found[row[0].strip("/")] = row[int(place)]
-    return found
+        texts[row[0].strip("/")] = row[int(place)]
+    return texts

@@ -1,4 +1,4 @@
-"""Columns of texts as numbers: what is drawn is drawn without a Python object per sample."""
+"""Code text columns as numbers, so that roles are drawn without a Python object per sample."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BATCH = 100_000  # samples whose texts are Python's at once
 
 @dataclass(frozen=True)
 class Coded:
-    """A column of few distinct texts: the texts, and the number of each row's."""
+    """A column of few distinct texts: the texts, and the code of each row."""
 
     values: list[str]
     codes: npt.NDArray[np.int32]
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Coded:
-        """The texts of a column, in the order in which they come up."""
+        """Code a column; texts are numbered in order of first appearance."""
         coded = column.combine_chunks().dictionary_encode()
         return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
 
@@ -31,7 +31,7 @@ class Coded:
 
 
 def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """A number for every row, the same for equal texts."""
+    """One code per row; equal texts have equal codes."""
     return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 

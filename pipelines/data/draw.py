@@ -1,9 +1,9 @@
-"""Draw the roles of one seed: members, non-members and the rest, by a seeded hash, free of shared images.
+"""Draw the roles of one seed by a seeded hash, so that no two roles share an image.
 
-Usable samples (`pipelines.data.scan`) are ordered by a hash of (seed, source, key). A count takes exact ranks of that
-order, role after role by name; a fraction takes a range of the hash. An image that stands twice is kept once. Where
-samples are grouped the hash is that of the group, and no group stands in two roles: a count takes whole groups but the
-last, of which it takes what is missing; nobody else gets the rest.
+Usable samples (`pipelines.data.scan`) are ordered by a hash of (seed, source, key). A role with a count takes the next
+ranks of that order, role after role by name. A role with a fraction takes a range of the hash. Exact copies of an image
+count once. Grouped samples are ordered by a hash of their group, and no group is in two roles. A count takes whole
+groups; of the last group it takes only the samples still missing, and no other role gets the rest.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HASH_RANGE = 2.0**64
 _NO_LABEL = np.iinfo(np.int64).min
 
 
-def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
-    """Give every sample its role for one seed.
+def draw(config: DataConfig, scanned: Scan, seed: int) -> Splits:
+    """Assign a role to every sample, for one seed.
 
     Raises:
         UserError: roles that the user gave share an image, or a source is too small for its roles.
     """
-    table = found.samples
+    table = scanned.samples
     given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
     source = Coded.of(table["source"])
     rank = _hashes(table, seed, "role")
@@ -66,14 +66,14 @@ def draw(config: DataConfig, found: Scan, seed: int) -> Splits:
     texts = pa.array(names)
     table = table.append_column("role", texts.take(pa.array(roles))).append_column("part", texts.take(pa.array(parts)))
     table = table.take(chosen).sort_by([("source", "ascending"), ("key", "ascending")])
-    drawn = Splits(table, tuple(config.roles), found.rejected, duplicates, near)
+    drawn = Splits(table, tuple(config.roles), scanned.rejected, duplicates, near)
     _check_filled(config, drawn)
     drawn.check()
     return drawn
 
 
 def check_sizes(config: DataConfig) -> None:
-    """List every source, and compare role sizes with what can be counted without reading images.
+    """Check the counts of the roles against the sources whose size is known without reading images.
 
     Raises:
         UserError: a path matches nothing, or a source is too small for its roles.
@@ -97,24 +97,24 @@ def check_size(config: DataConfig, source: str, available: int) -> None:
 
 def _hashes(table: pa.Table, seed: int, purpose: str) -> npt.NDArray[np.uint64]:
     """A hash of (seed, purpose, source, key) for every row, or of (seed, purpose, group) where samples are grouped."""
-    found = np.empty(len(table), dtype=np.uint64)
+    hashes = np.empty(len(table), dtype=np.uint64)
     start = 0
     for batch in table.select([GROUP] if GROUP in table.column_names else ["source", "key"]).to_batches(
         max_chunksize=BATCH
     ):
         names = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        found[start : start + len(batch)] = [digest64(seed, purpose, *name) for name in names]
+        hashes[start : start + len(batch)] = [digest64(seed, purpose, *name) for name in names]
         start += len(batch)
-    return found
+    return hashes
 
 
 def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
-    """The roles drawn from a source or role, by name: the order in a config file decides nothing."""
+    """The roles drawn from a source or role, sorted by name: the order in a config file has no effect."""
     return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.drawn}
 
 
 def _assign(
-    found: npt.NDArray[np.int16],
+    assigned: npt.NDArray[np.int16],
     names: list[str],
     rows: npt.NDArray[np.intp],
     ranks: npt.NDArray[np.uint64],
@@ -122,20 +122,20 @@ def _assign(
     groups: npt.NDArray[np.int32] | None,
     takers: dict[str, Role],
 ) -> None:
-    """Give ranked rows to roles: the first ranks left for counts, consecutive ranges of the hash for fractions."""
+    """Assign ranked rows to roles: counts take the first free ranks, fractions take consecutive ranges of the hash."""
     low = 0.0
     for name, role in takers.items():
-        free = found[rows] == 0
+        free = assigned[rows] == 0
         if groups is not None:
-            free &= ~np.isin(groups[rows], np.unique(groups[found != 0]))
+            free &= ~np.isin(groups[rows], np.unique(groups[assigned != 0]))
         if role.classes is not None:
             free &= np.isin(labels, role.classes)
         if role.count is not None:
-            found[rows[np.flatnonzero(free)[: role.count]]] = names.index(name)
+            assigned[rows[np.flatnonzero(free)[: role.count]]] = names.index(name)
         elif role.fraction is not None:
             high = low + role.fraction
             share = ranks / _HASH_RANGE
-            found[rows[free & (share >= low) & (share < high)]] = names.index(name)
+            assigned[rows[free & (share >= low) & (share < high)]] = names.index(name)
             low = high
 
 

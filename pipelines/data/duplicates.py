@@ -1,4 +1,4 @@
-"""Images that stand twice: the same pixels, or nearly; one copy is kept, and which others went is told."""
+"""Drop exact copies and near-copies of images; one copy stays, the others are listed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Rows = npt.NDArray[np.intp]
 
 
 def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str]) -> tuple[_Rows, int]:
-    """Rows in order with the first copy of every image, and the number of copies dropped.
+    """Keep the first copy of every image; returns the rows kept, in order, and the number dropped.
 
     Args:
-        order: rows of the table, those that are to keep their images first.
+        order: rows of the table; the first copy in this order is kept.
         source: of every row.
         table: of the samples scanned.
         given: source to role, of roles that the user gives.
@@ -46,7 +46,7 @@ def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, s
 
 
 def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Of copies, the source with the lowest number keeps its own: one (S,) for each source.
+    """Priority of each source when images are copies: (S,); the lowest number keeps its copy.
 
     Members that the user gives come first. A non-member that the user gives loses a copy of any image that members are
     drawn from, since it may have been trained on; otherwise given roles come before what is drawn.
@@ -54,23 +54,22 @@ def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np
     given = {role.source_name: name for name, role in roles.items() if not role.drawn}
     feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.drawn}
     spoilt = any(_nonmember(name) for name in given.values())
-    found = np.full(len(sources), 3, dtype=np.int64)
+    priority = np.full(len(sources), 3, dtype=np.int64)
     for number, name in enumerate(sources):
         if name in given:
-            found[number] = 2 if _nonmember(given[name]) else 0
+            priority[number] = 2 if _nonmember(given[name]) else 0
         elif spoilt and name in feeding:
-            found[number] = 1
-    return found
+            priority[number] = 1
+    return priority
 
 
 def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tuple[_Rows, pa.Table]:
-    """Rows in order with the first of all near-copies, and a table of the others: id, copy_of.
+    """Keep the first of all near-copies; returns the rows kept and a table of the others: id, copy_of.
 
     Args:
-        order: rows of the table, first those that keep theirs.
+        order: rows of the table; the first copy in this order is kept.
         table: of the samples scanned.
-        data: with what counts as a near-copy.
-
+        data: holds the definition of a near-copy.
     """
     assert data.near_duplicates is not None
     near = _pairs(order, table, data.near_duplicates)
@@ -90,8 +89,8 @@ def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs
     if not len(rows):
         return pairs
     bytes_of = table[DESCRIPTOR].take(pa.array(order[rows])).to_pylist()
-    found = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
-    return rows[confirmed(place.reshape(pairs.shape), found, least=config.least)]
+    described = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
+    return rows[confirmed(place.reshape(pairs.shape), described, least=config.least)]
 
 
 def _nonmember(role: str) -> bool:

@@ -1,4 +1,4 @@
-"""Folders of images: which of their files are images, and what is said of the others.
+"""List the images of a folder, and account for its other files.
 
 A suffix that is an image's makes a file an image; a file without a suffix is looked into. Nothing is passed over in
 silence: a picture that cannot be read is lost, other files are counted by their suffix.
@@ -21,7 +21,7 @@ _REMEMBERED = 2**17  # files without a suffix, per process
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds, with the folders in it.
+    """The files of a folder and its subfolders.
 
     Args:
         root: its absolute path.
@@ -35,7 +35,7 @@ class Folder:
 
 
 def contents(folder: str) -> Folder:
-    """Look at the names in a folder, and into files whose name has no suffix.
+    """List a folder by the names of its files; files without a suffix are opened.
 
     Raises:
         UserError: it is no folder, or holds no image.
@@ -54,7 +54,7 @@ def contents(folder: str) -> Folder:
 
 
 def printable(name: str) -> str:
-    """A name of a file with what is not UTF-8 spelled out."""
+    """A file name whose bytes outside UTF-8 are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -69,7 +69,7 @@ def _is_image(root: str, name: str) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _head(path: str) -> bytes:
-    """The first bytes of a file, read once per process; none where it cannot be read."""
+    """The first bytes of a file, read once per process; empty if it cannot be read."""
     try:
         with storage.open_input(path) as stream:
             return bytes(stream.read(HEAD))
@@ -78,7 +78,7 @@ def _head(path: str) -> bytes:
 
 
 def _unread(names: list[str], images: tuple[str, ...]) -> Iterator[Problem]:
-    """Pictures that cannot be read, unless an image of the same name is there; then the other files, by suffix."""
+    """List pictures in unsupported formats, unless a readable one has the same name; count other files by suffix."""
     read, twins = set(images), {name.rpartition(".")[0] for name in images}
     beside: Counter[str] = Counter()
     others: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def _unread(names: list[str], images: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _no_files(root: str, listed: storage.Listing) -> Iterator[Problem]:
-    """Links that lead nowhere, pipes and the like: those with the name of a picture are lost."""
+    """List dangling links, pipes and the like; those named like a picture count as lost."""
     for path, what in listed.others.items():
         name = path.removeprefix(f"{root}/")
         kind = Problem if _suffix(name) in (*SUFFIXES, *OTHER_PICTURES) else Note

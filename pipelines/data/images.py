@@ -1,4 +1,4 @@
-"""The decoded images of some roles in memory, with their labels and captions."""
+"""Read and decode the images of some roles, with labels and captions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Loaded:
         images: (N, C, S, S) uint8.
         labels: class of each, None where the source has none.
         captions: text of each, empty where there is none.
-        templated: how many captions were made from class names.
+        templated: number of captions made from class names.
     """
 
     ids: list[str]
@@ -42,7 +42,7 @@ class Loaded:
 
 
 def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, limit: int | None = None) -> Loaded:
-    """The images of some roles that fit memory; with ``limit`` the first so many of them.
+    """Load the images of some roles into memory, or only the first ``limit``.
 
     Raises:
         UserError: a source has changed since the splits were drawn; the first sample missing is named.
@@ -64,7 +64,7 @@ def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, lim
 def read_samples(
     config: DataConfig, splits: Splits, roles: Iterable[str], ids: Collection[str]
 ) -> Iterator[tuple[str, Sample, Pixels]]:
-    """Some samples of some roles, shard after shard: id, encoded image, pixels (C, S, S).
+    """Read some samples shard after shard: id, encoded image, pixels (C, S, S) uint8.
 
     Raises:
         UserError: a source has changed since the splits were drawn; the first sample missing is named.

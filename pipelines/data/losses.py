@@ -1,4 +1,4 @@
-"""What is left out of a source, and how many samples are lost with each damaged shard.
+"""Account for unusable samples, and estimate how many samples a damaged shard lost.
 
 The count is exact where the shards stand beside the manifest of `encoder-audit shards import`. Otherwise it is
 estimated from the bytes behind the damage, or, where a file has no whole end, from what the whole shards hold.
@@ -33,7 +33,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Rejection:
-    """A sample, or with an empty key (the rest of) a shard, that is left out of the run.
+    """A sample left out of the run; with an empty key, a shard or the rest of it.
 
     Args:
         source, shard, key: its place.
@@ -52,23 +52,23 @@ class Rejection:
 
     @property
     def estimated(self) -> bool:
-        """Whether the number of lost samples is no count."""
+        """Whether the number of lost samples is an estimate."""
         return self.basis not in (COUNTED, BY_MANIFEST)
 
     @property
     def noted(self) -> bool:
-        """Whether nothing is left out: it is only to know."""
+        """Whether this is only a note: no sample is lost."""
         return bool(self.key) and not self.lost
 
     @property
     def place(self) -> str:
-        """Where it stood."""
+        """Source, shard and key, joined by slashes."""
         return "/".join(part for part in (self.source, self.shard, self.key) if part)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One item as it was read: the samples in use, and a problem for each of the others."""
+    """The outcome of reading one item: the number of usable samples, and a problem for each other sample."""
 
     item: Item
     used: int
@@ -76,34 +76,34 @@ class Reading:
 
     @property
     def found(self) -> int:
-        """Samples that were met, in use or not."""
+        """Samples seen, usable or not."""
         return self.used + sum(not isinstance(problem, Damage | Note) for problem in self.problems)
 
     @property
     def whole(self) -> bool:
-        """Whether it was read to its end."""
+        """Whether the item was read to its end."""
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
 
 def rejections(name: str, source: SourceConfig, readings: Sequence[Reading]) -> list[Rejection]:
-    """All that is left out of a source, in the order of its items; what every damaged shard held is counted.
+    """List the unusable samples of a source in the order of its items, with the losses of damaged shards.
 
     Args:
         name: of the source.
         source: whose items were read.
         readings: of all items.
     """
-    found: list[Rejection] = []
+    rejected: list[Rejection] = []
     yardstick = _Yardstick(source, readings)
     for reading in readings:
         for problem in reading.problems:
             if isinstance(problem, Damage):
-                found.append(yardstick.judged(name, reading, problem))
+                rejected.append(yardstick.judged(name, reading, problem))
             else:
-                found.append(_listed_as(name, reading.item.name, problem))
-        found += yardstick.short(name, reading)
-    found += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
-    return found + list(yardstick.missing(name))
+                rejected.append(_listed_as(name, reading.item.name, problem))
+        rejected += yardstick.short(name, reading)
+    rejected += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
+    return rejected + list(yardstick.missing(name))
 
 
 def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
@@ -111,7 +111,7 @@ def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
 
 
 class _Yardstick:
-    """What shards of a source hold, as far as is known."""
+    """Known sizes of the shards of a source, from the manifest and from whole shards."""
 
     def __init__(self, source: SourceConfig, readings: Sequence[Reading]) -> None:
         self.source = source
@@ -120,7 +120,7 @@ class _Yardstick:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Samples of every shard that a manifest lists, by path."""
+        """Samples per shard as the manifest lists them, by path."""
         if self.source.kind != "shards":
             return {}
         folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
@@ -128,24 +128,24 @@ class _Yardstick:
 
     @cached_property
     def samples_per_shard(self) -> float:
-        """Mean of the whole shards."""
+        """Mean over the whole shards."""
         return sum(reading.found for reading in self.whole) / max(1, len(self.whole))
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of all shards, by path: one question per folder, asked only where a shard is damaged."""
+        """Bytes of all shards, by path; folders are listed only if a shard is damaged."""
         folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
         return {path: size for folder in folders for path, size in storage.sizes(folder).items()}
 
     @cached_property
     def bytes_per_sample(self) -> float:
-        """Mean of the whole shards; 0 where there is none."""
+        """Mean over the whole shards; 0 if there is none."""
         size = sum(self.sizes.get(reading.item.path, 0) for reading in self.whole)
         return size / max(1, sum(reading.found for reading in self.whole))
 
     @property
     def most(self) -> int:
-        """Samples of the damaged shard that gave most."""
+        """Largest number of samples that a damaged shard gave."""
         return max(one.found for reading in self.readings for one in reading.problems if isinstance(one, Damage))
 
     def judged(self, name: str, reading: Reading, damage: Damage) -> Rejection:
@@ -167,14 +167,14 @@ class _Yardstick:
         return (by_bytes, BY_BYTES) if by_bytes > by_others else (max(0, by_others), BY_OTHERS)
 
     def short(self, name: str, reading: Reading) -> Iterator[Rejection]:
-        """A shard that ends well but before the manifest says so."""
+        """A shard that is whole but holds fewer samples than the manifest says."""
         listed = self.counts.get(reading.item.path, 0)
         if reading.whole and reading.found < listed:
             reason = f"it holds {reading.found} of the {listed} samples that {MANIFEST} lists ({_REMEDY})"
             yield Rejection(name, reading.item.name, "", reason, listed - reading.found, BY_MANIFEST)
 
     def missing(self, name: str) -> Iterator[Rejection]:
-        """Shards of the manifest that the source's patterns name, and that are not there."""
+        """Shards that the manifest lists and the source's patterns name, but that do not exist."""
         there = {reading.item.path for reading in self.readings}
         for path in covered(self.source.patterns, sorted(self.counts.keys() - there)):
             shard = PurePosixPath(path).name.removesuffix(".tar")
@@ -183,7 +183,7 @@ class _Yardstick:
 
 
 def _listed(folder: str) -> Iterator[tuple[str, int]]:
-    """Path and samples of every shard in the manifest of a folder; nothing where there is none of ours."""
+    """Path and number of samples of every shard in a folder's manifest; empty without a manifest of `shards import`."""
     if not storage.exists(f"{folder}/{MANIFEST}"):
         return
     try:
@@ -195,11 +195,11 @@ def _listed(folder: str) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Tally:
-    """Samples in use and left out, shards and how many of them are unreadable or short.
+    """Numbers of usable samples, unusable samples and shards.
 
     Args:
         used: usable samples.
-        rejected: all that is left out.
+        rejected: the samples and shards left out.
         shards: number of items by source, missing ones included.
     """
 
@@ -214,20 +214,20 @@ class Tally:
 
     @property
     def unusable(self) -> list[Rejection]:
-        """What is left out, without what is only noted."""
+        """The samples and shards left out, without mere notes."""
         return [bad for bad in self.rejected if not bad.noted]
 
     def notes(self) -> list[str]:
-        """What is to know of every source besides, a line each; nothing is lost with it."""
-        found: dict[str, dict[tuple[str, str], list[str]]] = {}
+        """One line of notes per source; a note costs no sample."""
+        by_source: dict[str, dict[tuple[str, str], list[str]]] = {}
         for bad in self.rejected:
             if bad.noted:
                 apart = bad.key if bad.key.startswith(FILES) else ""
-                found.setdefault(bad.source, {}).setdefault((bad.reason, apart), []).append(bad.key)
+                by_source.setdefault(bad.source, {}).setdefault((bad.reason, apart), []).append(bad.key)
         return [
             f"{source}{': ' if source else ''}"
             + "; ".join(f"{_keys(keys)}: {reason}" for (reason, _), keys in notes.items())
-            for source, notes in found.items()
+            for source, notes in by_source.items()
         ]
 
     @classmethod
@@ -251,8 +251,8 @@ class Tally:
     def check(self, allowed: float, option: str) -> None:
         """Raise UserError, with the first places, if more than a share ``allowed`` in [0, 1] is lost.
 
-        Where no shard of a source is whole, nothing says how much the damaged ones lost: then it is their share of the
-        shards that counts.
+        If no shard of a source is whole, the number of lost samples is unknown; then the share of damaged shards is
+        compared instead.
         """
         named = "; ".join(f"{bad.place}: {bad.reason}" for bad in self.unusable[:SHOWN])
         if self.lost > allowed * (self.used + self.lost):

@@ -15,7 +15,7 @@ from pipelines.run.ray_session import mapped
 
 
 def draw_roles(runs: Sequence[Run]) -> None:
-    """Draw and write the splits of every seed that has none; sources are scanned once for all seeds and runs."""
+    """Draw and write the missing splits; sources are scanned once for all seeds and runs."""
     scans: dict[str, Scan] = {}
     for config, folder in runs:
         todo = [seed for seed in config.seeds if not are_drawn(folder.seed(seed).path)]
@@ -26,10 +26,10 @@ def draw_roles(runs: Sequence[Run]) -> None:
             continue
         read = config.data.scan_digest
         if read not in scans:
-            found = scans[read] = scan(config.data, _scan_map)
-            lost = f"; {found.tally} and listed in splits/rejected.parquet" if found.tally.unusable else ""
-            say("data", f"{len(found.samples)} usable samples{lost}")
-            for note in found.tally.notes():
+            scanned = scans[read] = scan(config.data, _scan_map)
+            lost = f"; {scanned.tally} and listed in splits/rejected.parquet" if scanned.tally.unusable else ""
+            say("data", f"{len(scanned.samples)} usable samples{lost}")
+            for note in scanned.tally.notes():
                 say("data", note)
         for seed in todo:
             near = " and looking for near-copies" if config.data.near_duplicates is not None else ""
@@ -42,7 +42,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
 
 
 def roles_in_words(drawn: Splits) -> str:
-    """Sizes of the roles, and the duplicates dropped, in one line."""
+    """One line with the sizes of the roles and the number of copies dropped."""
     counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
     dropped = [f"{drawn.duplicates_removed} duplicates"] if drawn.duplicates_removed else []
     dropped += [f"{drawn.near_removed} near-copies"] if drawn.near_removed else []

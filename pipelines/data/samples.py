@@ -1,4 +1,4 @@
-"""Samples, items of a source, and what cannot be used of them."""
+"""The records that reading a source yields: samples, problems and items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Sample:
-    """One encoded image, its class where the source has classes, and what else a shard holds of it, by suffix."""
+    """One encoded image, its class if the source has classes, and the other members of the sample by suffix."""
 
     key: str
     image: bytes
@@ -18,7 +18,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Problem:
-    """A sample, or with an empty key a whole item, that cannot be used."""
+    """A sample that cannot be used; with an empty key, a whole item."""
 
     key: str
     reason: str
@@ -29,12 +29,12 @@ FILES = "*"  # begins the key of a note on several files
 
 @dataclass(frozen=True)
 class Note(Problem):
-    """Something to know of a sample or a source that loses nothing: it is listed and said, not counted."""
+    """A remark on a sample or a source; it is listed and printed, and does not count as a loss."""
 
 
 @dataclass(frozen=True)
 class Damage(Problem):
-    """The end of an item that cannot be read on.
+    """The point of an item after which nothing can be read.
 
     Args:
         found: samples before the damage, usable or listed.
@@ -62,5 +62,5 @@ class Item:
 
     @property
     def count(self) -> int | None:
-        """Number of samples, where it is known without reading."""
+        """Number of samples, if it is known without reading."""
         return len(self.files) or (self.stop - self.start) or None

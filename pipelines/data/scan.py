@@ -1,6 +1,6 @@
-"""Every item of every source is read once: each sample is decoded as the run will decode it, and its pixels are hashed.
+"""Read every sample of every source once: decode it as the run will decode it, and hash its pixels.
 
-What cannot be used is listed with its place and reason; the run goes on while that is little.
+Unusable samples are listed with place and reason; the run continues while they are few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
 
 @dataclass(frozen=True)
 class Scan:
-    """What the sources hold: usable samples, and the tally of what is unusable.
+    """Usable samples of all sources, and the tally of unusable ones.
 
     The samples' columns: source, item, key, label, sha256, attribute.*; group where they are grouped; phash and
     descriptor where near-copies are looked for.
@@ -41,7 +41,7 @@ class Scan:
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """All that is unusable, in the order of the sources."""
+        """The unusable samples, in the order of the sources."""
         return self.tally.rejected
 
 
@@ -49,7 +49,7 @@ def scan(data: DataConfig, scan_map: ScanMap | None = None) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
     Args:
-        data: sources, decoder, what is read of every sample, and the share of unusable samples that is borne.
+        data: sources, decoder, attributes and group to read, and the share of unusable samples that is allowed.
         scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
 
     Raises:
@@ -63,12 +63,12 @@ def scan(data: DataConfig, scan_map: ScanMap | None = None) -> Scan:
         for name in sources
     }
     decoder = data.decoder()
-    found = mapped(scan_item, [(source, item, decoder, read[name], group_by, near) for name, source, item in work])
+    read_items = mapped(scan_item, [(source, item, decoder, read[name], group_by, near) for name, source, item in work])
     schema = _schema(attributes, group_by, near)
     tables: list[pa.Table] = []
     readings: dict[str, list[Reading]] = {name: [] for name in sources}
     seen: dict[tuple[str, str], str] = {}
-    for (name, _, item), (table, problems) in zip(work, found, strict=True):
+    for (name, _, item), (table, problems) in zip(work, read_items, strict=True):
         firsts = {key: seen.setdefault((name, key), item.name) for key in table["key"].to_pylist()}
         again = [Problem(key, f"the key stands already in shard {at}") for key, at in firsts.items() if at != item.name]
         kept = table.filter(pa.array([at == item.name for at in firsts.values()], pa.bool_())) if again else table
@@ -112,8 +112,7 @@ def usable(
     group_by: GroupConfig | None = None,
     near: bool = False,
 ) -> Iterator[tuple[Sample, str, dict[str, Any]] | Problem]:
-    """Everything in an item, in order: a sample that decodes, the hash of its pixels, what is known of it by the name
-    of its column; or a problem."""
+    """Read an item in order: (sample, SHA-256 of its pixels, its other columns) if it decodes, or a problem."""
     for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
             yield sample

@@ -1,10 +1,10 @@
-"""Which shards a pattern names."""
+"""Expand patterns to the paths of shards."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pipelines.config.paths import expand_braces
 from pipelines.errors import UserError
@@ -15,41 +15,41 @@ _MANY = 16  # named shards from which on their folder is listed instead
 
 
 def tars_of(folder: str) -> list[str]:
-    """Paths of the tars in a folder itself, compressed ones too."""
+    """Paths of the tars directly in a folder, compressed or not."""
     return [path for path in storage.list_files(folder, recursive=False) if path.endswith(TARS)]
 
 
 def expand(pattern: str) -> list[str]:
-    """Paths of the shards that a pattern names: ``{000..009}`` ranges and ``{a,b}`` lists, then globs; URIs alike.
+    """Expand ``{000..009}`` ranges, ``{a,b}`` lists and globs of a path or URI to the shards that they name.
 
     Raises:
         UserError: nothing matches, or a named file is not there.
     """
-    found: list[str] = []
+    paths: list[str] = []
     named = expand_braces(pattern)
-    listed = _listed(named) if len(named) > _MANY else set()
+    listed = storage.existing(map(storage.absolute, named)) if len(named) > _MANY else set()
     for path in named:
         if storage.absolute(path) in listed:
-            found.append(storage.absolute(path))
+            paths.append(storage.absolute(path))
         elif re.search(r"[*?\[]", path):
             matches = _glob(path)
             if not matches:
                 raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
-            found += matches
+            paths += matches
         elif storage.is_folder(path):
             matches = tars_of(path)
             if not matches:
                 raise UserError(f"{path} holds no .tar file")
-            found += matches
+            paths += matches
         elif storage.exists(path):
-            found.append(storage.absolute(path))
+            paths.append(storage.absolute(path))
         else:
             raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(paths))
 
 
 def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
-    """Those of some paths, there or not, that a folder or a glob among the patterns stands for."""
+    """Keep the paths, existing or not, that a folder or glob among the patterns covers."""
     every = {storage.absolute(one) for pattern in patterns for one in expand_braces(pattern)}
     globs = [one for one in every if re.search(r"[*?\[]", one)]
     return [path for path in paths if path.rpartition("/")[0] in every or any(_matches(one, path) for one in globs)]
@@ -57,13 +57,6 @@ def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
 
 def _matches(pattern: str, path: str) -> bool:
     return path.count("/") == pattern.count("/") and fnmatch.fnmatchcase(path, pattern)
-
-
-def _listed(paths: Sequence[str]) -> set[str]:
-    """The files in the folders of some paths: one question per folder, where one per file would take an object store
-    minutes."""
-    folders = dict.fromkeys(storage.absolute(path).rpartition("/")[0] for path in paths)
-    return {file for folder in folders for file in storage.list_files(folder, recursive=False)}
 
 
 def _glob(pattern: str) -> list[str]:

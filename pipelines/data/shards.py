@@ -1,7 +1,7 @@
-"""Make WebDataset shards of any source, and say what is in them.
+"""Import any source into WebDataset shards, and inspect a source.
 
-Import keeps the bytes of every image as they are. Shards appear whole, the manifest last; a sample that does not
-decode is left out and listed.
+An import keeps the bytes of every image. Each shard appears whole, the manifest last. A sample that does not decode is
+left out and listed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ANY_SIZE = Decoder(32)  # sizes do not matter here: only whether an image decod
 
 
 def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | None = None) -> SourceConfig:
-    """The source that a word or path on the command line means.
+    """Parse a word or path of the command line into a source.
 
     Args:
         text: ``digits``, ``torchvision:<Name>``, a folder of images, or tars (folder, path, range, glob, URI).
@@ -90,7 +90,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     Args:
         source: where images come from.
         out: folder or URI for ``shard-000000.tar`` ... and ``manifest.json``.
-        max_rejected: share of unusable samples, in [0, 1], that is borne.
+        max_rejected: share of unusable samples that is allowed, in [0, 1].
 
     Returns:
         The manifest: samples, bytes, classes of an image folder, shards with sha256, rejected samples.
@@ -158,7 +158,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
 
 
 def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
-    """(shard/key, sample, pixel hash) of the samples that decode, in order; what was read of every item is listed."""
+    """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``."""
     with bars("shards") as progress:
         for item in progress.track(Source(source).items(), description="reading"):
             problems: list[Problem] = []
@@ -200,7 +200,7 @@ def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
 
 @dataclass
 class Inspection:
-    """What a source holds: counts, formats, sizes, classes, problems, images that stand twice."""
+    """Counts, formats, sizes, classes, problems and duplicate images of a source."""
 
     samples: int = 0
     bytes: int = 0
@@ -212,16 +212,16 @@ class Inspection:
 
     @property
     def items(self) -> int:
-        """Shards or parts, those that are missing included."""
+        """Number of shards or parts, missing ones included."""
         return sum(self.tally.shards.values())
 
     @property
     def problems(self) -> tuple[Rejection, ...]:
-        """All that a run could not use."""
+        """Samples and shards that a run could not use."""
         return tuple(self.tally.unusable)
 
     def table(self) -> RenderableType:
-        """The findings for a rich console."""
+        """The counts as a table for the console."""
         table = Table(show_header=False, box=None)
         smallest, largest = self.sides
         rows = {
@@ -249,20 +249,20 @@ class Inspection:
 
 
 def inspect(source: SourceConfig) -> Inspection:
-    """Read a whole source and say what is in it."""
-    found = Inspection()
+    """Read a whole source and count its contents."""
+    inspection = Inspection()
     first: dict[str, str] = {}
     readings: list[Reading] = []
     for place, sample, sha in _samples(source, readings):
         info = image_info(sample.image)
-        found.samples += 1
-        found.bytes += len(sample.image)
-        found.formats[f"{info.format} {info.mode}"] += 1
-        smallest, largest = found.sides
-        found.sides = (min(smallest, info.width, info.height), max(largest, info.width, info.height))
+        inspection.samples += 1
+        inspection.bytes += len(sample.image)
+        inspection.formats[f"{info.format} {info.mode}"] += 1
+        smallest, largest = inspection.sides
+        inspection.sides = (min(smallest, info.width, info.height), max(largest, info.width, info.height))
         if sample.label is not None:
-            found.labels[sample.label] += 1
+            inspection.labels[sample.label] += 1
         if first.setdefault(sha, place) != place:
-            found.duplicates.append((first[sha], place))
-    found.tally = _tally(source, readings)
-    return found
+            inspection.duplicates.append((first[sha], place))
+    inspection.tally = _tally(source, readings)
+    return inspection

@@ -141,8 +141,8 @@ class Splits:
         """Which of some rows are in some roles or parts."""
         wanted = list(roles)
         role, part = self._roles
-        found: npt.NDArray[np.bool_] = role.among(wanted)[role.codes[rows]] | part.among(wanted)[part.codes[rows]]
-        return found
+        having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes[rows]] | part.among(wanted)[part.codes[rows]]
+        return having
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
         """Row numbers of the samples in some roles or parts, ascending."""
@@ -158,15 +158,15 @@ class Splits:
 
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
         """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
-        found = []
+        ids = []
         for role in roles:
             rows = self.rows([role])
             ranks = np.empty(len(rows), dtype=np.uint64)
             for start in range(0, len(rows), BATCH):
                 names = self._ids(rows[start : start + BATCH])
                 ranks[start : start + len(names)] = [digest64(seed, "first", name) for name in names]
-            found += self._ids(rows[np.argsort(ranks, kind="stable")[:count]])
-        return found
+            ids += self._ids(rows[np.argsort(ranks, kind="stable")[:count]])
+        return ids
 
     def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
         """Half of the samples of some roles, drawn by a seeded hash; halves 2k and 2k + 1 make up the whole.
@@ -182,14 +182,14 @@ class Splits:
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
-        found: set[str] = set()
+        chosen: set[str] = set()
         for role in roles:
             rows = self.rows([role])
             units = zip(self._units(rows), self._ids(rows), strict=True)
             ids = [one for _, one in sorted((digest64(seed, "fold", unit), one) for unit, one in units)]
             middle = (len(ids) + 1) // 2
-            found.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
-        return found
+            chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
+        return chosen
 
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """What some samples belong to, as a number (N,) for each; None where samples are not grouped."""

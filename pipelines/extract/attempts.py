@@ -1,9 +1,9 @@
-"""How often a chunk may be tried, and which of its samples kills the worker.
+"""Count the attempts at a chunk, and find the sample that kills its worker.
 
-Every attempt at a chunk leaves a marker with its queries and the session that made it; the commit takes the first
-away, and those that are left were lost. Two markers of one session mean that a worker died on the chunk; the last of a
-session may be that of a run that was interrupted. A chunk on which workers died twice is asked sample by sample, each
-noted before it is decoded: if a worker dies again, the sample noted last is rejected, and the others go on.
+Every attempt leaves a marker with its queries and its session; the commit removes one, and the markers left over are
+lost attempts. Two markers of one session mean that a worker died on the chunk; the last marker of a session may come
+from an interrupted run. A chunk on which workers died twice is queried sample by sample, and each sample is noted
+before it is decoded. If a worker dies again, the sample noted last is rejected and the others continue.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pipelines.extract.jobs import ATTEMPTS, Begun, ShardJob
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
-CARELESS = 2  # deaths after which samples are asked one by one
+CARELESS = 2  # deaths after which samples are queried one by one
 QUERYING, DECODING = "attempts", "decoding"  # what is attempted: the whole chunk, or its decoding by a stage of its own
 
 
 def markers_folder(folder: SeedFolder, encoder: str, kind: str) -> str:
-    """Where the attempts at chunks of an encoder are marked."""
+    """The folder of the markers of an encoder."""
     return f"{folder.path}/features/{encoder}/{kind}"
 
 
 def lost_queries(folder: SeedFolder, encoder: str) -> int:
-    """Queries of an encoder that were begun and not committed, at most: an interrupted chunk may have asked fewer."""
+    """Queries begun and not committed; an upper bound, since an interrupted chunk may have sent fewer."""
     return sum(_queries(path) for path in storage.list_files(markers_folder(folder, encoder, QUERYING)))
 
 
 def begun(folder: SeedFolder, encoder: str) -> Mapping[str, Begun]:
-    """What was begun of every chunk of an encoder and not committed, by the name of its markers."""
+    """Attempts begun and not committed, by the common name of a chunk's markers."""
     sessions: dict[str, Counter[str]] = {}
     for path in storage.list_files(markers_folder(folder, encoder, QUERYING)):
         sessions.setdefault(path.rpartition(".")[0], Counter())[_session(path)] += 1
@@ -38,7 +38,7 @@ def begun(folder: SeedFolder, encoder: str) -> Mapping[str, Begun]:
 
 
 def begun_of(job: ShardJob, begun: Mapping[str, Begun]) -> dict[int, Begun]:
-    """What was begun of the chunks of a job, from what is begun by the name of markers."""
+    """Attempts begun at the chunks of a job, from attempts by marker name."""
     if not begun:
         return {}
     names = {chunk: marker_path(job, chunk, "1", QUERYING).rpartition(".")[0] for chunk in range(job.chunks)}
@@ -51,7 +51,7 @@ def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
 
 
 def _suspects_path(job: ShardJob, chunk: int) -> str:
-    """Where the samples of a chunk that may kill a worker are noted."""
+    """The file that notes samples of a chunk that may kill a worker."""
     return f"{job.folder.path}/features/{job.encoder}/suspects/{_chunk_name(job, chunk)}.json"
 
 
@@ -60,9 +60,9 @@ def _chunk_name(job: ShardJob, chunk: int) -> str:
 
 
 def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
-    """Mark an attempt at a chunk: the deaths before it, or None if it may not be tried again.
+    """Mark an attempt at a chunk; returns the deaths before it, or None if no attempt is left.
 
-    What was begun in other sessions is known of whole chunks; decoding is counted anew.
+    Attempts of other sessions count for whole chunks; attempts at decoding alone count per session.
     """
     markers, deaths = job.begun.get(chunk, (0, 0)) if kind == QUERYING else (0, 0)
     session = "" if kind == QUERYING else f"-{job.session}"
@@ -75,7 +75,7 @@ def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
 
 
 def end(job: ShardJob, chunk: int) -> None:
-    """Take one marker away: one attempt is what it takes. Those that stay were lost."""
+    """Remove one marker, since a commit takes one attempt; the markers that stay are lost attempts."""
     storage.remove(marker_path(job, chunk, "1", QUERYING))
     storage.remove(marker_path(job, chunk, f"1-{job.session}", DECODING))
 
@@ -83,12 +83,12 @@ def end(job: ShardJob, chunk: int) -> None:
 def suspects(job: ShardJob, chunk: int) -> list[str]:
     """Keys of a chunk that were noted when a worker died."""
     path = _suspects_path(job, chunk)
-    found: list[str] = storage.read_json(path) if storage.exists(path) else []
-    return found
+    keys: list[str] = storage.read_json(path) if storage.exists(path) else []
+    return keys
 
 
 def note(job: ShardJob, chunk: int, keys: Sequence[str]) -> None:
-    """Note the samples that killed a worker, and last the one that is asked now."""
+    """Note the samples that killed a worker, and last the sample queried now."""
     storage.write_json(_suspects_path(job, chunk), list(keys))
 
 

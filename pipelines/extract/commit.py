@@ -1,4 +1,4 @@
-"""Commit features: one Parquet file per chunk, then one per shard, and copies for runs that ask the same."""
+"""Commit features: one Parquet file per chunk, later one per shard, and copies for runs that share them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Compaction:
 
     Args:
         source, shard: where its samples came from.
-        files: (file to write, its chunk files) per checkpoint.
+        files: (file to write, its chunk files) for each checkpoint.
         rejected: file to write if samples were rejected, with their source, shard, key and reason.
-        wanted: the keys that have to be there, sorted.
+        wanted: the keys that must be present, sorted.
     """
 
     source: str
@@ -62,7 +62,7 @@ def compact(work: Sequence[Compaction]) -> None:
 
 
 def share_features(done: ShardJob, job: ShardJob) -> None:
-    """Copy the features of a shard to another run that asks for the same ones."""
+    """Copy the features of a shard to another run that needs the same ones."""
     pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.query.epochs]
     for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
         if source != target and storage.exists(source) and not storage.exists(target):

@@ -27,12 +27,12 @@ def load_features(
     needs: Sequence[str],
     roles: Sequence[str],
 ) -> Features:
-    """Committed features of some roles, in the order of the splits; rejected samples are left out and counted.
+    """Load the committed features of some roles, in the order of the splits, without rejected samples.
 
     Args:
         config: of the run.
         folder: of a seed.
-        asking: which encoder was asked, and how; its outputs do not matter.
+        asking: the encoder and how it was queried; the outputs in it are ignored.
         epoch: of the checkpoint.
         output: whose features are wanted.
         needs: membership features.
@@ -76,7 +76,7 @@ def load_features(
 
 
 def _asked_ids(splits: Splits, folder: SeedFolder, asking: Asking, roles: Sequence[str]) -> list[str]:
-    """Samples of some roles of which an encoder was asked, in the order of the splits."""
+    """Ids of the samples that were queried, in the order of the splits."""
     ids = splits.ids(roles)
     if asking.count is not None:
         first = set(splits.first(roles, asking.count, folder.seed))
@@ -86,14 +86,14 @@ def _asked_ids(splits: Splits, folder: SeedFolder, asking: Asking, roles: Sequen
 
 
 def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -> Iterator[QueryPass]:
-    """All passes that a run has recorded for its demands, or those of one encoder."""
+    """Passes recorded for the demands of a run, for all encoders or for one."""
     for demand in demands_of(config):
         if encoder in (None, demand.asking.encoder):
             yield from passes_of(demand, config, folder, plan=False)
 
 
 def _same(need: str, query: QueryPass, asking: Asking) -> bool:
-    """Whether a pass has asked for a feature in the way that is wanted; who is left out, the samples tell."""
+    """Whether a pass computed a feature in the given way; the samples it left out do not matter here."""
     done = replace(query.asking, recipe=query.recipe).narrowed(need)
     return replace(done, without=()) == replace(asking.narrowed(need), without=())
 

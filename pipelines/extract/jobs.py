@@ -1,7 +1,7 @@
-"""Which features stand in which files: one Parquet file per shard, before that per chunk, and reading them back.
+"""Split a pass into jobs, one per shard, and find the jobs that remain.
 
-File names are a function of the work: encoder, checkpoint, source, shard, and a tag that hashes what was computed
-for which samples. So what is there is done, what is missing is to do, and writing twice changes nothing.
+A feature file is named by its content: encoder, checkpoint, source, shard, and a tag that hashes the features and the
+samples. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
-ATTEMPTS = 5  # at a chunk in one session, at most: what is left of it then is committed as crashed
+ATTEMPTS = 5  # at a chunk in one session; samples left after that are committed as crashed
 Begun = tuple[int, int]
 """Markers of a chunk, and deaths of workers that they prove."""
 Place = tuple[str, SourceConfig, Item]
@@ -35,7 +35,7 @@ Place = tuple[str, SourceConfig, Item]
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard for one pass: the unit that is planned and compacted. Plain data; a function of the config alone."""
+    """One shard of one pass: the unit of planning and compaction. Plain data that depends on the config alone."""
 
     folder: SeedFolder
     query: QueryPass
@@ -55,31 +55,31 @@ class ShardJob:
 
     @property
     def encoder(self) -> str:
-        """The encoder that is asked."""
+        """The encoder to query."""
         return self.query.asking.encoder
 
     @property
     def queries(self) -> int:
-        """What is asked of the encoder for the chunks that are not skipped, over all checkpoints, at most."""
+        """Queries for the chunks not skipped, over all checkpoints; an upper bound if a rule stops early."""
         return self.queries_of(self.images)
 
     @property
     def images(self) -> int:
-        """Images of the chunks that are not skipped."""
+        """Images in the chunks not skipped."""
         return sum(self.size(chunk) for chunk in range(self.chunks) if chunk not in self.skip)
 
     def queries_of(self, images: int) -> int:
-        """What some of its images ask of the encoder, over all checkpoints, at most."""
+        """Queries for a number of images, over all checkpoints; an upper bound if a rule stops early."""
         return images * self.query.queries_per_image
 
     @property
     def plan(self) -> QueryPlan:
-        """What is asked per image, and until when."""
+        """The queries per image, and the rule that stops them."""
         return replace(self.query.plan(), rule=self.rule)
 
     @property
     def rule_path(self) -> str:
-        """File of the rule that stops the asking: it is fitted once, before the first query."""
+        """File of the stopping rule, which is fitted once before the first query."""
         return f"{self.folder.path}/features/{self.encoder}/rules/{self.query.tag}.json"
 
     def size(self, chunk: int) -> int:
@@ -93,12 +93,12 @@ class ShardJob:
 
     @property
     def identity(self) -> str:
-        """What two jobs share that compute the same: encoders, images, views and needs, not the folder."""
+        """A digest that two jobs share if they compute the same features, whatever their folders."""
         shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
         return digest(self.tag, shard, sorted((self.captions or {}).items()), sorted((self.labels or {}).items()))
 
     def joined(self, before: ShardJob | None) -> ShardJob:
-        """The job that computes this one and one of the same identity: of the other's folder, at the epochs of both."""
+        """The job that also computes ``before``, of the same identity: in its folder, at the epochs of both."""
         if before is None:
             return self
         return replace(
@@ -117,11 +117,11 @@ class ShardJob:
 
     @cached_property
     def tag(self) -> str:
-        """The pass and the selection of samples: another selection never meets these files."""
+        """A digest of the pass and its samples, so that another selection has other files."""
         return digest(self.query.tag, list(self.wanted), self.chunk)[:12]
 
     def share(self) -> Share:
-        """What the reader has to find and to skip."""
+        """The keys to read and the chunks to skip."""
         bare = replace(self, captions=None)
         return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
 
@@ -137,7 +137,7 @@ def places_of(config: RunConfig) -> list[Place]:
 
 
 def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
-    """The jobs of one pass on some shards; none where a shard holds no sample that is wanted."""
+    """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
     splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), query.plan()
     asking = query.asking
     first = None if asking.count is None else set(splits.first(query.roles, asking.count, folder.seed))
@@ -159,7 +159,7 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
 
 
 def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
-    """Those of some jobs whose shards are not complete, with the chunks to skip."""
+    """Keep the jobs whose shards are incomplete, with the chunks to skip."""
     there = storage.existing(job.path(epoch) for job in jobs for epoch in job.query.epochs)
 
     def done(job: ShardJob, chunk: int | None = None) -> bool:

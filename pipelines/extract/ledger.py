@@ -1,7 +1,7 @@
-"""What is asked of encoders: the queries of a run by encoder and role, and the budget that holds them.
+"""Count the queries of a run by encoder and role, and hold them to the budget.
 
-The plan says what is asked once. What was begun and lost to a crash or an interruption is asked again: every attempt
-at a chunk leaves a marker with its queries, the commit takes one away, and those that are left were lost.
+The plan gives the queries that are sent once. Queries lost to a crash or an interruption are sent again: every attempt
+at a chunk leaves a marker with its queries, and the markers that no commit removed count as lost.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Spending = Mapping[tuple[SeedFolder, str], int]
 
 
 def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
-    """Everything asked of the encoders of one seed, over all their checkpoints.
+    """Queries of the encoders of one seed by role, over all checkpoints.
 
-    Besides the roles there is the probe of an encoder from elsewhere, and what was lost, where there is any.
+    Further entries count the probes of an encoder from elsewhere and the queries lost to crashes.
     """
     splits = Splits.load(folder.path)
     counts = splits.counts()
@@ -68,29 +68,29 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
 
 
 def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
-    """What a rule asked of an encoder, as the committed features have it."""
+    """Queries that a stopping rule let through, from the committed features."""
     for role in demand.needs:
-        found = load_features(config, folder, demand.asking, stopping.epoch, stopping.output, [SEQUENTIAL], [role])
-        yield demand.asking.encoder, role, len(found), int(found.values[SEQUENTIAL][:, 0].sum())
+        features = load_features(config, folder, demand.asking, stopping.epoch, stopping.output, [SEQUENTIAL], [role])
+        yield demand.asking.encoder, role, len(features), int(features.values[SEQUENTIAL][:, 0].sum())
 
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """Passes that this run once asked and no demand reads any more: an attack was added, and more is read at once."""
+    """Passes that this run queried and no demand reads any more, because an added attack needs a larger pass."""
     demands = [demand for demand in demands_of(config) if demand.asking.encoder == encoder]
     read = {query.base for demand in demands for query in passes_of(demand, config, folder, plan=False)}
     return [entry for entry in recorded_passes(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 
 
 def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
-    """How often a chunk may be begun from now on: what is begun again after a crash is paid for again.
+    """Attempts per chunk that the budget allows from now on; an attempt after a crash is paid for again.
 
     Args:
         runs: a run and the points of its sweeps, which have one budget.
-        asked: queries by folder and encoder of everything that is asked, once or before.
-        left: those of it that are still to ask.
+        asked: queries by folder and encoder, those sent before included.
+        left: the part of them that is still to send.
 
     Raises:
-        UserError: the queries of the attacked encoders exceed the budget; nothing has been asked then.
+        UserError: the queries of the attacked encoders exceed the budget; none has been sent.
     """
     budget = runs[0][0].budget.queries
     if budget is None:

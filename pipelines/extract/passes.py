@@ -1,6 +1,6 @@
-"""What is asked of which encoder for which roles: the passes over images that are planned for its demands.
+"""Plan the passes over images that meet the demands on an encoder.
 
-Passes are recorded in the run folder and complement each other: a later demand asks only for what none covers.
+Passes are recorded in the run folder and complement each other: a later demand adds only the features that none covers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class QueryPass:
         return digest(self.base, sorted(self.needs))[:12]
 
     def files_path(self, folder: SeedFolder) -> str:
-        """Where a finished pass records its files."""
+        """The file in which a finished pass records its feature files."""
         name = digest(self.base, sorted(self.needs), sorted(self.roles))[:12]
         return f"{folder.path}/features/{self.asking.encoder}/{name}.files.json"
 
@@ -88,16 +88,16 @@ class QueryPass:
 
     @property
     def queries_per_image(self) -> int:
-        """Queries of the encoder per image, over all checkpoints; at most, where a rule decides."""
+        """Queries per image, over all checkpoints; an upper bound if a rule stops early."""
         return self.plan().queries_per_image * len(self.epochs) * self.repeats
 
     def plan(self) -> QueryPlan:
-        """What is asked per image."""
+        """The queries per image."""
         return QueryPlan(self.needs, self.asking.outputs, self.views, self.batch_views, self.precision)
 
 
 def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[QueryPass]:
-    """The passes of a demand: those recorded before and, when planning, new ones for what is left over."""
+    """The passes of a demand: the recorded ones and, with ``plan``, new ones for features not covered yet."""
     queries, asking = config.queries, demand.asking
     record = describe(folder, asking.encoder).record
     stopping = asking.stopping
@@ -137,7 +137,7 @@ def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
 
 
 def _identity(asked: QueryPass) -> dict[str, Any]:
-    """What tells passes apart, but for what stops them; batches change no file, and each checkpoint has its own."""
+    """The settings that distinguish passes, without the stopping rule, batch size and checkpoints."""
     plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
     flat = plain.pop("asking") | plain
     unset = [name for name in ("stopping", "without") if not flat[name]]
@@ -146,7 +146,7 @@ def _identity(asked: QueryPass) -> dict[str, Any]:
 
 
 def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
-    """What a stopping rule is a function of: an attack, and what it is fitted on."""
+    """The inputs of a stopping rule: an attack and its reference."""
     attack, splits = config.attacks[stopping.position], Splits.load(folder.path)
     fitted = {name: describe(folder, name).record.fingerprints for name in config.shadows(attack)}
     roles = {role: splits.role_digest(role) for role in config.reference_roles(attack)}
@@ -154,14 +154,14 @@ def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> li
 
 
 def recorded_passes(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """The passes planned for an encoder so far; one with ``per_image`` was asked by this run, others were copied."""
+    """The passes planned for an encoder so far; entries with ``per_image`` were queried by this run, not copied."""
     path = passes_path(folder, encoder)
-    found: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
-    return found
+    entries: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
+    return entries
 
 
 def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
-    """Plan on from what other runs of the same seed have planned for the same samples, so that it can be shared."""
+    """Take over the passes that other runs planned for the same samples, so that their features can be shared."""
     splits = Splits.load(folder.path)
     for encoder in encoders:
         recorded = recorded_passes(folder, encoder)
@@ -185,12 +185,12 @@ def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
 
 
 def passes_path(folder: SeedFolder, encoder: str) -> str:
-    """Where the passes planned for an encoder are recorded."""
+    """The file that records the passes of an encoder."""
     return f"{folder.path}/features/{encoder}/layers.json"
 
 
 def _missing(demand: Demand, planned: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
-    """Needs that no pass covers, each set with the roles it is missing for."""
+    """Needs that no pass covers, each set with the roles that lack it."""
     missing: dict[tuple[str, ...], list[str]] = {}
     for role, needs in demand.needs.items():
         covered = {need for one in planned if role in one["roles"] for need in one["needs"]}

@@ -1,4 +1,4 @@
-"""Before the first query: every node that may work can read and write the run folder, and the targets answer."""
+"""Check before the first query that every node can use the run folder and that the targets answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pipelines.run.points import Run
 
 @dataclass(frozen=True)
 class Probe:
-    """What one node could do with the run folder.
+    """The access of one node to the run folder.
 
     Args:
         node: its name, for errors.
-        fault: why it could not write there; empty: it could.
+        fault: why it could not write there; empty if it could.
         reads: whether it saw what the driver wrote.
         seen: whether the driver saw what it wrote.
     """
@@ -37,7 +37,7 @@ class Probe:
 
 
 def run(runs: Sequence[Run]) -> None:
-    """Check what every chunk relies on; seconds, once per extraction that has something to do.
+    """Check the run folder and the targets; takes seconds, once per extraction with work to do.
 
     Raises:
         UserError: a node cannot use the run folder, or an attacked encoder does not load or answer there.
@@ -65,7 +65,7 @@ def probe_nodes(path: str) -> list[Probe]:
             ).remote(place, node["NodeID"])
             for node in nodes
         ]
-        found = zip(nodes, ray.get(pending), strict=True)
+        answers = zip(nodes, ray.get(pending), strict=True)
         return [
             Probe(
                 f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})",
@@ -73,14 +73,14 @@ def probe_nodes(path: str) -> list[Probe]:
                 reads,
                 storage.exists(f"{place}/{node['NodeID']}"),
             )
-            for node, (fault, reads) in found
+            for node, (fault, reads) in answers
         ]
     finally:
         storage.remove(place)
 
 
 def _write_and_read(place: str, name: str) -> tuple[str, bool]:
-    """Why this process cannot write in a folder (empty: it can), and whether it sees the driver's file there."""
+    """Why this process cannot write in a folder (empty if it can), and whether it sees the driver's file there."""
     try:
         reads = storage.exists(f"{place}/driver")
         storage.write_atomic(f"{place}/{name}", name.encode())
@@ -102,9 +102,9 @@ def judge(path: str, probes: Sequence[Probe]) -> None:
 
 
 def try_encoder(folder: SeedFolder, name: str, cpus: float, gpus: float) -> None:
-    """Load the last weights of an encoder where an encoder actor would, and ask it for one grey image.
+    """Load the last weights of an encoder in a task like an encoder actor, and query it with one grey image.
 
-    What it answers is not judged: extraction names the sample on which an encoder goes wrong.
+    The answer is not judged: extraction names the sample on which an encoder fails.
 
     Raises:
         UserError: it does not load or answer; the encoder is named.
@@ -121,9 +121,9 @@ def try_encoder(folder: SeedFolder, name: str, cpus: float, gpus: float) -> None
 
 
 def _ask_once(folder: SeedFolder, name: str) -> None:
-    found = describe(folder, name)
+    stored = describe(folder, name)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    encoder = for_queries(found.load(found.epochs[-1]), device)
-    channels, size = found.record.channels, found.record.image_size
+    encoder = for_queries(stored.load(stored.epochs[-1]), device)
+    channels, size = stored.record.channels, stored.record.image_size
     with torch.inference_mode():
         encoder(clean(torch.full((1, channels, size, size), 128, dtype=torch.uint8, device=device)))

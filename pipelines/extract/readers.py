@@ -1,6 +1,6 @@
-"""What Ray's light tasks do during extraction: stream a shard chunk by chunk, and join the files of its chunks.
+"""Stream a shard chunk by chunk, in Ray tasks without PyTorch.
 
-This module and what it imports leave PyTorch alone: a reader starts in a fraction of the time of an encoder's process.
+This module imports no PyTorch, so a reader starts in a fraction of an encoder actor's time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pipelines.data.sources import Source
 
 @dataclass(frozen=True)
 class Share:
-    """What one job wants of a shard: its keys, in chunks by position in the stream, without the chunks to skip.
+    """The part of a shard that one job needs: its keys, cut into chunks in stream order, less the chunks to skip.
 
-    ``captions``: None where none are wanted, else those to take where a sample brings none, by key.
+    ``captions``: by key, for samples that have none of their own; None if the job needs no captions.
     """
 
     job: bytes
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """One shard to stream once for all the jobs that want samples of it."""
+    """One shard to stream once for all jobs that need samples of it."""
 
     source: str
     reader: SourceConfig
@@ -53,7 +53,7 @@ class _Filling:
         self.seen = 0
 
     def add(self, sample: Sample) -> pa.Table | None:
-        """Take a sample; returns the row of a chunk that is full and not to be skipped."""
+        """Add a sample; returns the row of a chunk when it is full, unless it is to be skipped."""
         self.keys.append(sample.key)
         self.images.append(sample.image)
         if self.share.captions is not None:
@@ -81,7 +81,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
 
 
 def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
-    """What `read_chunks` yields of an order; ``read`` gives the samples of an item with some keys, in its order."""
+    """The rows of `read_chunks`; ``read`` yields the samples of an item that have the given keys."""
     place = f"{order.source}, shard {order.item.name}"
     fillings = [_Filling(share) for share in order.shares]
     takers: dict[str, list[_Filling]] = {}
@@ -119,9 +119,9 @@ def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], captions:
 
 
 class Kept:
-    """Samples that were read before in this process, up to so many bytes.
+    """Cache of the samples read in this process, up to a number of bytes.
 
-    To read a shard costs the same however few of its samples are wanted.
+    Reading a shard costs the same however few of its samples are needed.
     """
 
     def __init__(self, limit_bytes: int = 512 * 2**20) -> None:
@@ -129,7 +129,7 @@ class Kept:
         self.samples: dict[tuple[str, str], dict[str, Sample]] = {}
 
     def reader(self, model: SourceConfig) -> Callable[[Item, set[str]], Iterator[Sample]]:
-        """``model.read``, where nothing is read twice."""
+        """A function like `Source.read` that reads nothing twice."""
 
         def read(item: Item, keys: set[str]) -> Iterator[Sample]:
             place = (model.model_dump_json(), item.name)

@@ -44,7 +44,7 @@ from pipelines.run.ray_session import encoder_actors
 READERS_PER_ACTOR = 2
 SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
 COMPACTED = 32  # shards per compaction task
-PART = 40_000  # chunks that Ray is given at once
+PART = 40_000  # chunks given to Ray at once
 _Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 
@@ -57,23 +57,23 @@ class _Planned:
     passes: list[QueryPass]
 
     def jobs(self, places: Sequence[Place]) -> Iterator[ShardJob]:
-        """What is asked of some shards."""
+        """The jobs on some shards."""
         known = set(self.config.data.sources)
         mine = [place for place in places if place[0] in known and self.config.data.sources[place[0]] == place[1]]
         for query in self.passes:
             yield from jobs_of(query, self.config, self.folder, mine)
 
     def only(self, *, stopped: bool) -> _Planned:
-        """The passes that a rule stops, or those that none does."""
+        """Keep the passes with a stopping rule, or those without."""
         return replace(self, passes=[query for query in self.passes if bool(query.asking.stopping) == stopped])
 
     def finish(self, files: Mapping[str, Sequence[FeatureFile]]) -> None:
-        """Record the files of the passes, which are whole now."""
+        """Record the files of the passes, which are complete now."""
         for query in self.passes:
             query.finish(self.folder, files.get(query.files_path(self.folder), []))
 
     def chunks(self) -> int:
-        """How many chunks are asked in all, about."""
+        """Approximate number of chunks in all."""
         counts = Splits.load(self.folder.path).counts()
         return sum(sum(counts[role] for role in query.roles) // self.config.queries.chunk + 1 for query in self.passes)
 
@@ -81,16 +81,16 @@ class _Planned:
 def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
     """Compute every feature that the attacks of some runs need and that is not committed yet.
 
-    What two runs have in common is queried once: the first gets it, the others a copy.
+    Features that several runs share are computed once, for the first; the others get a copy.
 
     Args:
         runs: a run and the points of its sweeps.
-        rule_of: fits what decides how many views of an image are asked, as `pipelines.attack.tasks.stopping_rule`.
+        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.tasks.stopping_rule`.
 
     Raises:
-        UserError: an encoder returned NaN or another width (the sample is named), a shard could not be read
-            any more, more samples than allowed were rejected, the queries exceed the budget, or an encoder behind an
-            API answers otherwise than before, fails, or costs more than its cap.
+        UserError: an encoder returned NaN or another width (the sample is named), a shard became unreadable, more
+            samples than allowed were rejected, the queries exceed the budget, or an encoder behind an API fails,
+            changed its answers, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
     planned = plan_passes(runs)
@@ -101,13 +101,13 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
     try:
         allowed = ledger.attempts_left(runs, asked, left)
     except UserError:
-        for path, content in before.items():  # a plan that is not paid for is not kept
+        for path, content in before.items():  # a plan beyond the budget is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
     session = uuid.uuid4().hex
     with access_to(runs) if left else nullcontext() as access:
         adopt.check_unchanged(runs, checked, access)
-        for stopped in (False, True):  # what a rule stops comes after what the rule is fitted on
+        for stopped in (False, True):  # a stopping rule is fitted on features of the first wave
             wave = [one.only(stopped=stopped) for one in planned]
             if any(one.passes for one in wave):
                 _query(runs, wave, parts, _Session(session, allowed, access, rule_of))
@@ -116,15 +116,15 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
 
 
 def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
-    """`run` in this process, shard after shard: for a trial, which is a piece of work of Ray's itself.
+    """Do the same in this process, shard after shard: a trial of a search is itself a Ray task.
 
     Args:
         runs, rule_of: as for `run`.
-        memory: what backbones answered before in this process.
+        memory: backbone outputs computed before in this process.
         kept: samples that were read before in this process.
 
     Raises:
-        UserError: as `run`; or an encoder is behind an API, which has one ledger for all who ask it.
+        UserError: as `run`; or an encoder is behind an API, whose ledger has one writer.
     """
     planned, places = plan_passes(runs), _places(runs)
     session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
@@ -149,7 +149,7 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
 
 @dataclass
 class _Session:
-    """One start of a run: its name, how often a chunk may be begun, how endpoints are asked, when asking ends."""
+    """One start of a run: its name, attempts per chunk, access to endpoints, and what fits stopping rules."""
 
     name: str
     allowed: int
@@ -158,7 +158,7 @@ class _Session:
     checked: bool = False
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Check once, before the first query, what every chunk relies on."""
+        """Run the preflight checks once, before the first query."""
         if not self.checked:
             preflight.run(runs)
             self.checked = True
@@ -167,7 +167,7 @@ class _Session:
 def _query(
     runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]], session: _Session
 ) -> None:
-    """Query what is left of some passes, part by part."""
+    """Compute the remaining features of some passes, part by part."""
     config, folder = runs[0]
     done, whole = 0, 0
     files: dict[str, list[FeatureFile]] = {}
@@ -195,7 +195,7 @@ def _query(
 
 
 def _shared(jobs: Sequence[ShardJob], first: Mapping[str, ShardJob]) -> dict[str, list[FeatureFile]]:
-    """Copy features that were computed once to all who ask for them; returns the files of each pass by its record."""
+    """Copy shared features to every folder that needs them; returns the files of each pass by its record."""
     files: dict[str, list[FeatureFile]] = {}
     for job in jobs:
         share_features(first[job.identity], job)
@@ -204,7 +204,7 @@ def _shared(jobs: Sequence[ShardJob], first: Mapping[str, ShardJob]) -> dict[str
 
 
 def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
-    """How many images were shown to how many encoders; an image that two encoders see is one image."""
+    """Numbers of distinct images and encoders, in words."""
     encoders = {(job.folder, job.encoder) for job in jobs}
     if len(encoders) == 1:
         return count_of(images, "image", "images")
@@ -224,14 +224,14 @@ def _plans(runs: Sequence[Run]) -> list[str]:
 
 
 def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
-    """Plan what some runs ask: the jobs of all of them, and by identity those that remain when each is done once."""
+    """Plan all jobs of some runs; returns them, and by identity the jobs left when shared ones are done once."""
     places = _places(runs)
     jobs = [job for one in plan_passes(runs) for job in one.jobs(places)]
     return jobs, _distinct(jobs)
 
 
 def plan_passes(runs: Sequence[Run]) -> list[_Planned]:
-    """The passes of every seed of every run, recorded in their folders; later runs join what earlier ones planned."""
+    """Plan and record the passes of every seed of every run; later runs take over the plans of earlier ones."""
     planned = []
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
@@ -253,7 +253,7 @@ def _places(runs: Sequence[Run]) -> list[Place]:
 
 
 def _parts(runs: Sequence[Run], planned: Sequence[_Planned]) -> list[list[Place]]:
-    """All shards of all runs, in parts of about so many chunks as Ray is given at once; at least one part."""
+    """All shards of all runs, in parts of about ``PART`` chunks; at least one part."""
     every = _places(runs)
     per_place = sum(one.chunks() + len(one.passes) * len(every) for one in planned) / max(1, len(every))
     size = max(1, int(PART / max(1.0, per_place)))
@@ -266,7 +266,7 @@ def _name(place: Place) -> tuple[str, str, str]:
 
 
 def _distinct(jobs: Sequence[ShardJob]) -> dict[str, ShardJob]:
-    """The jobs to do by identity: of the first folder that asks, at the epochs of all."""
+    """The jobs to do by identity: in the folder of the first, at the epochs of all."""
     first: dict[str, ShardJob] = {}
     for job in jobs:
         first[job.identity] = job.joined(first.get(job.identity))
@@ -276,7 +276,7 @@ def _distinct(jobs: Sequence[ShardJob]) -> dict[str, ShardJob]:
 def _looked_through(
     runs: Sequence[Run], planned: Sequence[_Planned], parts: Sequence[Sequence[Place]]
 ) -> tuple[Counter[_Asked], Counter[_Asked]]:
-    """Queries of each encoder of each folder, in all and still to ask; nothing where no budget or endpoint asks."""
+    """Queries per folder and encoder, in all and still to send; empty without a budget or an endpoint."""
     asked: Counter[_Asked] = Counter()
     left: Counter[_Asked] = Counter()
     remote = any(isinstance(encoder, EndpointConfig) for config, _ in runs for encoder in config.encoders.values())
@@ -289,7 +289,7 @@ def _looked_through(
 
 
 def _counted(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
-    """The jobs with what was begun of them before, and how often a chunk may be begun from now on."""
+    """The jobs with their earlier attempts, and the attempts per chunk allowed from now on."""
     before = {place: begun(*place) for place in {(job.folder, job.encoder) for job in jobs}}
     return [
         replace(
@@ -362,7 +362,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
 
 
 def _orders(jobs: list[ShardJob]) -> Iterator[ReadOrder]:
-    """Each shard once for several jobs: reading a shard costs the same however few of its samples are wanted."""
+    """One order per shard for several jobs: reading a shard costs the same however few samples are needed."""
     by_shard: dict[tuple[str, str, str], list[ShardJob]] = {}
     for job in jobs:
         by_shard.setdefault(_name((job.source, job.reader, job.item)), []).append(job)
@@ -382,14 +382,14 @@ def _compact(jobs: list[ShardJob], config: RunConfig) -> None:
 
 
 def _account(config: RunConfig, folder: RunFolder) -> None:
-    """Raise when too many samples were rejected, now or before."""
+    """Raise UserError if too many samples were rejected, now or before."""
     roles = {role for demand in demands_of(config) for role in demand.needs}
     for seed in config.seeds:
         asked = len(Splits.load(folder.seed(seed).path).rows(roles))
-        found = rejected_samples(config, folder.seed(seed))
-        if len(found) > config.data.max_rejected * asked:
-            first = found[0]
+        rejected = rejected_samples(config, folder.seed(seed))
+        if len(rejected) > config.data.max_rejected * asked:
+            first = rejected[0]
             raise UserError(
-                f"{len(found)} of {asked} samples could not be queried, more than data.max_rejected = "
+                f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
                 f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
             )

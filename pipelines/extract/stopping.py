@@ -1,4 +1,4 @@
-"""The rules that stop the asking for views of sequential attacks: fitted once on the reference, then kept beside it."""
+"""Fit the stopping rules of sequential attacks once, and keep them in the run folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
 RuleOf = Callable[[RunConfig, SeedFolder, Stopping], StoppingRule]
-"""Fits the attack that decides when to stop asking, and gives its rule."""
+"""Fits a sequential attack and returns its stopping rule."""
 
 
 def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: bool = False) -> list[ShardJob]:
-    """Jobs with their stopping rules, if any, fitted as Ray tasks, or here, and written where there is none yet.
+    """Give jobs their stopping rules; missing rules are fitted as Ray tasks, or in this process with ``here``.
 
     Raises:
         UserError, ConfigError, NumericError, ShapeError: an attack cannot be fitted on its reference.
@@ -33,7 +33,7 @@ def fitted(jobs: list[ShardJob], runs: Sequence[Run], rule_of: RuleOf, *, here: 
         for work in first.values():
             _fit(*work)
     else:
-        mapped(_fit, first.values(), "rules", "when to stop asking")
+        mapped(_fit, first.values(), "rules", "stopping rules")
     rules = {path: StoppingRule(**storage.read_json(path)) for path in {job.rule_path for job in stopped}}
     return [job if job.query.asking.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
 

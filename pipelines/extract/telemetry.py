@@ -1,4 +1,4 @@
-"""What Ray's metrics show of a running extraction: one place for all names, tags and units.
+"""Metrics of a running extraction for Ray's dashboard: all names, tags and units.
 
 Ray exports them on every node's metrics port with the prefix ``ray_``, counters with ``_total`` at the end, for
 Prometheus and Grafana.

@@ -1,4 +1,4 @@
-"""What an extraction did in which time."""
+"""Count the work and the time of an extraction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Throughput:
 
 
 def steady_rate(came: Sequence[Sequence[tuple[float, int]]]) -> tuple[float, float]:
-    """When all actors had committed a chunk, and images per second from then on.
+    """The time at which every actor had committed a chunk, and the images per second after it.
 
     Args:
         came: per actor (second, images) of the chunks it committed.

@@ -1,7 +1,7 @@
-"""What Ray's workers do to a chunk of encoded images: decode it, query the encoders, commit what was found.
+"""Process a chunk of encoded images in a Ray worker: decode it, query the encoders, commit the features.
 
-Decoding is part of the encoder's actor, or where it is the bottleneck a stage of its own: then one 8-bit image per
-sample crosses the object store. Views never do.
+The encoder actor decodes, or a separate stage does if decoding is the bottleneck: then one 8-bit image per sample
+crosses the object store. Views never cross it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from pipelines.run.folder import SeedFolder
 
 OK, CRASHED = "ok", "crashed: the worker died on this sample"
 Decoded = Pixels | str
-"""Pixels (C, S, S), or why there are none."""
+"""Pixels (C, S, S) uint8, or the reason why there are none."""
 
 
 def decode_chunks(batch: pa.Table) -> pa.Table:
-    """The stage of its own: a row of `readers.read_chunks` to one with ``status`` and ``pixels`` for ``images``."""
+    """The separate decoding stage: replaces ``images`` in a row of `readers.read_chunks` by ``status``, ``pixels``."""
     row = batch.to_pylist()[0]
     started = time.perf_counter()
     decoded: list[Decoded] = []
     if not row["error"]:
         job: ShardJob = pickle.loads(row["job"])
-        trial = _Trial.of(job, row["chunk"], attempts.DECODING)
+        attempt = _Attempt.of(job, row["chunk"], attempts.DECODING)
         for key, data in zip(row["keys"], row["images"], strict=True):
-            decoded.append(CRASHED if trial.refuses(key) else _decode(data, job.decoder))
+            decoded.append(CRASHED if attempt.refuses(key) else _decode(data, job.decoder))
     columns = {name: batch[name] for name in batch.column_names if name != "images"}
     columns["status"] = pa.array([[one if isinstance(one, str) else OK for one in decoded]], pa.list_(pa.string()))
     pixels = b"".join(one.tobytes() for one in decoded if not isinstance(one, str))
@@ -64,13 +64,13 @@ def decode_chunks(batch: pa.Table) -> pa.Table:
 
 
 class EncodeChunks:
-    """The actor: holds encoders, turns chunks of encoded images, or of pixels, into committed feature files.
+    """The encoder actor: turns chunks of encoded images, or of pixels, into committed feature files.
 
     Args:
-        run: name of the run, under which Ray's metrics show what the actor does; None: they show nothing.
-        threads: that decode while the encoder runs on its accelerator; 0: decode before it runs.
-        access: to encoders behind an API, where there are any.
-        memory: of what backbones answered, where several encoders that share one are asked the same.
+        run: name of the run in Ray's metrics; None: the actor reports no metrics.
+        threads: number that decode while the encoder runs on its accelerator; 0: decode before it runs.
+        access: to encoders behind an API, if there are any.
+        memory: backbone outputs, for encoders that share a backbone and get the same views.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EncodeChunks:
         self.extractors: dict[str, Extractor] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """One row of a chunk to one row of its receipt."""
+        """Turn the row of a chunk into the row of its receipt."""
         row = batch.to_pylist()[0]
         receipt: dict[str, Any] = {"actor": self.name, "rows": 0, "rejected": 0, "queries": 0, "error": row["error"]}
         receipt |= dict.fromkeys(STEPS, 0.0)
@@ -108,29 +108,29 @@ class EncodeChunks:
         chunk, keys = row["chunk"], row["keys"]
         extractor = self._extractor(job)
         extractor.seconds = Seconds()
-        trial = _Trial.of(job, chunk, attempts.QUERYING)
-        found = _Found(row.get("decode", 0.0))
-        size = 1 if trial.careful else extractor.plan.images_at_once
-        pending = self._pending(job, row, one_by_one=trial.careful)
+        attempt = _Attempt.of(job, chunk, attempts.QUERYING)
+        features = _ChunkFeatures(row.get("decode", 0.0))
+        size = 1 if attempt.careful else extractor.plan.images_at_once
+        pending = self._pending(job, row, one_by_one=attempt.careful)
         for start in range(0, len(keys), size):
             rows = range(start, min(start + size, len(keys)))
-            refused = [trial.refuses(keys[number]) for number in rows]
+            refused = [attempt.refuses(keys[number]) for number in rows]
             began = time.perf_counter()
             decoded = [CRASHED if no else pending(number) for number, no in zip(rows, refused, strict=True)]
-            found.decode += time.perf_counter() - began
-            found.add(decoded, self._answers(extractor, job, row, rows, decoded))
+            features.decode += time.perf_counter() - began
+            features.add(decoded, self._answers(extractor, job, row, rows, decoded))
         began = time.perf_counter()
         for epoch in job.query.epochs:
-            columns = found.columns(named(job, epoch))
-            storage.write_table(job.path(epoch, chunk), sample_table(keys, found.status, columns))
-        trial.end()
-        good = found.status.count(OK)
-        queries = job.queries_of(good) if job.rule is None else found.asked() * job.query.repeats
-        spent = asdict(extractor.seconds) | {"decode": found.decode, "commit": time.perf_counter() - began}
+            columns = features.columns(named(job, epoch))
+            storage.write_table(job.path(epoch, chunk), sample_table(keys, features.status, columns))
+        attempt.end()
+        good = features.status.count(OK)
+        queries = job.queries_of(good) if job.rule is None else features.asked() * job.query.repeats
+        spent = asdict(extractor.seconds) | {"decode": features.decode, "commit": time.perf_counter() - began}
         return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
 
     def _pending(self, job: ShardJob, row: Mapping[str, Any], *, one_by_one: bool) -> Callable[[int], Decoded]:
-        """From a sample's number to its pixels; those not decoded yet are decoded by threads, or when asked for."""
+        """A function from a sample's position to its pixels, which threads decode ahead or the call decodes."""
         if "pixels" in row:
             shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
             pixels = iter(np.frombuffer(row["pixels"], dtype=np.uint8).reshape(-1, *shape))
@@ -180,13 +180,13 @@ class EncodeChunks:
 
     def _last(self, folder: SeedFolder, name: str) -> Encoder:
         """An encoder with its last weights."""
-        found = describe(folder, name)
-        return for_queries(found.load(found.epochs[-1]), self.device)
+        stored = describe(folder, name)
+        return for_queries(stored.load(stored.epochs[-1]), self.device)
 
 
 @dataclass
-class _Trial:
-    """One attempt at a chunk, and the samples that it leaves out."""
+class _Attempt:
+    """One attempt at a chunk, and the samples it refuses."""
 
     job: ShardJob
     chunk: int
@@ -195,18 +195,18 @@ class _Trial:
     killers: list[str]
 
     @classmethod
-    def of(cls, job: ShardJob, chunk: int, kind: str) -> _Trial:
+    def of(cls, job: ShardJob, chunk: int, kind: str) -> _Attempt:
         deaths = attempts.begin(job, chunk, kind)
         careful = deaths is None or deaths >= attempts.CARELESS
         return cls(job, chunk, kind, deaths, attempts.suspects(job, chunk) if careful else [])
 
     @property
     def careful(self) -> bool:
-        """Whether samples are asked one by one."""
+        """Whether samples are queried one by one."""
         return self.deaths is not None and self.deaths >= attempts.CARELESS
 
     def refuses(self, key: str) -> bool:
-        """Whether a sample is left out; one that is not is noted, where that matters, before it is touched."""
+        """Whether a sample is refused; in careful mode a sample is noted before it is touched."""
         if self.deaths is None or key in self.killers:
             return True
         if self.careful:
@@ -214,15 +214,15 @@ class _Trial:
         return False
 
     def end(self) -> None:
-        """The chunk is committed."""
+        """Mark the chunk as committed."""
         if self.careful:
             attempts.note(self.job, self.chunk, self.killers)
         attempts.end(self.job, self.chunk)
 
 
 @dataclass
-class _Found:
-    """What is known of the samples of a chunk so far, in order."""
+class _ChunkFeatures:
+    """Status and features of the samples of a chunk so far, in order."""
 
     decode: float
     status: list[str] = field(default_factory=list)
@@ -234,8 +234,10 @@ class _Found:
             self.parts.append(answers)
 
     def asked(self) -> int:
-        """Queries that a rule let be asked: the first number of every row."""
-        return sum(int(found[:, 0].sum()) for part in self.parts for one in part.values() for found in one.values())
+        """Queries that a stopping rule let through: the first number of every row."""
+        return sum(
+            int(counts[:, 0].sum()) for part in self.parts for by_need in part.values() for counts in by_need.values()
+        )
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
         """Features of the samples that have them, by column."""
@@ -245,7 +247,7 @@ class _Found:
 
 
 def named(job: ShardJob, epoch: int) -> str:
-    """A checkpoint as errors call it."""
+    """The name of a checkpoint in errors."""
     return f"{job.encoder} at epoch {epoch}"
 
 
