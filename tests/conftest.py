@@ -127,9 +127,9 @@ def own_processes(name: str) -> set[int]:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One local Ray for all tests of a process: small object store, four logical CPUs, always shut down."""
-    from pipelines.run.ray_session import QUIET, start_or_give_up
+    from pipelines.run.ray_session import LOCAL, QUIET, start_or_give_up
 
-    for name, value in QUIET.items():
+    for name, value in {**QUIET, **LOCAL}.items():
         os.environ.setdefault(name, value)
     import ray
 

@@ -38,6 +38,7 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # lines of Ray's own about workers that died; a run tells what it makes of that
 }
+LOCAL = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # nobody takes this machine away: a process less per training
 STARTS = 2  # how often a local Ray is started before a run gives up
 
 
@@ -93,6 +94,8 @@ def _guard() -> None:
 
     Ray would write its own token below the home folder, which need not be there or writable.
     """
+    for name, value in LOCAL.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on Linux: use 127.0.0.1 as Ray does on macOS
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
