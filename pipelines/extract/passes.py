@@ -21,6 +21,7 @@ from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 _SHARED = ("base", "roles", "needs")  # of a recorded pass: what tells another run that it may be copied
+_FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
 VERSION = 2  # of the features: a change of their meaning makes a new base
 
 
@@ -139,10 +140,8 @@ def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
 def _identity(asked: QueryPass) -> dict[str, Any]:
     """The settings that distinguish passes, without the stopping rule, batch size and checkpoints."""
     plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
-    flat = plain.pop("asking") | plain
-    unset = [name for name in ("stopping", "without") if not flat[name]]
-    unset += ["repeats"] if asked.repeats == 1 else []
-    return {name: value for name, value in flat.items() if name not in unset}
+    asking = {name: value for name, value in plain.pop("asking").items() if value or name in _FIRST}
+    return asking | {name: value for name, value in plain.items() if name != "repeats" or value > 1}
 
 
 def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
