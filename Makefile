@@ -1,4 +1,4 @@
-.PHONY: quality test slow smoke pages
+.PHONY: quality test slow smoke
 
 PYTHON ?= python
 
@@ -12,9 +12,6 @@ test:
 
 slow:
 	$(PYTHON) -m pytest -m slow
-
-pages:
-	$(PYTHON) -c "from pipelines.cli.pages import write; write()"
 
 smoke:
 	$(PYTHON) -m pipelines.cli quickstart --out runs/smoke encoders.target.epochs=20

@@ -35,6 +35,8 @@ class Attack(ABC):
     """Its key in `ATTACKS`."""
     threat_model: ClassVar[str]
     """What the attacker sees, in words."""
+    queries: ClassVar[str] = "1"
+    """Queries per image with the default parameters, in words; a number that depends on V is told at 10 views."""
     source: ClassVar[str]
     """Paper, section."""
     reference: ClassVar[frozenset[str]]

@@ -27,8 +27,6 @@ from mi_core.checks import check_range
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.records import Features
 
-_SOURCE = "EncoderMI (CCS 2021), section 5.1"
-
 
 @dataclass(frozen=True)
 class DownstreamParameters:
@@ -71,7 +69,7 @@ class BaselineA(_Downstream):
 
     name = "baseline-a"
     threat_model = "posteriors of a classifier built on the encoder; a shadow encoder with a classifier built on it"
-    source = f"{_SOURCE}, Baseline-A"
+    source = "EncoderMI (CCS 2021), section 5.1, Baseline-A"
     labelled = False
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
@@ -85,8 +83,9 @@ class BaselineB(_Downstream):
     """
 
     name = "baseline-b"
+    queries = "11 at 10 views"
     threat_model = "classes that a classifier built on the encoder predicts for views, and the true class; a shadow"
-    source = f"{_SOURCE}, Baseline-B"
+    source = "EncoderMI (CCS 2021), section 5.1, Baseline-B"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -132,8 +131,9 @@ class BaselineC(_Downstream):
     """
 
     name = "baseline-c"
+    queries = "10"
     threat_model = "posteriors of a classifier built on the encoder for crafted images; a shadow with its weights"
-    source = f"{_SOURCE}, Baseline-C"
+    source = "EncoderMI (CCS 2021), section 5.1, Baseline-C"
     labelled = False
     Parameters = AdversarialParameters
 

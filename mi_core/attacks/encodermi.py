@@ -96,6 +96,7 @@ class NetworkParameters:
 class _Pairwise(Attack):
     """What the three variants share: the feature, the threat model, the source."""
 
+    queries = "10 at 10 views"
     threat_model = _THREAT_MODEL
     source = _SOURCE
     reference = frozenset({"shadow", "known"})

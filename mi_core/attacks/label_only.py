@@ -52,6 +52,7 @@ class LabelOnly(ClassifierAttack):
     """
 
     name = "label-only"
+    queries = "at most 2,000"
     threat_model = "predicted classes only, of many chosen images, and the true class; a shadow classifier"
     source = "ContrastiveLeaks (CCS 2021), section 3.2; HopSkipJump (S&P 2020)"
     reference = frozenset({"shadow", "known"})

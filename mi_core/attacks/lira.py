@@ -70,6 +70,7 @@ class LiRA(Attack):
     """
 
     name = "lira"
+    queries = "10 at 10 views"
     threat_model = (
         "embeddings of views, or one un-normalised embedding; shadow encoders trained on halves of the samples"
     )

@@ -47,6 +47,7 @@ class MeanCosine(Attack):
     """
 
     name = "mean-cosine"
+    queries = "10 at 10 views"
     threat_model = "embeddings of augmented views; some known non-members, no shadow encoder"
     source = "score of EncoderMI-T (CCS 2021), section 4.3; conformal threshold"
     reference = frozenset({"nonmembers"})

@@ -66,6 +66,7 @@ class PartCrop(NetworkAttack):
     """
 
     name = "part-crop"
+    queries = "129"
     threat_model = (
         "embeddings of parts and the feature map of a view; known members and non-members, or a shadow encoder"
     )

@@ -41,6 +41,7 @@ class PatchSimilarity(Attack):
     """
 
     name = "patch-similarity"
+    queries = "9"
     threat_model = "embeddings of an image's patches; a shadow encoder, or known members and non-members"
     source = "EncoderMI (CCS 2021), section 5.1, Baseline-E"
     reference = frozenset({"shadow", "known"})

@@ -69,6 +69,7 @@ class QuantileRegression(Attack):
     """
 
     name = "quantile-regression"
+    queries = "11 at 10 views"
     threat_model = "embeddings of an image and of its views; some known non-members, no shadow encoder"
     source = "Quantile regression attack (NeurIPS 2023), section 3; conformalized (NeurIPS 2019)"
     reference = frozenset({"nonmembers"})

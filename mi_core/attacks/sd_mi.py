@@ -86,6 +86,7 @@ class SDMI(Attack):
     """
 
     name = "sd-mi"
+    queries = "1, and one per anchor image once"
     threat_model = "one embedding, and those of anchor images; some known members and non-members, or a shadow encoder"
     source = "SD-MI (AAAI 2023); LpLA (AsiaCCS 2025), section 3.2"
     reference = frozenset({"known", "shadow"})

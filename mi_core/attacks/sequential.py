@@ -63,6 +63,7 @@ class EncoderMISequential(Attack):
     """
 
     name = "encodermi-sequential"
+    queries = "at most 10 at 10 views"
     threat_model = (
         "embeddings of augmented views, asked one by one; a shadow encoder trained on own data, or known members of "
         "the target"

@@ -1,101 +1,100 @@
-"""What there is to choose from, in short: read off the methods, and kept in ``catalogue.json`` by `make pages`.
+"""What there is to choose from: the facts of every method, its docstrings and its lines in a config.
 
-`encoder-audit list` prints the kept text, because importing all methods to print a table takes seconds.
+Everything is read off the source files, because importing all methods to print a table takes seconds.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import fields
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any
 
-from pipelines.console import count_of
+import yaml
 
-if TYPE_CHECKING:
-    from mi_core.defenses.base import Defense
-    from mi_core.objectives.base import Objective
+from mi_core.checks import check_choice
+from pipelines.cli.source_files import docstring_of, value_of
 
-FILE = "catalogue.json"
-Catalogue = dict[str, dict[str, dict[str, str]]]
-"""Facts or a first line (under the name ``""``) by name, by the heading of a table."""
+Facts = dict[str, str]
+"""What is told of an entry, by a word; or its first line, under the word ``""``."""
 
 
-def kept() -> Catalogue:
-    """The catalogue that stands beside this module."""
-    return dict(json.loads((files("pipelines") / FILE).read_text(encoding="utf-8")))
-
-
-def text() -> str:
-    """The text of ``catalogue.json``, made of the methods themselves."""
-    return json.dumps(made(), indent=1, ensure_ascii=False) + "\n"
-
-
-def made() -> Catalogue:
-    """The catalogue, read off the methods."""
-    return {"attack": _attacks(), "defense": _defenses(), **_encoders()}
-
-
-def defenses() -> dict[str, type[Defense] | type[Objective]]:
-    """The defenses of trained encoders, and the objectives that are defenses."""
-    from mi_core.defenses import DEFENSES
-    from mi_core.objectives import OBJECTIVES
-
-    return {**DEFENSES, **{name: method for name, method in OBJECTIVES.items() if method.hides}}
-
-
-def needs_of(method: type[Defense] | type[Objective]) -> frozenset[str]:
-    """What a defense cannot do without, as `Defense.needs` has it."""
-    from mi_core.defenses.base import Defense
-
-    if issubclass(method, Defense):
-        return method.needs
-    return frozenset({"attributes"} if method.target == "attribute" else ())
-
-
-def _attacks() -> dict[str, dict[str, str]]:
-    from mi_core.attacks import ATTACKS
-
-    found = {}
-    for name, method in ATTACKS.items():
-        attack = method()
-        asked = count_of(attack.queries_per_sample(10), "query", "queries")
-        views = " at 10 views" if attack.queries_per_sample(10) != attack.queries_per_sample(9) else ""
-        anchors = ", and one per anchor" if method.anchored else ""
-        found[name] = {
-            "sees": method.threat_model,
-            "fitted on": " or ".join(sorted(method.reference)),
-            "needs": f"{', '.join(attack.needs)}; {asked} per image{views}{anchors}",
-            "source": method.source,
-        }
-    return found
-
-
-def _defenses() -> dict[str, dict[str, str]]:
-    found = {}
-    for name, method in defenses().items():
-        facts = {
-            "hides": method.hides,
-            "needs": ", ".join(sorted(needs_of(method))),
-            "settings": ", ".join(f"{field.name} = {field.default}" for field in fields(method.Parameters)),
-            "source": method.source,
-        }
-        found[name] = {fact: value for fact, value in facts.items() if value}
-    return found
-
-
-def _encoders() -> Catalogue:
-    from mi_core.encoders import ENCODERS
-    from mi_core.encoders.foreign import LOADERS
-    from mi_core.encoders.remote.adapters import ADAPTERS
-    from mi_core.objectives import OBJECTIVES
-
-    def first_line(of: Any) -> dict[str, str]:
-        return {"": (of.__doc__ or "").splitlines()[0]}
-
+def facts() -> dict[str, dict[str, Facts]]:
+    """The facts of every entry by name, by the heading of its table."""
+    elsewhere = _first_lines("mi_core.encoders.foreign", "LOADERS")
     return {
-        "backbone": {name: first_line(build) for name, build in ENCODERS.items()},
-        "framework": {name: first_line(objective) for name, objective in OBJECTIVES.items()},
-        "from elsewhere": {f"{name}:...": first_line(load) for name, load in LOADERS.items()},
-        "endpoint's adapter": {name: first_line(type(adapter)) for name, adapter in ADAPTERS.items()},
+        "attack": {name: _facts_of_attack(method) for name, method in methods("attack").items()},
+        "defense": {name: _facts_of_defense(method) for name, method in methods("defense").items()},
+        "backbone": _first_lines("mi_core.encoders", "ENCODERS"),
+        "framework": _first_lines("mi_core.objectives", "OBJECTIVES"),
+        "from elsewhere": {f"{name}:...": told for name, told in elsewhere.items()},
+        "endpoint's adapter": _first_lines("mi_core.encoders.remote.adapters", "ADAPTERS"),
     }
+
+
+def methods(kind: str) -> dict[str, type[Any]]:
+    """The classes of all attacks (``attack``) or defenses (``defense``) by name, without their code.
+
+    An objective that hides something is a defense too.
+    """
+    if kind == "attack":
+        return dict(value_of("mi_core.attacks", "ATTACKS"))
+    objectives = value_of("mi_core.objectives", "OBJECTIVES").items()
+    return {**value_of("mi_core.defenses", "DEFENSES"), **{name: method for name, method in objectives if method.hides}}
+
+
+def defaults(method: type[Any]) -> dict[str, Any]:
+    """The default of every parameter of a method, in the order of its dataclass."""
+    parts = reversed(method.Parameters.__mro__)
+    return {name: getattr(method.Parameters, name) for part in parts for name in vars(part).get("__annotations__", ())}
+
+
+def example(kind: str, name: str) -> str:
+    """The YAML that chooses an attack or a defense, with the defaults of all parameters."""
+    method = methods(kind)[name]
+    if kind == "attack":
+        chosen: dict[str, Any] = {"attacks": [{"attack": name, "reference": max(method.reference), **defaults(method)}]}
+    elif name in value_of("mi_core.defenses", "DEFENSES"):
+        chosen = {"defenses": [{"defense": name, "settings": defaults(method)}]}
+    else:
+        chosen = {"encoders": {"target": {"objective": name, "parameters": defaults(method)}}}
+    return yaml.safe_dump(chosen, sort_keys=False).strip()
+
+
+def page(kind: str, name: str) -> str:
+    """All that is told of one attack or defense, as Markdown: facts, docstrings and the lines of a config.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    there = methods(kind)
+    method = there[check_choice(kind, name, there)]
+    told = "\n".join(f"- {fact}: {value}" for fact, value in facts()[kind][name].items())
+    documented = [docstring_of(method.__module__), method.__doc__]
+    documented += [part.__doc__ for part in method.Parameters.__mro__ if part is not object]
+    texts = [re.sub(r"\n    (?=\S)", "\n- ", text).replace("``", "`") for text in documented if text]
+    return "\n\n".join([f"# {name}", told, *texts, f"In a config:\n```yaml\n{example(kind, name)}\n```"])
+
+
+def _facts_of_attack(method: type[Any]) -> Facts:
+    told = {
+        "sees": method.threat_model,
+        "fitted on": " or ".join(sorted(method.reference)),
+        "queries per image": method.queries,
+        "reads the output": " or ".join(method.outputs or ()),
+        "source": method.source,
+    }
+    return {fact: value for fact, value in told.items() if value}
+
+
+def _facts_of_defense(method: type[Any]) -> Facts:
+    needs = method.needs if hasattr(method, "needs") else {"attributes"} if method.target == "attribute" else ()
+    told = {
+        "hides": method.hides,
+        "needs": ", ".join(sorted(needs)),
+        "settings": ", ".join(f"{name} = {value}" for name, value in defaults(method).items()),
+        "source": method.source,
+    }
+    return {fact: value for fact, value in told.items() if value}
+
+
+def _first_lines(module: str, table: str) -> dict[str, Facts]:
+    return {name: {"": str(entry.__doc__).splitlines()[0]} for name, entry in value_of(module, table).items()}

@@ -121,13 +121,15 @@ def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
 
 
-@pytest.mark.parametrize("kind", ["attacks", "defenses", "encoders"])
-def test_a_list_is_printed_without_pytorch(kind: str) -> None:
+@pytest.mark.parametrize(
+    "listed", [["attacks"], ["defenses"], ["encoders"], ["attacks", "sd-mi"], ["defenses", "talos"]]
+)
+def test_a_list_is_printed_without_pytorch(listed: list[str]) -> None:
     code = (
         "import sys; from pipelines.cli.app import app; app(standalone_mode=False); "
         "assert not {'torch', 'ray', 'sklearn'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, "list", kind], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, "list", *listed], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) > 20
 
