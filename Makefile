@@ -1,4 +1,4 @@
-.PHONY: quality test slow smoke
+.PHONY: quality test slow smoke docs docs-serve
 
 PYTHON ?= python
 
@@ -15,3 +15,9 @@ slow:
 
 smoke:
 	$(PYTHON) -m pipelines.cli quickstart --out runs/smoke encoders.target.epochs=20
+
+docs:
+	$(PYTHON) -m mkdocs build --strict
+
+docs-serve:
+	$(PYTHON) -m mkdocs serve
