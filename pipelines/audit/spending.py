@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from mi_core.costs import Quantity
+from mi_core.costs import Range
 from pipelines.config.run_config import RunConfig
 from pipelines.console import console, say
 from pipelines.errors import UserError
@@ -55,9 +55,8 @@ def exceeded(found: Estimate, config: RunConfig, stages: Sequence[str]) -> list[
     ]
 
 
-def _words(name: str, spent: Quantity) -> str:
-    low, high = spent.interval()
-    return f"{spent.value:.3g} [{low:.3g}, {high:.3g}] {UNITS[name]}"
+def _words(name: str, spent: Range) -> str:
+    return f"{spent.value:.3g} [{spent.low:.3g}, {spent.high:.3g}] {UNITS[name]}"
 
 
 def _ask(above: Sequence[str]) -> None:

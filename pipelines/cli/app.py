@@ -317,7 +317,7 @@ def estimate(
         cpus, gpus = largest_node()
     node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)
     wanted = None if wall is None else cluster(found, loaded, wall, node)
-    output.print(estimate_view.render(found, wanted))
+    output.print("\n".join(estimate_view.lines(found, wanted)), highlight=False)
     if json is not None:
         storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))
 

@@ -65,10 +65,14 @@ class Adoption:
 
     @property
     def queries(self) -> int:
-        """What that takes: two views of each image, of an API some images twice as well."""
+        """What that takes."""
+        return self.queries_on(self.probed)
+
+    def queries_on(self, images: int) -> int:
+        """What it takes on some images: two views of each, of an API some images twice as well."""
         if isinstance(self.config, EndpointConfig):
-            return 2 * self.probed + 2 * min(REPEATED, self.probed)
-        return 2 * self.probed + 2 * min(preprocessing.compared(self.config, self.data), self.probed)
+            return 2 * images + 2 * min(REPEATED, images)
+        return 2 * images + 2 * min(preprocessing.compared(self.config, self.data), images)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""

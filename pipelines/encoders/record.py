@@ -35,7 +35,6 @@ class EncoderRecord:
         decoding: how alike its answers are to the run's images and to those decoded as its publisher does.
         consistency: whether it recognises images.
         answers: widths, noise and cost of the first answers of one behind an API.
-        origin: where its weights stand, if elsewhere.
     """
 
     name: str
@@ -62,7 +61,6 @@ class EncoderRecord:
     decoding: dict[str, Any] = field(default_factory=dict)
     consistency: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
-    origin: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:
