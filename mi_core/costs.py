@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mi_core.checks import ConfigError, ShapeError
 
@@ -25,11 +24,6 @@ class Range:
         """A number that is known."""
         return cls(value, value, value)
 
-    @property
-    def known(self) -> bool:
-        """Whether the number is known."""
-        return self.low == self.high
-
     def __mul__(self, other: Range | float) -> Range:
         """The product with another range or with a known number."""
         if not isinstance(other, Range):
@@ -39,10 +33,6 @@ class Range:
     def at_most(self, most: float) -> Range:
         """The range, cut at an upper bound."""
         return Range(min(self.value, most), min(self.low, most), min(self.high, most))
-
-    def as_json(self) -> dict[str, Any]:
-        """``value``, and ``range`` = [low, high] unless the number is known."""
-        return {"value": self.value} | ({} if self.known else {"range": [self.low, self.high]})
 
 
 NOTHING = Range.exact(0.0)

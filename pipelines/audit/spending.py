@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from mi_core.costs import Range
 from pipelines.config.run_config import RunConfig
@@ -42,7 +43,7 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
         say("estimate", line)
     if above and not yes:
         _ask(above)
-    spent = {name: found.spent(name, stages).as_json() for name in config.budget.estimated}
+    spent = {name: asdict(found.spent(name, stages)) for name in config.budget.estimated}
     folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
 
 

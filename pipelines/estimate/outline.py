@@ -14,10 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from mi_core.costs import Range, total
-from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.foreign import CODE
 from mi_core.objectives import OBJECTIVES
-from mi_core.training.loop import audited_encoder
 from pipelines.config.checks import check_outputs
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, TrainedConfig
@@ -27,30 +25,26 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
 from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import describe, share, weights_path, write_record
-from pipelines.estimate.shards import RoleSizes
+from pipelines.encoders.stored import describe, share, write_record
 from pipelines.extract import run as extract
 from pipelines.extract.jobs import ShardJob
-from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 
+RoleSizes = Mapping[str, Range]
+"""Images of every role and part of a seed."""
+
 
 @dataclass(frozen=True)
 class Pass:
-    """The queries of one encoder, at all its checkpoints, for the images of one source; ``kind``: `query_kind`."""
+    """Queries of one encoder for images of one source; passes of one ``kind`` take the same time per image."""
 
     job: ShardJob
     images: Range
     kind: str
-
-    @property
-    def queries(self) -> Range:
-        """Over all checkpoints."""
-        return self.images * self.job.query.queries_per_image
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,12 @@ class Training:
 
     job: TrainingJob
     images: Range
-
-    @property
-    def kind(self) -> str:
-        """A hash of the settings that matter."""
-        parameters = asdict(replace(self.job.config.pretraining(), epochs=1))
-        return digest(parameters, self.job.config.augmentation, self.job.data.channels, self.job.data.image_size)
+    kind: str
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The work of some runs, each piece once.
-
-    Args:
-        passes: queries to ask.
-        stored: queries whose features some run keeps; runs keep copies of what they share.
-        trainings: encoders to train.
-        probes: encoder and queries of every first look at an encoder from elsewhere.
-    """
+    """Passes, passes whose features some run keeps, trainings, and the queries of first looks by encoder."""
 
     passes: Sequence[Pass]
     stored: Sequence[Pass]
@@ -85,12 +67,7 @@ class Outline:
 
 
 def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSizes]) -> Outline:
-    """Plan some runs in a folder of its own.
-
-    Args:
-        runs: a run and the points of its sweeps.
-        folder: where the outline is written.
-        sizes: images of the roles of every seed of every run.
+    """Plan some runs with roles of some sizes, in a folder of its own.
 
     Raises:
         UserError, ConfigError: weights from elsewhere cannot be read, or lack an output that is asked for.
@@ -104,62 +81,38 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
     adopted: dict[str, tuple[Adoption, int]] = {}
     trainings: dict[str, Training] = {}
     for config, place in places:
-        for adoption in adoptions(config, place):
-            images = total(counts[adoption.folder][role] for role in adoption.roles).at_most(PROBED)
-            first, _ = adopted.setdefault(adoption.inputs, (adoption, adoption.queries_on(round(images.value))))
-            if isinstance(adoption.config, EndpointConfig):
-                _describe_endpoint(adoption, adoption.config)
-            elif first is adoption:
-                adopt_untried(adoption, adoption.config, round(images.value))
-            else:
-                share(first.folder, adoption.folder, adoption.name)
-            check_outputs(config, adoption.name, describe(adoption.folder, adoption.name).record.outputs)
+        for one in adoptions(config, place):
+            probed = round(total(counts[one.folder][role] for role in one.roles).at_most(PROBED).value)
+            first, _ = adopted.setdefault(one.inputs, (one, one.queries_on(probed)))
+            _adopt(one, first, probed)
+            check_outputs(config, one.name, describe(one.folder, one.name).record.outputs)
         for job in pretrain.training_jobs(config, place):
             _describe(job)
             if not isinstance(job.config, DefendedConfig):
                 images = total(counts[job.folder][role] for role in job.config.train_on)
-                trainings[job.inputs] = Training(job, images if job.config.half is None else images * 0.5)
-    jobs, firsts = extract.plan(places)
+                whole = job.config.half is None
+                trainings[job.inputs] = Training(job, images if whole else images * 0.5, _training_kind(job))
+    jobs, distinct = extract.plan(places)
     passes, stored = (
-        [Pass(job, _images(job, counts[job.folder]), query_kind(job)) for job in some]
-        for some in (firsts.values(), jobs)
+        [Pass(job, _images(job, counts[job.folder]), _query_kind(job)) for job in some]
+        for some in (distinct.values(), jobs)
     )
-    return Outline(
-        passes,
-        stored,
-        list(trainings.values()),
-        [(adoption.name, queries) for adoption, queries in adopted.values()],
-    )
+    return Outline(passes, stored, list(trainings.values()), [(one.name, asked) for one, asked in adopted.values()])
 
 
-def query_kind(job: ShardJob) -> str:
-    """The architecture, queries and views of a job: two jobs that share them take the same time per image."""
-    fields = ["backbone", "objective", "parameters", "load", "size", "interpolation"]
-    kinds: list[Any] = []
-    for name in filter(None, (job.encoder, job.query.asking.crafter)):
-        record = describe(job.folder, name).record
-        code = ["weights"] if str(record.config.get("load")).partition(":")[0] in CODE else []
-        kinds.append([record.channels, record.image_size, *(record.config.get(field) for field in fields + code)])
-    return digest(asdict(job.query.plan()), asdict(job.query.recipe), kinds)
-
-
-def lay_weights(job: ShardJob) -> None:
-    """Store fresh weights of the encoders of a job that are still to be trained."""
-    for name in filter(None, (job.encoder, job.query.asking.crafter)):
-        place, record = job.folder.encoder(name), describe(job.folder, name).record
-        if isinstance(record.settings, TrainedConfig):
-            encoder = audited_encoder(record.settings.pretraining(), record.channels, record.image_size)
-            for epoch in {job.query.epochs[-1], record.settings.kept_epochs[-1]}:
-                storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
-
-
-def _describe_endpoint(adoption: Adoption, config: EndpointConfig) -> None:
-    """Describe a small network with the outputs of an encoder behind an API, to time the work around its answers."""
-    heads = {name: {"backbone", *objective.heads} for name, objective in OBJECTIVES.items()}
-    objective = next(name for name, outputs in heads.items() if outputs.issuperset(config.outputs))
-    network = TrainedConfig(objective=objective, backbone="conv4", train_on=adoption.roles, epochs=1, batch_size=2)
-    job = TrainingJob(adoption.name, network, adoption.data, adoption.folder, adoption.inputs, resident_bytes=0)
-    _describe(job, config.outputs, epochs=(0,))
+def _adopt(adoption: Adoption, first: Adoption, probed: int) -> None:
+    """Describe an encoder from elsewhere. For one behind an API, which is not asked, a small network stands in."""
+    config = adoption.config
+    if isinstance(config, EndpointConfig):
+        heads = {name: {"backbone", *objective.heads} for name, objective in OBJECTIVES.items()}
+        objective = next(name for name, outputs in heads.items() if outputs.issuperset(config.outputs))
+        network = TrainedConfig(objective=objective, backbone="conv4", train_on=adoption.roles, epochs=1, batch_size=2)
+        job = TrainingJob(adoption.name, network, adoption.data, adoption.folder, adoption.inputs, resident_bytes=0)
+        _describe(job, config.outputs, epochs=(0,))
+    elif first is adoption:
+        adopt_untried(adoption, config, probed)
+    else:
+        share(first.folder, adoption.folder, adoption.name)
 
 
 def _describe(job: TrainingJob, outputs: tuple[str, ...] = (), epochs: tuple[int, ...] = ()) -> None:
@@ -178,6 +131,23 @@ def _describe(job: TrainingJob, outputs: tuple[str, ...] = (), epochs: tuple[int
     write_record(job.folder, record)
 
 
+def _query_kind(job: ShardJob) -> str:
+    """A hash of architecture, queries and views, but not of weights."""
+    fields = ["backbone", "objective", "parameters", "load", "size", "interpolation"]
+    kinds: list[Any] = []
+    for name in filter(None, (job.encoder, job.query.asking.crafter)):
+        record = describe(job.folder, name).record
+        code = ["weights"] if str(record.config.get("load")).partition(":")[0] in CODE else []
+        kinds.append([record.channels, record.image_size, *(record.config.get(field) for field in fields + code)])
+    return digest(asdict(job.query.plan()), asdict(job.query.recipe), kinds)
+
+
+def _training_kind(job: TrainingJob) -> str:
+    """A hash of what a step computes."""
+    parameters = asdict(replace(job.config.pretraining(), epochs=1))
+    return digest(parameters, job.config.augmentation, job.data.channels, job.data.image_size)
+
+
 def _stand_ins(data: DataConfig) -> Splits:
     """Splits with one row for each role without its parts, and for each part, in the first shard of their source.
 
@@ -192,16 +162,9 @@ def _stand_ins(data: DataConfig) -> Splits:
             rows += [(role.source_name, digest(drawn, part, _draws(data, name, part)), name, part) for part in parts]
     sources, keys, roles, parts = (list(column) for column in zip(*sorted(rows), strict=True))
     first = {name: Source(data.sources[name]).items()[0].name for name in set(sources)}
-    columns: dict[str, list[Any]] = {
-        "source": sources,
-        "item": [first[name] for name in sources],
-        "key": keys,
-        "label": [next(iter(data.captions), 0)] * len(rows),
-        "sha256": keys,
-        **{f"{ATTRIBUTE}{name}": [0] * len(rows) for name in data.attributes},
-        "role": roles,
-        "part": parts,
-    }
+    columns: dict[str, list[Any]] = {"source": sources, "item": [first[name] for name in sources], "key": keys}
+    columns |= {"label": [next(iter(data.captions), 0)] * len(rows), "sha256": keys, "role": roles, "part": parts}
+    columns |= {f"{ATTRIBUTE}{name}": [0] * len(rows) for name in data.attributes}
     return Splits(pa.table(columns), tuple(data.roles), (), 0)
 
 
@@ -214,9 +177,8 @@ def _draws(data: DataConfig, origin: str, last: str) -> list[list[Any]]:
 
 def _images(job: ShardJob, sizes: RoleSizes) -> Range:
     """Images of a job: those of the roles that its rows stand for."""
-    table = Splits.load(job.folder.path).table
-    places = zip(*(table[name].to_pylist() for name in ("key", "role", "part")), strict=True)
-    chosen = [(role, part) for key, role, part in places if key in job.wanted]
+    rows = Splits.load(job.folder.path).table.select(["key", "role", "part"]).to_pylist()
+    chosen = [(row["role"], row["part"]) for row in rows if row["key"] in job.wanted]
     if job.query.asking.count is not None:
         here = {name for pair in chosen for name in pair} & set(job.query.roles)
         return total(sizes[role].at_most(job.query.asking.count) for role in sorted(here))

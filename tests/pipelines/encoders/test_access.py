@@ -238,11 +238,12 @@ def test_an_estimate_counts_everything_and_asks_nothing(server: FaultyServer, lo
     config = config_of(server, {"requests_per_second": 2, "price_per_image": 0.5, "batch": 40})
     found = estimate([(config, RunFolder(str(tmp_path / "run")))], seconds=0.3)
     assert server.requests == 0
-    assert found.encoders["target"].queries.value == PROBE + ASKED
+    assert found.encoders["target"]["queries"].value == PROBE + ASKED
     (told,) = [note for note in found.notes if "behind an API" in note]
     requests = -(-(PROBE + ASKED) // 40)
     assert f"at 2 requests per second its answers take {requests / 2 / 3600:.3g} h at least" in told
     assert f"they cost {0.5 * (PROBE + ASKED):.4g}," in told
+    assert found.stages["extract"]["wall_hours"].low >= requests / 2 / 3600
     assert not list(tmp_path.iterdir())
 
 
