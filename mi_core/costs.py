@@ -53,9 +53,7 @@ def largest(ranges: Iterable[Range]) -> Range:
 def rate(amounts: Sequence[float], sizes: Sequence[float]) -> Range:
     """Amount per unit over n pieces of work: the ratio of the sums, from the smallest to the largest ratio of a piece.
 
-    Args:
-        amounts: (n,) what each piece took, for example seconds.
-        sizes: (n,) units of each piece, for example images; above 0.
+    ``amounts`` (n,) are what each piece took, such as seconds; ``sizes`` (n,) its units above 0, such as images.
 
     Raises:
         ShapeError: no piece, or a piece without a unit.
@@ -102,11 +100,7 @@ def nodes_for(
 ) -> int:
     """The fewest equal nodes that hold some actors, with readers spread evenly beside them.
 
-    Args:
-        actors, readers: how many of each.
-        actor: (CPUs, GPUs) of an actor.
-        reader_cpus: CPUs of a reader, which uses no GPU.
-        node: (CPUs, GPUs) of a node.
+    An actor holds (CPUs, GPUs), a reader some CPUs, a node (CPUs, GPUs).
 
     Raises:
         ConfigError: a node is too small for one actor with a reader.

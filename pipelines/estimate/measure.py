@@ -54,7 +54,7 @@ SHARED = STEPS[:2]  # decoding and views, which all checkpoints share
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: its images, seconds to stream them, seconds to decode the first, and the classes of these by key."""
+    """One shard: its images, seconds to stream them and to decode the first, and the classes of these by key."""
 
     item: Item
     images: int
@@ -111,17 +111,15 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
     every = [config.data for config, _ in runs]
     sources = {key(name, source): (name, source, data) for data in every for name, source in data.sources.items()}
     items = {of: Source(source).items() for of, (_, source, _) in sources.items()}
-    work = [(of, item) for of in sources for item in evenly(items[of], SHARDS)]
+    work = [(of, item) for of in sources for item in evenly(items[of])]
     shards = mapped(sample_shard, [(*sources[of], item) for of, item in work], "shards", "looking at some shards")
     pairs = list(zip(work, shards, strict=True))
     return {of: SourceSample.of(of[0], items[of], [one for (its, _), one in pairs if its == of]) for of in sources}
 
 
-def evenly(every: Sequence[Item], count: int) -> list[Item]:
-    """``count`` evenly spaced items, or all if there are fewer."""
-    if len(every) <= count:
-        return list(every)
-    return [every[(2 * number + 1) * len(every) // (2 * count)] for number in range(count)]
+def evenly(every: Sequence[Item]) -> Sequence[Item]:
+    """`SHARDS` evenly spaced items, or all if there are fewer."""
+    return every[:: -(-len(every) // SHARDS)]
 
 
 def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) -> Shard:

@@ -24,7 +24,6 @@ from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
-from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe, share, write_record
 from pipelines.extract import run as extract
 from pipelines.extract.jobs import ShardJob
@@ -53,7 +52,14 @@ class Training:
 
     job: TrainingJob
     images: Range
-    kind: str
+
+    @property
+    def kind(self) -> str:
+        """A hash of what an optimiser step computes."""
+        config, data = self.job.config, self.job.data
+        return digest(
+            asdict(replace(config.pretraining(), epochs=1)), config.augmentation, data.channels, data.image_size
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
             if not isinstance(job.config, DefendedConfig):
                 images = total(counts[job.folder][role] for role in job.config.train_on)
                 whole = job.config.half is None
-                trainings[job.inputs] = Training(job, images if whole else images * 0.5, _training_kind(job))
+                trainings[job.inputs] = Training(job, images if whole else images * 0.5)
     jobs, distinct = extract.plan(places)
     passes, stored = (
         [Pass(job, _images(job, counts[job.folder]), _query_kind(job)) for job in some]
@@ -118,17 +124,9 @@ def _adopt(adoption: Adoption, first: Adoption, probed: int) -> None:
 def _describe(job: TrainingJob, outputs: tuple[str, ...] = (), epochs: tuple[int, ...] = ()) -> None:
     """Describe an encoder as if it were trained. One with a defense is described as the encoder that it defends."""
     plain = TrainedConfig(**{name: getattr(job.config, name) for name in TrainedConfig.model_fields})
-    record = EncoderRecord(
-        name=job.name,
-        inputs=job.inputs,
-        config=plain.model_dump(mode="json"),
-        seed=job.folder.seed,
-        channels=job.data.channels,
-        image_size=job.data.image_size,
-        outputs=outputs or job.config.outputs,
-        fingerprints={str(epoch): digest(job.inputs, epoch) for epoch in epochs or job.config.kept_epochs},
-    )
-    write_record(job.folder, record)
+    fingerprints = {str(epoch): digest(job.inputs, epoch) for epoch in epochs or job.config.kept_epochs}
+    record = replace(job, config=plain).record(fingerprints)
+    write_record(job.folder, replace(record, outputs=outputs or job.config.outputs))
 
 
 def _query_kind(job: ShardJob) -> str:
@@ -140,12 +138,6 @@ def _query_kind(job: ShardJob) -> str:
         code = ["weights"] if str(record.config.get("load")).partition(":")[0] in CODE else []
         kinds.append([record.channels, record.image_size, *(record.config.get(field) for field in fields + code)])
     return digest(asdict(job.query.plan()), asdict(job.query.recipe), kinds)
-
-
-def _training_kind(job: TrainingJob) -> str:
-    """A hash of what a step computes."""
-    parameters = asdict(replace(job.config.pretraining(), epochs=1))
-    return digest(parameters, job.config.augmentation, job.data.channels, job.data.image_size)
 
 
 def _stand_ins(data: DataConfig) -> Splits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,19 @@ class TrainingJob:
     def label(self) -> str:
         """The encoder as progress and errors call it."""
         return f"{self.name} (seed {self.folder.seed}{self.point})"
+
+    def record(self, fingerprints: dict[str, str]) -> EncoderRecord:
+        """The encoder that it makes, with the fingerprints of its weights by epoch."""
+        return EncoderRecord(
+            name=self.name,
+            inputs=self.inputs,
+            config=self.config.model_dump(mode="json"),
+            seed=self.folder.seed,
+            channels=self.data.channels,
+            image_size=self.data.image_size,
+            outputs=self.config.outputs,
+            fingerprints=fingerprints,
+        )
 
 
 def train_worker(settings: dict[str, Any]) -> None:
@@ -193,16 +206,9 @@ class _Keeper:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
             prints[str(epoch)] = fingerprint(encoder)
-        record = EncoderRecord(
-            name=self.job.name,
-            inputs=self.job.inputs,
-            config=config.model_dump(mode="json"),
-            seed=self.job.folder.seed,
-            channels=data.channels,
-            image_size=data.size,
+        record = replace(
+            self.job.record(prints),
             images=data.count,
-            outputs=config.outputs,
-            fingerprints=prints,
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,

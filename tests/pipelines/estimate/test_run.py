@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ def asked_by_planning(runs: list[Run]) -> dict[str, float]:
             outline._describe(job)
     _, first = extract.plan(runs)
     asked: dict[str, float] = {}
-    for job in first.values():
-        asked[job.encoder] = asked.get(job.encoder, 0) + job.queries
+    for one in first.values():
+        asked[one.encoder] = asked.get(one.encoder, 0) + one.queries
     return asked
 
 
@@ -102,7 +102,7 @@ def estimated(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """The estimate of the small run, in a folder where there is nothing yet."""
     config = config_with(prices={"cpu_hour": 0.5, "query": 0.01})
     folder = tmp_path_factory.mktemp("estimates")
-    return config, estimate([(config, RunFolder(str(folder / "runs" / "small")))], SHORT), folder
+    return config, estimate([Run(config, RunFolder(str(folder / "runs" / "small")))], SHORT), folder
 
 
 @pytest.mark.slow
@@ -251,9 +251,9 @@ def tars(tmp_path: Path) -> SourceConfig:
     return SourceConfig(kind="shards", path=str(tmp_path / "*.tar"))
 
 
-def sampled(source: SourceConfig, config: RunConfig, shards: int) -> Samples:
+def sampled(source: SourceConfig, config: RunConfig, some: Callable[[list[Item]], Sequence[Item]]) -> Samples:
     items = Source(source).items()
-    chosen = [sample_shard("pool", source, config.data, item) for item in evenly(items, shards)]
+    chosen = [sample_shard("pool", source, config.data, item) for item in some(items)]
     return {source_key("pool", source): SourceSample.of("pool", items, chosen)}
 
 
@@ -268,13 +268,13 @@ def test_sizes_of_drawn_roles_lie_in_the_ranges(tars: SourceConfig, tmp_path: Pa
     encoders = {"target": {**small_config()["encoders"]["target"], "batch_size": 4}}
     config = config_with(data=data, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
     scanned, source = scan(config.data), config.data.sources["pool"]
-    found = sizes_of(config.data, sampled(source, config, 4))
+    found = sizes_of(config.data, sampled(source, config, evenly))
     drawn = [draw(config.data, scanned, seed).counts() for seed in range(100)]
     for role, size in found.items():
         mean = np.mean([counts[role] for counts in drawn])
         assert mean == pytest.approx(size.value, rel=0.2)
         assert 0.95 * size.low <= mean <= 1.05 * size.high, role
-    whole = sizes_of(config.data, sampled(source, config, SHARDS))
+    whole = sizes_of(config.data, sampled(source, config, list))
     every = sum(PER_SHARD + number % 3 for number in range(SHARDS))
     assert whole["target-member"] == Range.exact(every / 2)
 
@@ -285,6 +285,7 @@ def test_a_shard_is_counted_whole_and_its_images_timed(tars: SourceConfig) -> No
     assert Counter(shard.labels.values()) == {0: 5, 1: 5, 2: 4}
     assert shard.streaming > 0
     assert shard.decoding > 0
+    assert [len(evenly([shard.item] * number)) for number in (1, 4, 5, 7, 1000)] == [1, 4, 3, 4, 4]
 
 
 BUDGET: dict[str, Any] = {"budget": {"cpu_hours": 1e-9}}
