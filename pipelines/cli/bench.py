@@ -60,17 +60,3 @@ def bench_extract(
 
     result = extract.run(case or (), data=data, threads=threads)
     _show(extract.table(result), result, json)
-
-
-@bench_app.command("intervals")
-def bench_intervals(
-    json: Json = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few cells, in seconds.")] = False,
-) -> None:
-    """How often each interval holds the truth, and how often a leak is false; exit code 1 if it is not as promised."""
-    from pipelines.bench import intervals
-
-    result = intervals.run(quick=quick)
-    _show(intervals.table(result), result, json)
-    if not quick and not intervals.passed(result):
-        raise typer.Exit(1)
