@@ -144,9 +144,9 @@ def _picture(pixels: Pixels) -> Image.Image:
     return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def thumbnail(pixels: Pixels, side: int = 64) -> bytes:
-    """A PNG file of an image (C, H, W) with one or three channels, its sides at most ``side`` pixels."""
-    return encode_png(shrunk(pixels, side))
+def thumbnail(pixels: Pixels) -> bytes:
+    """A PNG file of an image (C, H, W) with one or three channels, its sides at most 64 pixels."""
+    return encode_png(shrunk(pixels, 64))
 
 
 def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:

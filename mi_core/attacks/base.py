@@ -132,10 +132,6 @@ class Attack(ABC):
             raise ConfigError(f"{self.name} is not fitted; call fit first")
         return dict(self._state)
 
-    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned."""
-        self._state = dict(state)
-
     @abstractmethod
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]: ...
 

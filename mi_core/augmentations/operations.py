@@ -213,9 +213,9 @@ def _filtered(images: torch.Tensor, taps: torch.Tensor, border: str) -> torch.Te
     return images
 
 
-def solarize(images: torch.Tensor, chosen: torch.Tensor, threshold: float = 0.5) -> torch.Tensor:
-    """Invert the pixels at or above ``threshold`` in the images of a mask (B,) bool."""
-    return torch.where(_per_image(chosen) & (images >= threshold), 1 - images, images)
+def solarize(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Invert the pixels at or above 0.5 in the images of a mask (B,) bool."""
+    return torch.where(_per_image(chosen) & (images >= 0.5), 1 - images, images)
 
 
 def _per_image(values: torch.Tensor) -> torch.Tensor:

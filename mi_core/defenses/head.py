@@ -62,8 +62,8 @@ def trained_head(encoder: Encoder) -> nn.Module:
 
 
 @torch.no_grad()
-def head_inputs(encoder: Encoder, images: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
+def head_inputs(encoder: Encoder, images: torch.Tensor) -> torch.Tensor:
     """What the head reads of images (N, C, H, W) uint8: (N, D) float32 on the CPU."""
     before = encoder.outputs[encoder.outputs.index(HEAD) - 1]
-    blocks = (block.to(encoder.mean.device).float() / 255 for block in images.split(batch_size))
+    blocks = (block.to(encoder.mean.device).float() / 255 for block in images.split(256))
     return torch.cat([encoder(block)[before].float().cpu() for block in blocks])

@@ -1,4 +1,4 @@
-"""What noise on released weights guarantees, and when a measured attack says that it does not.
+"""What noise on released weights guarantees.
 
 A randomised training M is (epsilon, delta)-differentially private if P[M(D) in R] <= e^epsilon P[M(D') in R] + delta
 for all adjacent data sets D, D' and all sets R of outcomes (Dwork and Roth, "The algorithmic foundations of
@@ -17,12 +17,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy.special import lambertw, log_ndtr
 
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.records import Estimate
 
 NORMS = {"logistic": 1, "laplace": 1, "gaussian": 2}
 """Mechanisms, with the norm in which each one measures sensitivity."""
@@ -35,22 +34,14 @@ class Guarantee:
     """What noise guarantees.
 
     Args:
-        mechanism: a key of `NORMS`.
         scale: s of Logistic(0, s), b of Laplace(0, b), sigma of the Gaussian.
-        sensitivity: in the mechanism's norm.
         epsilon: 0 or above; infinite where there is no noise.
         delta: 0 for logistic and Laplace noise.
-        rule: how scale and epsilon belong together: ``pure`` (logistic, Laplace), ``analytic`` or ``classic``.
-        releases: how many times weights were released, each with noise of its own.
     """
 
-    mechanism: str
     scale: float
-    sensitivity: float
     epsilon: float
     delta: float
-    rule: str
-    releases: int = 1
 
 
 def guarantee(
@@ -85,7 +76,7 @@ def guarantee(
     check_range("scale", scale, 0, _LARGEST)
     if mechanism != "gaussian":
         epsilon = sensitivity / scale if scale else math.inf
-        return Guarantee(mechanism, scale, sensitivity, epsilon, 0.0, "pure")
+        return Guarantee(scale, epsilon, 0.0)
     if not scale:
         epsilon = math.inf
     elif rule == "classic":
@@ -94,7 +85,7 @@ def guarantee(
             raise ConfigError(_classic_limit(epsilon))
     else:
         epsilon = _analytic_epsilon(sensitivity / scale, delta)
-    return Guarantee(mechanism, scale, sensitivity, epsilon, delta, rule)
+    return Guarantee(scale, epsilon, delta)
 
 
 def calibrated(
@@ -119,28 +110,14 @@ def calibrated(
     _check(mechanism, sensitivity, delta, rule)
     check_range("epsilon", epsilon, 0, _LARGEST, open_low=True)
     if mechanism != "gaussian":
-        return Guarantee(mechanism, sensitivity / epsilon, sensitivity, epsilon, 0.0, "pure")
+        return Guarantee(sensitivity / epsilon, epsilon, 0.0)
     if rule == "classic":
         if epsilon >= 1:
             raise ConfigError(_classic_limit(epsilon))
         scale = _classic_factor(delta) * sensitivity / epsilon
     else:
         scale = sensitivity / _analytic_ratio(epsilon, delta)
-    return Guarantee(mechanism, scale, sensitivity, epsilon, delta, rule)
-
-
-def gaussian_delta(scale: float, sensitivity: float, epsilon: float) -> float:
-    """The smallest delta of Gaussian noise at an epsilon (Balle and Wang, 2018, theorem 8).
-
-    delta = Phi(r / 2 - epsilon / r) - e^epsilon Phi(-r / 2 - epsilon / r), where r = sensitivity / scale.
-
-    Raises:
-        ConfigError: scale or sensitivity is not above 0, or epsilon is negative.
-    """
-    check_range("scale", scale, 0, _LARGEST, open_low=True)
-    check_range("sensitivity", sensitivity, 0, _LARGEST, open_low=True)
-    check_range("epsilon", epsilon, 0)
-    return _delta(sensitivity / scale, epsilon)
+    return Guarantee(scale, epsilon, delta)
 
 
 def standard_deviation(mechanism: str, scale: float) -> float:
@@ -154,56 +131,6 @@ def standard_deviation(mechanism: str, scale: float) -> float:
     check_choice("mechanism", mechanism, NORMS)
     check_range("scale", scale, 0, _LARGEST)
     return {"logistic": math.pi / math.sqrt(3), "laplace": math.sqrt(2), "gaussian": 1.0}[mechanism] * scale
-
-
-def composed(single: Guarantee, releases: int) -> Guarantee:
-    """The guarantee of k releases, each with independent noise: (k epsilon, k delta) (Dwork and Roth, theorem 3.16).
-
-    Raises:
-        ConfigError: there is less than one release, or ``single`` is of several.
-    """
-    check_range("releases", releases, 1)
-    check_range("releases of the guarantee that is composed", single.releases, 1, 1)
-    delta = min(1.0, releases * single.delta)
-    return replace(single, epsilon=releases * single.epsilon, delta=delta, releases=releases)
-
-
-def highest_tpr(epsilon: float, delta: float, fpr: float) -> float:
-    """The largest true-positive rate that (epsilon, delta) allows a membership attack at a false-positive rate.
-
-    min(e^epsilon FPR + delta, 1 - e^-epsilon (1 - delta - FPR), 1): the definition, for what the attack calls members
-    and for what it does not (Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML 2015,
-    theorem 2.1). It holds for one sample, and so for the mean rates over samples.
-
-    Raises:
-        ConfigError: epsilon is negative, or delta or fpr is not within [0, 1].
-
-    Example:
-        >>> highest_tpr(epsilon=0.0, delta=0.25, fpr=0.5)
-        0.75
-    """
-    check_range("epsilon", epsilon, 0)
-    check_range("delta", delta, 0, 1)
-    check_range("fpr", fpr, 0, 1)
-    if math.isinf(epsilon):
-        return 1.0
-    called = math.exp(min(epsilon, 700.0)) * fpr + delta  # e^700 times any rate that was counted is above 1
-    return min(called, 1 - math.exp(-epsilon) * (1 - delta - fpr), 1.0)
-
-
-def falsified(tpr: Estimate, fpr: float, epsilon: float, delta: float) -> bool:
-    """Whether an attack did what (epsilon, delta) rules out: the whole interval of its TPR lies above `highest_tpr`.
-
-    Args:
-        tpr: with its interval.
-        fpr: the rate it was reached at; where that was measured too, the upper end of its interval. Two such ends of
-            95 % intervals are wrong together in at most 5 % of cases (a union bound over one-sided errors of 2.5 %).
-        epsilon, delta: what is claimed.
-
-    Raises:
-        ConfigError: as `highest_tpr`.
-    """
-    return tpr.low > highest_tpr(epsilon, delta, fpr)
 
 
 def random_dp_gamma(pairs: int) -> float:
@@ -287,7 +214,11 @@ def _classic_limit(epsilon: float) -> str:
 
 
 def _delta(ratio: float, epsilon: float) -> float:
-    """`gaussian_delta` in logarithms, so that neither e^epsilon overflows nor the tails vanish."""
+    """The smallest delta of Gaussian noise at an epsilon (Balle and Wang, 2018, theorem 8).
+
+    delta = Phi(r / 2 - epsilon / r) - e^epsilon Phi(-r / 2 - epsilon / r), where r = sensitivity / scale is the ratio;
+    in logarithms, so that neither e^epsilon overflows nor the tails vanish.
+    """
     if not ratio or math.isinf(epsilon):
         return 0.0
     first = float(log_ndtr(ratio / 2 - epsilon / ratio))

@@ -87,7 +87,6 @@ def adopt(
     image_size: int,
     preprocessing: Mapping[str, Any] | None = None,
     activations: Mapping[str, str] | None = None,
-    backbone_only: bool = False,
     fresh: int | None = None,
 ) -> Adopted:
     """Build an encoder from elsewhere, and see that its weights and its answers are finite and of the right shape.
@@ -99,7 +98,6 @@ def adopt(
         image_size: side of the images that come, for kinds that take any size.
         preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
         activations: of heads by output name, names of `layouts.ACTIVATIONS`, where the file does not tell whose it is.
-        backbone_only: leave the heads of a ``checkpoint:`` aside.
         fresh: a seed of fresh weights for the same architecture, instead of those in the file.
 
     Raises:
@@ -118,8 +116,7 @@ def adopt(
     elif activations and kind != "checkpoint":
         raise ConfigError(f"load = {load!r} defines its heads itself; leave heads out")
     else:
-        given = {"activations": activations, "backbone_only": backbone_only}
-        adopted = _adopt_weights(load, data, channels, image_size, preprocessing, fresh, given)
+        adopted = _adopt_weights(load, data, channels, image_size, preprocessing, fresh, activations)
     check_weights(adopted.encoder)
     check_answers(adopted.encoder, channels, image_size)
     return adopted
@@ -132,7 +129,7 @@ def _adopt_weights(
     image_size: int,
     preprocessing: Mapping[str, Any] | None,
     fresh: int | None,
-    given: Mapping[str, Any],
+    activations: Mapping[str, str] | None,
 ) -> Adopted:
     kind, _, name = load.partition(":")
     if data is not None:
@@ -147,7 +144,7 @@ def _adopt_weights(
         tensors = built.convert(weights.state)
         heads = {output: _fitting(head, _part(tensors, output)) for output, head in heads.items()}
     elif data is not None:
-        found = recognise(weights.state, built.backbone, name=name, **given)
+        found = recognise(weights.state, built.backbone, name=name, activations=activations)
         heads = seeded(seed, lambda: _heads(found.heads, found.activations))
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in found.extras.items()})
         tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}

@@ -172,7 +172,7 @@ def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Ten
     return torch.where(apart == 0, torch.zeros_like(apart), apart / first.float().norm(dim=1))
 
 
-def unit_lengths(embeddings: torch.Tensor, tolerance: float = 1e-3) -> bool:
-    """Whether all of N embeddings (N, D) have length 1, within a tolerance: they were normalised, perhaps rounded."""
+def unit_lengths(embeddings: torch.Tensor) -> bool:
+    """Whether all of N embeddings (N, D) have length 1 within .001: they were normalised, perhaps rounded."""
     check_shape("embeddings", embeddings, "N D")
-    return bool(((embeddings.float().norm(dim=1) - 1).abs() <= tolerance).all())
+    return bool(((embeddings.float().norm(dim=1) - 1).abs() <= 1e-3).all())

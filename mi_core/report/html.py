@@ -85,7 +85,6 @@ def render_html(
         epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
         cells=partial(_cells, sides),
         controls=_controls,
-        probes=_probes,
         utilities=_utilities,
         inferred=final_inferences(report.get("attribute_inference", [])),
         checkpoints=_checkpoints,

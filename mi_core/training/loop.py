@@ -228,9 +228,9 @@ class Pretrainer:
         self.losses = state["losses"]
 
 
-def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int, *, seed: int = 0) -> Encoder:
+def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int) -> Encoder:
     """The encoder of a training run with fresh weights, ready for `checkpoint.load_weights`."""
-    module = seeded(seed, lambda: _module(parameters, channels, image_size))
+    module = seeded(0, lambda: _module(parameters, channels, image_size))
     return _audited(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
 
 

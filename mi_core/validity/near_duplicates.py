@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
-from mi_core.records import BoolArray
 
 Hashes = npt.NDArray[np.uint64]
 Pairs = npt.NDArray[np.int64]
@@ -47,7 +46,7 @@ def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
 
     The hash is 0 where noise would decide it: where fewer than 16 coefficients lie 4 grey levels or more above the
     median, or fewer than 16 as far below. These are plain areas, plain stripes and gradients; any other hash has
-    16 to 31 ones. `informative` tells them, and `near_pairs` leaves them out.
+    16 to 31 ones. `near_pairs` leaves them out.
 
     All sums are of integers below 2^53 in float64, thus exact: neither batch nor threads change a hash.
 
@@ -71,11 +70,6 @@ def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
     for chunk in _chunks(images):
         hashes[chunk] = _signs(_low_frequencies(images[chunk]))
     return hashes
-
-
-def informative(hashes: Hashes) -> BoolArray:
-    """Whether each of the hashes (N,) says anything: False for a flat image's, which is 0."""
-    return np.asarray(hashes != 0)
 
 
 def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:

@@ -48,36 +48,6 @@ def detectable_auc(n_candidate: int, n_control: int, *, power: float = 0.8, leve
     return float(brentq(_excess, 0.5, 1.0, args=(n_candidate, n_control, power, level), xtol=1e-12))
 
 
-def needed_for_auc(auc: float, *, power: float = 0.8, level: float = 0.025) -> int:
-    """How many candidates, and as many controls, tell a true AUC from .5: the inverse of `detectable_auc`.
-
-    Args:
-        auc: in (.5, 1].
-        power: in [.5, 1).
-        level: in (0, .5).
-
-    Raises:
-        ConfigError: an argument is out of range.
-
-    Example:
-        >>> needed_for_auc(0.6)
-        130
-    """
-    check_range("auc", auc, 0.5, 1.0, open_low=True)
-    _check_test(power, level)
-    enough = 1
-    while _excess(auc, enough, enough, power, level) < 0:
-        enough *= 2
-    short = enough // 2
-    while enough - short > 1:
-        middle = (short + enough) // 2
-        if _excess(auc, middle, middle, power, level) < 0:
-            short = middle
-        else:
-            enough = middle
-    return enough
-
-
 def fpr_floor(n_control: int) -> float:
     """The smallest false-positive rate that M controls support, 10 / M, at most 1: that of `Estimate.supported`.
 

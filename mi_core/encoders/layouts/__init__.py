@@ -55,7 +55,6 @@ def recognise(
     *,
     name: str = "",
     activations: Mapping[str, str] | None = None,
-    backbone_only: bool = False,
 ) -> Layout:
     """Sort the weights of a checkpoint for a backbone.
 
@@ -64,7 +63,6 @@ def recognise(
         backbone: of the wanted architecture; its weights are not touched.
         name: of the backbone in `ENCODERS`, with its patch size.
         activations: of heads by output name, where the user says them.
-        backbone_only: leave the heads aside.
 
     Raises:
         ConfigError: no layout fits, and the message tells what the file looks like with its first missing and
@@ -81,7 +79,7 @@ def recognise(
     known, naming, names = _closest(whole, [*whole, *merged], wanted)
     own = {new: whole[key] for new, key in names.items() if new in wanted}
     used = {names[new] for new in own}
-    heads, head_keys, aside = _heads(known, whole, used, backbone_only=backbone_only)
+    heads, head_keys, aside = _heads(known, whole, used)
     extras = {part: state[part] for part in _NORMALISATION if set(_NORMALISATION) <= state.keys()}
     left = [key for key in whole if key not in used | head_keys and key not in extras]
     reasons = {key: aside.get(key) or known.why_ignored(key) for key in left}
@@ -133,9 +131,7 @@ def _closest(state: State, keys: Collection[str], wanted: Collection[str]) -> tu
     return max(found, key=lambda entry: len(entry[2].keys() & set(wanted)))
 
 
-def _heads(
-    known: Known, state: State, used: Collection[str], *, backbone_only: bool
-) -> tuple[dict[str, State], set[str], dict[str, str]]:
+def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str, State], set[str], dict[str, str]]:
     """Weights of each head by output name, the keys they came from, and keys of heads that are left aside, and why."""
     heads: dict[str, State] = {}
     taken: set[str] = set()
@@ -145,9 +141,7 @@ def _heads(
         if start is None:
             continue
         keys = [key for key in state if key.startswith(start) and key not in used and known.why_ignored(key) is None]
-        if backbone_only:
-            aside |= dict.fromkeys(keys, "only the backbone is asked for")
-        elif output == "logits" and heads:
+        if output == "logits" and heads:
             aside |= dict.fromkeys(keys, "a classifier beside the projection")
         elif keys:
             heads[output] = head_weights({key.removeprefix(start): state[key] for key in keys})

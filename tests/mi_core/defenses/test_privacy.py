@@ -12,18 +12,15 @@ from scipy.optimize import minimize_scalar
 from mi_core.checks import ConfigError
 from mi_core.defenses.privacy import (
     NORMS,
+    _delta,
     calibrated,
-    composed,
-    falsified,
-    gaussian_delta,
     guarantee,
-    highest_tpr,
     pairs_for_gamma,
     random_dp_gamma,
     standard_deviation,
     utility_loss,
 )
-from mi_core.records import Estimate
+from tests.mi_core.defenses.bounds import highest_tpr
 
 DENSITIES = {"logistic": stats.logistic, "laplace": stats.laplace, "gaussian": stats.norm}
 
@@ -51,18 +48,18 @@ def test_pure_epsilon_holds_and_no_smaller_one_does(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize(("scale", "sensitivity", "epsilon"), [(1, 1, 0.5), (0.5, 1, 3), (2, 0.7, 0), (0.1, 1, 40)])
-def test_gaussian_delta_is_the_integral(scale: float, sensitivity: float, epsilon: float) -> None:
+def test_the_delta_of_gaussian_noise_is_the_integral(scale: float, sensitivity: float, epsilon: float) -> None:
     expected = integrated_delta("gaussian", scale, sensitivity, epsilon)
-    assert gaussian_delta(scale, sensitivity, epsilon) == pytest.approx(expected, rel=1e-6)
+    assert _delta(sensitivity / scale, epsilon) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 0.9, 3.0, 30.0, 1000.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
 def test_the_analytic_rule_is_exact_and_its_own_inverse(epsilon: float, delta: float) -> None:
     found = calibrated("gaussian", epsilon, 0.3, delta=delta)
-    assert (found.rule, found.epsilon, found.delta) == ("analytic", epsilon, delta)
-    assert gaussian_delta(found.scale, 0.3, epsilon) <= delta * (1 + 1e-9)
-    assert gaussian_delta(found.scale * 0.999, 0.3, epsilon) > delta
+    assert (found.epsilon, found.delta) == (epsilon, delta)
+    assert _delta(0.3 / found.scale, epsilon) <= delta * (1 + 1e-9)
+    assert _delta(0.3 / (found.scale * 0.999), epsilon) > delta
     assert guarantee("gaussian", found.scale, 0.3, delta=delta).epsilon == pytest.approx(epsilon, rel=1e-7)
 
 
@@ -91,7 +88,7 @@ def test_the_classic_rule_is_refused_where_it_is_not_proved() -> None:
     with pytest.raises(ConfigError, match=r"epsilon = 4\.845, but the classic"):
         guarantee("gaussian", 1.0, 1.0, rule="classic")
     sigma = math.sqrt(2 * math.log(1.25 / 1e-5)) / 10
-    assert gaussian_delta(sigma, 1.0, 10.0) > 2e-5  # and rightly so: twice the delta that the rule would promise
+    assert _delta(1 / sigma, 10.0) > 2e-5  # and rightly so: twice the delta that the rule would promise
 
 
 def test_deviations_are_those_of_the_distributions_and_differ_at_equal_epsilon() -> None:
@@ -101,20 +98,6 @@ def test_deviations_are_those_of_the_distributions_and_differ_at_equal_epsilon()
         standard_deviation(mechanism, calibrated(mechanism, 0.7, 0.01).scale) for mechanism in ("logistic", "laplace")
     )
     assert logistic**2 / laplace**2 == pytest.approx(1.6449, abs=1e-4)
-
-
-def test_releases_add_up() -> None:
-    once = guarantee("gaussian", 3.0, 1.0, delta=1e-5)
-    five = composed(once, 5)
-    assert (five.epsilon, five.delta, five.releases) == (pytest.approx(5 * once.epsilon), pytest.approx(5e-5), 5)
-    # true, and not tight: five Gaussian releases are one with a fifth of the variance
-    assert five.epsilon > guarantee("gaussian", 3.0 / math.sqrt(5), 1.0, delta=5e-5).epsilon
-    for mechanism in ("logistic", "laplace"):
-        assert composed(guarantee(mechanism, 2.0, 1.0), 4).epsilon == 2.0
-    with pytest.raises(ConfigError, match="releases = 0"):
-        composed(once, 0)
-    with pytest.raises(ConfigError, match="releases of the guarantee that is composed = 5"):
-        composed(five, 2)
 
 
 @pytest.mark.parametrize("mechanism", ["logistic", "laplace", "gaussian"])
@@ -133,23 +116,6 @@ def test_the_best_attack_on_the_mechanism_stays_below_the_bound_and_comes_close(
     assert half == pytest.approx(
         1 - math.exp(-bounds[0].epsilon) * 0.1
     )  # the second side of the definition binds there
-
-
-def test_the_bound_at_its_ends() -> None:
-    assert highest_tpr(0.0, 0.0, 0.3) == pytest.approx(0.3)
-    assert highest_tpr(math.inf, 0.0, 0.0) == 1.0
-    assert highest_tpr(1e6, 0.0, 0.5) == 1.0
-    assert highest_tpr(5.0, 0.0, 0.0) == 0.0
-    assert highest_tpr(5.0, 0.5, 0.9) == 1.0
-
-
-def test_a_claim_falls_only_when_the_whole_interval_lies_above() -> None:
-    epsilon, delta, fpr = 1.0, 1e-5, 0.01
-    limit = highest_tpr(epsilon, delta, fpr)
-    assert limit == pytest.approx(0.01 * math.e + 1e-5)
-    assert falsified(Estimate(0.2, limit + 1e-9, 0.3, 500), fpr, epsilon, delta)
-    assert not falsified(Estimate(0.2, limit - 1e-9, 0.3, 500), fpr, epsilon, delta)
-    assert not falsified(Estimate(0.2, 0.1, 0.3, 500), fpr, 3.0, delta)
 
 
 GAMMAS = {250: 0.106, 500: 0.077, 1000: 0.056, 5000: 0.027, 20000: 0.014}
@@ -198,8 +164,6 @@ def test_what_cannot_be_is_named(bad: float) -> None:
         calibrated("laplace", bad, 1.0)
     with pytest.raises(ConfigError, match="delta = "):
         guarantee("gaussian", 1.0, 1.0, delta=bad)
-    with pytest.raises(ConfigError, match="scale = "):
-        gaussian_delta(bad, 1.0, 1.0)
     with pytest.raises(ConfigError, match="gamma = "):
         pairs_for_gamma(bad)
 
@@ -213,5 +177,3 @@ def test_names_that_do_not_exist() -> None:
         calibrated("gaussian", 1.0, 1.0, rule="exact")
     with pytest.raises(ConfigError, match="pairs = 0"):
         random_dp_gamma(0)
-    with pytest.raises(ConfigError, match="fpr = 2"):
-        highest_tpr(1.0, 0.0, 2)

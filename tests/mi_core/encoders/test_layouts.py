@@ -177,8 +177,6 @@ def test_an_activation_that_no_file_tells_is_asked_for() -> None:
     beside = network | linear | shapes_of(lambda: nn.Linear(512, 10), "fc.")
     ignored = recognise(beside, bare("resnet18"), name="resnet18").ignored
     assert ignored == ("fc.*, 2 keys (a classifier beside the projection)",)
-    alone = recognise(network | head, bare("resnet18"), name="resnet18", backbone_only=True)
-    assert (alone.heads, alone.ignored) == ({}, ("projector.*, 4 keys (only the backbone is asked for)",))
 
 
 def test_heads() -> None:

@@ -18,7 +18,6 @@ from mi_core.validity.near_duplicates import (
     clusters,
     confirmed,
     descriptors,
-    informative,
     near_pairs,
     perceptual_hash,
 )
@@ -122,7 +121,7 @@ def test_flat_images_are_told_and_in_no_pair() -> None:
     images = np.stack([np.stack([image.astype(np.uint8)] * 3) for image in flat])
     textured = generator.integers(0, 256, (9, 3, 32, 32), dtype=np.uint8)
     hashes = perceptual_hash(np.concatenate([images, textured, textured]))
-    assert informative(hashes).tolist() == [False] * len(flat) + [True] * 18
+    assert (hashes != 0).tolist() == [False] * len(flat) + [True] * 18
     first = len(flat) + np.arange(9)
     np.testing.assert_array_equal(near_pairs(hashes), np.stack([first, first + 9], axis=1))
     assert near_pairs(np.array([0, 1, 0, 2, 5], dtype=np.uint64), distance=2).tolist() == [[1, 3], [1, 4]]

@@ -11,7 +11,7 @@ from scipy.stats import norm, rankdata
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import tpr_at_fpr
-from mi_core.validity.power import _standard_error, detectable_auc, fpr_floor, needed_for_auc
+from mi_core.validity.power import _standard_error, detectable_auc, fpr_floor
 
 
 def drawn_aucs(n_candidate: int, n_control: int, ratio: float, seed: int) -> np.ndarray:
@@ -72,14 +72,6 @@ def test_too_few_samples_see_nothing() -> None:
     assert 0.5 - norm.ppf(0.975) * math.sqrt(5 / 48) < 0  # the reason: 2 + 2 give AUC 1 by chance too often
 
 
-@pytest.mark.parametrize("wanted", [0.5005, 0.52, 0.6, 0.75, 0.99, 1.0])
-@pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
-def test_the_needed_number_is_the_fewest(wanted: float, power: float) -> None:
-    n = needed_for_auc(wanted, power=power)
-    assert (detectable_auc(n, n, power=power) or 2.0) <= wanted + 1e-9
-    assert (detectable_auc(n - 1, n - 1, power=power) or 2.0) > wanted
-
-
 def test_the_floor_is_the_smallest_supported_rate() -> None:
     assert fpr_floor(10**6) == pytest.approx(1e-5)
     assert fpr_floor(9) == fpr_floor(10) == 1.0
@@ -98,10 +90,6 @@ def test_bad_input() -> None:
         (lambda: detectable_auc(5, 5, power=0.4), "power = 0.4"),
         (lambda: detectable_auc(5, 5, level=0.0), r"level = 0.0, allowed: \(0, 0.5\)"),
         (lambda: detectable_auc(5, 5, level=0.5), "level = 0.5"),
-        (lambda: needed_for_auc(0.5), "auc = 0.5"),
-        (lambda: needed_for_auc(1.1), "auc = 1.1"),
-        (lambda: needed_for_auc(0.7, power=2.0), "power = 2.0"),
-        (lambda: needed_for_auc(0.7, level=2.0), "level = 2.0"),
         (lambda: fpr_floor(0), "n_control = 0"),
     ):
         with pytest.raises(ConfigError, match=message):
