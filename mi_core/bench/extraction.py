@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import statistics
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
@@ -39,9 +39,8 @@ from mi_core.runtime import keep_freed_memory
 from mi_core.streams import stream_keys
 
 VIEWS, NEEDS = 10, ("pairwise:cosine",)
-RECIPE: dict[str, Any] = {"crop_scale": (0.2, 1.0), "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 LOOP_IMAGES = 64  # of one step of the loop
+LAYOUT_SECONDS = 2.5  # of the turn that a layout is chosen by
 READY_VIEWS = 640  # that the bare encoder is given again and again
 
 
@@ -146,41 +145,24 @@ def _member(setting: Setting, pipe: Connection) -> None:
         pipe.send(f"{setting.way}: {type(error).__name__}: {error}")
 
 
-def without_ray(
-    case: str, shards: Sequence[str], *, threads: int = 2, device: str = "cpu", rounds: int = 3, seconds: float = 6.0
-) -> dict[str, Any]:
-    """Measure the ways that need no Ray.
+@contextmanager
+def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu") -> Iterator[dict[str, Crew]]:
+    """One crew per way in its fastest layout, ready for turns.
 
     Args:
         case: key of `EXTRACTION_CASES`.
         shards: paths of tars with ``.jpg`` or ``.png`` members.
         threads: cores to use, by every way.
         device: where the network is.
-        rounds: turns of every way.
-        seconds: length of a turn.
-
-    Returns:
-        Per way (``naive``, ``loop``, ``encoder_only``): ``images_per_second`` (median, least, most) and ``layout``;
-        and what was measured.
 
     Raises:
         ConfigError: no such case, or a way failed.
     """
-    with crews(case, shards, threads=threads, device=device) as found:
-        for _ in range(rounds):
-            for crew in found.values():
-                crew.turn(seconds)
-        return figures(found) | {"case": case, "threads": threads, "device": device}
-
-
-@contextmanager
-def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu") -> Iterator[dict[str, Crew]]:
-    """One crew per way in its fastest layout, ready for turns; raises as `without_ray`."""
     chosen = EXTRACTION_CASES[check_choice("case", case, EXTRACTION_CASES)]
     found: dict[str, Crew] = {}
     try:
         for way in WAYS:
-            found[way] = best_layout(way, chosen, shards, threads=threads, device=device)
+            found[way] = _best_layout(way, chosen, shards, threads=threads, device=device)
         yield found
     finally:
         for crew in found.values():
@@ -192,23 +174,12 @@ def figures(found: Mapping[str, Crew]) -> dict[str, Any]:
     return {way: {"images_per_second": spread(crew.rates), "layout": str(crew.layout)} for way, crew in found.items()}
 
 
-def spread(rates: Sequence[float]) -> dict[str, float]:
-    """Median, least and most of some rates."""
-    return {
-        "median": round(statistics.median(rates), 2),
-        "least": round(min(rates), 2),
-        "most": round(max(rates), 2),
-    }
-
-
-def best_layout(
-    way: str, case: ExtractionCase, shards: Sequence[str], *, threads: int, device: str, seconds: float = 2.5
-) -> Crew:
+def _best_layout(way: str, case: ExtractionCase, shards: Sequence[str], *, threads: int, device: str) -> Crew:
     """The processes of a way in its fastest layout, found by one short turn of each."""
     best: Crew | None = None
     for layout in _layouts(way, threads, device):
         crew = Crew(way, case, shards, layout, device)
-        crew.turn(seconds)
+        crew.turn(LAYOUT_SECONDS)
         if best is None or crew.rates[-1] > best.rates[-1]:
             best, crew = crew, best
         if crew is not None:
@@ -249,17 +220,7 @@ def _naive(setting: Setting) -> Iterator[int]:
     """One image at a time: PIL views, one forward pass per view, a Python loop over pairs."""
     from torchvision import transforms
 
-    size = setting.case.image_size
-    jitter = transforms.ColorJitter(*(RECIPE[name] for name in ("brightness", "contrast", "saturation", "hue")))
-    view = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(size, scale=RECIPE["crop_scale"]),
-            transforms.RandomHorizontalFlip(),
-            transforms.RandomApply([jitter], p=0.8),
-            transforms.RandomGrayscale(p=0.2),
-            transforms.ToTensor(),
-        ]
-    )
+    view = transforms.Compose(torchvision_view(setting.case.image_size))
     model = build(setting.case).to(setting.device)
     results = []
     with torch.no_grad():

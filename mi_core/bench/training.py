@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 from mi_core.checks import ConfigError, check_choice
 from mi_core.objectives.simclr import SimCLRParameters, nt_xent
 from mi_core.runtime import keep_freed_memory
@@ -26,14 +27,6 @@ from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 
-RECIPE: dict[str, Any] = {
-    "crop_scale": (0.2, 1.0),
-    "brightness": 0.4,
-    "contrast": 0.4,
-    "saturation": 0.4,
-    "hue": 0.1,
-}
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 TEMPERATURE = 0.5
 WARM_STEPS = 2
 
@@ -86,7 +79,6 @@ def training_benchmark(
     precision: str = "float32",
     threads: int = 2,
     device: str = "cpu",
-    rounds: int | None = None,
 ) -> dict[str, Any]:
     """Measure one case.
 
@@ -97,7 +89,6 @@ def training_benchmark(
         threads: cores to use. A DataLoader way takes the fastest of its layouts, found by one turn each: views made
             in the training process, or in loader processes beside all or some of its threads.
         device: where the network is.
-        rounds: instead of the case's own.
 
     Returns:
         Images per second of every way (median, least, most), the ratios of medians ``ours_over_pil_dataloader``,
@@ -106,27 +97,18 @@ def training_benchmark(
     Raises:
         ConfigError: no such case or precision, or too few images.
     """
-    check_choice("case", case, TRAINING_CASES)
-    chosen = TRAINING_CASES[case]
+    chosen = TRAINING_CASES[check_choice("case", case, TRAINING_CASES)]
     if len(images) < 2 * chosen.batch_size:
         raise ConfigError(f"{len(images)} images, the case {case} needs {2 * chosen.batch_size}")
     before = torch.get_num_threads()
     keep_freed_memory()  # as training workers do; it serves all ways
     trainer = _trainer(chosen, images, precision, device)
     ways = [_ours(trainer, threads), _model_step(trainer, threads)]
-    ways.append(
-        _faster(
-            _dataloader_layouts(trainer, chosen, images, _pil_views, "PIL DataLoader", threads), chosen.steps, trainer
-        )
-    )
-    lightly = _lightly_views()
-    if lightly is not None:
-        ways.append(
-            _faster(
-                _dataloader_layouts(trainer, chosen, images, lambda: lightly, "lightly", threads), chosen.steps, trainer
-            )
-        )
-    for _ in range(rounds or chosen.rounds):
+    for name, views in (("PIL DataLoader", _TwoViews(32)), ("lightly", _lightly_views())):
+        if views is not None:
+            layouts = _dataloader_layouts(trainer, chosen, images, views, name, threads)
+            ways.append(_faster(layouts, chosen.steps, trainer))
+    for _ in range(chosen.rounds):
         for way in ways:
             _time(way, chosen.steps, trainer)
     torch.set_num_threads(before)
@@ -181,10 +163,14 @@ def _model_step(trainer: Pretrainer, threads: int) -> Way:
     return Way("model step", threads, 0, begin)
 
 
+Views = Callable[[Image.Image], Sequence[torch.Tensor]]
+"""An image to its two views."""
+
+
 class _ImageList(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
     """Decoded images in memory, viewed twice per access: torchvision's CIFAR-10 in a published SimCLR loop."""
 
-    def __init__(self, images: torch.Tensor, views: Callable[[Image.Image], Sequence[torch.Tensor]]) -> None:
+    def __init__(self, images: torch.Tensor, views: Views) -> None:
         self.images = images.permute(0, 2, 3, 1).contiguous().numpy()
         self.views = views
 
@@ -201,32 +187,18 @@ class _TwoViews:
     def __init__(self, size: int) -> None:
         from torchvision import transforms
 
-        jitter = transforms.ColorJitter(*(RECIPE[name] for name in ("brightness", "contrast", "saturation", "hue")))
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(size, scale=RECIPE["crop_scale"]),
-                transforms.RandomHorizontalFlip(),
-                transforms.RandomApply([jitter], p=0.8),
-                transforms.RandomGrayscale(p=0.2),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-            ]
-        )
+        self.transform = transforms.Compose([*torchvision_view(size), transforms.Normalize(MEAN, STD)])
 
     def __call__(self, image: Image.Image) -> list[torch.Tensor]:
         return [self.transform(image) for _ in range(2)]
 
 
-def _pil_views() -> Callable[[Image.Image], Sequence[torch.Tensor]]:
-    return _TwoViews(32)
-
-
-def _lightly_views() -> Callable[[Image.Image], Sequence[torch.Tensor]] | None:
+def _lightly_views() -> Views | None:
     try:
         from lightly.transforms import SimCLRTransform
     except ImportError:
         return None
-    transform: Callable[[Image.Image], Sequence[torch.Tensor]] = SimCLRTransform(
+    transform: Views = SimCLRTransform(
         input_size=32,
         cj_strength=0.5,
         min_scale=RECIPE["crop_scale"][0],
@@ -240,7 +212,7 @@ def _dataloader_layouts(
     trainer: Pretrainer,
     case: TrainingCase,
     images: torch.Tensor,
-    views: Callable[[], Callable[[Image.Image], Sequence[torch.Tensor]]],
+    views: Views,
     name: str,
     threads: int,
 ) -> list[Way]:
@@ -253,8 +225,8 @@ def _dataloader_layouts(
     ways = []
     layouts = {(0, threads)} | {(count, kept) for count in (1, threads) for kept in {threads, max(1, threads - count)}}
     for workers, kept in sorted(layouts):
-        data = _ImageList(images, views())
-        ways.append(Way(name, kept, workers, _plain_loop(trainer, data, case.batch_size, workers, loss)))
+        loop = _plain_loop(trainer, _ImageList(images, views), case.batch_size, workers, loss)
+        ways.append(Way(name, kept, workers, loop))
     return ways
 
 
@@ -325,14 +297,7 @@ def _summary(ways: Sequence[Way], case: TrainingCase, precision: str, threads: i
         "ours_over_pil_dataloader": round(seconds["PIL DataLoader"] / seconds["ours"], 3),
         "ours_over_lightly": round(seconds["lightly"] / seconds["ours"], 3) if "lightly" in seconds else None,
         "ours_over_model_step": round(seconds["model step"] / seconds["ours"], 3),
-        "images_per_second": {
-            way.name: {
-                "median": round(images / way.median, 1),
-                "least": round(images / max(way.seconds), 1),
-                "most": round(images / min(way.seconds), 1),
-            }
-            for way in ways
-        },
+        "images_per_second": {way.name: spread([images / one for one in way.seconds], 1) for way in ways},
         "layouts": {way.name: way.layout for way in ways},
         "backbone": case.backbone,
         "batch_size": case.batch_size,

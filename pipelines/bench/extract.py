@@ -18,11 +18,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from mi_core.bench.extraction import EXTRACTION_CASES, VIEWS, crews, figures
-from pipelines.bench import chosen_of, scale
+from pipelines.bench import scale
+from pipelines.bench.cases import chosen_of, dated
 from pipelines.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 from pipelines.console import count_of, say
 from pipelines.data.shard_paths import expand
-from pipelines.run.folder import now, versions
 from pipelines.run.machine import cpus
 
 OTHERS = ("memory", "scaling")
@@ -47,7 +47,7 @@ def run(
         UserError: no such case.
     """
     usual = [name for name, case in EXTRACTION_CASES.items() if case.image_size <= 32]
-    chosen = chosen_of(cases, [*EXTRACTION_CASES, *OTHERS], "--case") if cases else [*usual, *OTHERS]
+    chosen = chosen_of(cases or [*usual, *OTHERS], [*EXTRACTION_CASES, *OTHERS])
     cores = threads or cpus()
     result: dict[str, Any] = {"cases": {}}
     with tempfile.TemporaryDirectory() as place:
@@ -59,7 +59,7 @@ def run(
                 result["scaling"] = scale.scaling(folder / "scaling", rounds)
             else:
                 result["cases"][name] = _case(name, data, folder / name, cores, rounds)
-    return {**result, "images": data or "random", "created": now(), "versions": versions()}
+    return dated(**result, images=data or "random")
 
 
 def _case(name: str, data: str | None, folder: Path, cores: int, rounds: int) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from pipelines.bench import chosen_of
+from pipelines.bench.cases import chosen_of, dated
 from pipelines.console import say
-from pipelines.run.folder import now, versions
 
 
 def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
 
     from mi_core.bench.label_only import LABEL_ONLY_CASES, label_only_benchmark
 
-    chosen = chosen_of(cases, LABEL_ONLY_CASES, "--case")
+    chosen = chosen_of(cases, LABEL_ONLY_CASES)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results = {}
     for name in chosen:
@@ -36,7 +35,7 @@ def run(cases: Iterable[str] = (), *, threads: int = 1) -> dict[str, Any]:
             "bench",
             f"{name}: {found['toolbox_over_ours']} times as fast, distances {found['distance_ratio']} of theirs",
         )
-    return {"cases": results, "created": now(), "versions": versions()}
+    return dated(cases=results)
 
 
 def table(result: dict[str, Any]) -> Table:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mi_core.bench.extraction import MEAN, RECIPE, STD, VIEWS, ExtractionCase, spread
+from mi_core.bench.extraction import VIEWS, ExtractionCase
+from mi_core.bench.setting import MEAN, RECIPE, STD, spread
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.load import parse

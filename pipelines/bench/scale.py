@@ -15,6 +15,7 @@ from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
 from pipelines.data.shard_paths import expand
 from pipelines.extract import run as extract
+from pipelines.run.machine import descendants
 
 LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 8  # chunks per worker
 SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views
@@ -71,11 +72,11 @@ def memory(folder: Path, cores: int) -> dict[str, Any]:
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
     """The highest sum of proportional set sizes of this process and its children during the block, in bytes."""
-    peak, ended = [0], threading.Event()
+    own, peak, ended = os.getpid(), [0], threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.25):
-            peak[0] = max(peak[0], sum(map(_proportional_set_size, _family(os.getpid()))))
+            peak[0] = max(peak[0], sum(map(_proportional_set_size, [own, *(child.pid for child in descendants(own))])))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -84,21 +85,6 @@ def peak_memory() -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-
-
-def _family(root: int) -> set[int]:
-    """A process and all that descend from it."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    family = {root}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family
 
 
 def _proportional_set_size(process: int) -> int:

@@ -9,14 +9,13 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from pipelines.bench import chosen_of
+from pipelines.bench.cases import chosen_of, dated
 from pipelines.console import say
 from pipelines.data.sources import Source
 from pipelines.errors import UserError
-from pipelines.run.folder import now, versions
 from pipelines.run.machine import cpus
 
-CASES = {  # name in the result: case of mi_core.benchmark, precision
+CASES = {  # name in the result: case of mi_core.bench.training, precision
     "small": ("small", "float32"),
     "small-bfloat16": ("small", "bfloat16"),
     "resnet18": ("resnet18", "float32"),
@@ -40,7 +39,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
 
     from mi_core.bench.training import training_benchmark
 
-    chosen = chosen_of(cases, CASES, "--case")
+    chosen = chosen_of(cases, CASES)
     images = torch.from_numpy(_random_images() if data is None else _images(data))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cores = threads or cpus()
@@ -50,7 +49,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
         results[name] = training_benchmark(case, images, precision=precision, threads=cores, device=device)
         ratios = {key: value for key, value in results[name].items() if key.startswith("ours_over")}
         say("bench", f"{name}: " + ", ".join(f"{key} {value}" for key, value in ratios.items()))
-    return {"cases": results, "images": data or "random", "created": now(), "versions": versions()}
+    return dated(cases=results, images=data or "random")
 
 
 def table(result: dict[str, Any]) -> Table:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from pipelines.bench import save
 from pipelines.console import output
+from pipelines.files import storage
 
 bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
 Json = Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")]
@@ -18,7 +18,7 @@ def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> No
     """Print a result, and write it where that is asked for."""
     output.print(table)
     if json is not None:
-        save(result, json)
+        storage.write_json(storage.target(json), result)
 
 
 @bench_app.command("train")

@@ -34,10 +34,10 @@ def test_every_way_moves_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     case = TrainingCase("conv4", 8, 1, 1)
     trainer = benchmark._trainer(case, images(32), "float32", "cpu")
     ways = [benchmark._ours(trainer, 1), benchmark._model_step(trainer, 1)]
-    ways += benchmark._dataloader_layouts(trainer, case, images(32), benchmark._pil_views, "PIL DataLoader", 1)[:1]
+    ways += benchmark._dataloader_layouts(trainer, case, images(32), benchmark._TwoViews(32), "PIL DataLoader", 1)[:1]
     lightly = benchmark._lightly_views()
     if lightly is not None:
-        ways += benchmark._dataloader_layouts(trainer, case, images(32), lambda: lightly, "lightly", 1)[:1]
+        ways += benchmark._dataloader_layouts(trainer, case, images(32), lightly, "lightly", 1)[:1]
     for way in ways:
         stepped: list[int] = []
         with monkeypatch.context() as patch:
@@ -59,7 +59,7 @@ def test_a_turn_leaves_no_loader_behind() -> None:
     before = {process.pid for process in multiprocessing.active_children()}
     case = TrainingCase("conv4", 8, 1, 1)
     trainer = benchmark._trainer(case, images(64), "float32", "cpu")
-    ways = benchmark._dataloader_layouts(trainer, case, images(64), benchmark._pil_views, "PIL DataLoader", 1)
+    ways = benchmark._dataloader_layouts(trainer, case, images(64), benchmark._TwoViews(32), "PIL DataLoader", 1)
     (way,) = [way for way in ways if way.workers]
     benchmark._time(way, 2, trainer)
     assert {process.pid for process in multiprocessing.active_children()} == before
@@ -69,7 +69,7 @@ def test_views_of_all_ways_look_alike() -> None:
     """Same size, same normalisation: the published ways are not given less to do."""
     trainer = benchmark._trainer(TrainingCase("conv4", 64, 1, 1), images(64), "float32", "cpu")
     ours = trainer.views(next(trainer.data.epoch(0)), 0)
-    transforms = [benchmark._pil_views()]
+    transforms = [benchmark._TwoViews(32)]
     lightly = benchmark._lightly_views()
     if lightly is not None:
         transforms.append(lightly)
