@@ -19,7 +19,6 @@ from mi_core.report.numbers import DAGGER, count, estimate, percent, supported
 from mi_core.report.sides import share_found, sides_of, unsupported
 from mi_core.report.wording import TITLES, probe
 from pipelines.config.attacks import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
-from pipelines.config.fields import differing
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -35,25 +34,19 @@ _MEASURED = {
     "delta_auc": "attack minus blind",
     "delta_control_auc": "target minus control",
 }
-_REMARKS = {
-    "none": (
-        "Differences are second minus first. Their intervals take the two runs for independent: the root of the summed "
-        "squared standard errors, read off the bounds of both intervals. That holds if no image was audited in both, "
-        "which the reports do not tell: they say that no role is the same."
-    ),
-    "some": (
-        "Differences are second minus first. Their intervals take the two runs for independent (the root of the summed "
-        "squared standard errors, read off the bounds of both intervals), but the runs share images, so they are not: "
-        "too wide where both AUCs err alike on what is shared, and not valid where they err in opposite ways."
-    ),
-    "all": (
-        "Differences are second minus first. Both runs audited the same images, and a paired test on their scores "
-        "would be sharper. These intervals take the runs for independent (the root of the summed squared standard "
-        "errors, read off the bounds of both intervals): they are conservative, too wide, where both AUCs err alike on "
-        "the images, as two runs of one attack mostly do, and not valid where they err in opposite ways."
-    ),
+_REMARK = (
+    "Differences are second minus first. Their intervals take the two runs for independent (the root of the summed "
+    "squared standard errors, read off the bounds of both intervals). {} No interval covers how much another training "
+    "of the same encoders would differ."
+)
+_INDEPENDENT = {
+    "none": "That holds if no image was audited in both; the reports only tell that no role is the same.",
+    "some": "But the runs share images, so they are not: the intervals are too wide where both AUCs err alike on what "
+    "is shared, and not valid where they err in opposite ways.",
+    "all": "But both runs audited the same images, and a paired test on their scores would be sharper: the intervals "
+    "are conservative, too wide, where both AUCs err alike on the images, as two runs of one attack mostly do, and not "
+    "valid where they err in opposite ways.",
 }
-_TRAINING = "No interval covers how much another training of the same encoders would differ."
 _LONGEST = 60  # letters of a config's value in a table
 
 
@@ -69,253 +62,201 @@ def compare(first: str, second: str) -> dict[str, Any]:
     if storage.absolute(first) == storage.absolute(second):
         raise UserError(f"{first} and {second} are one run; give two")
     reports = [_read(folder) for folder in (first, second)]
-    encoders = _entries("encoder", reports, lambda report: report["encoders"])
-    good_for = [{row["encoder"]: measures(row.get(side, {})) for row in encoders} for side in SIDES]
-    configs = [report["config"] for report in reports if "config" in report]
-    return {
+    validity = [report.get("validity", {}) for report in reports]
+    encoders = _rows("encoder", [report["encoders"] for report in reports])
+    told = ("name", "created", "config_sha256")
+    found: dict[str, Any] = {
         "runs": [
-            {"folder": folder, **{name: report[name] for name in ("name", "created", "config_sha256")}}
+            {"folder": folder, **{name: report[name] for name in told}}
             for folder, report in zip((first, second), reports, strict=True)
         ],
-        "verdict": _sides(report.get("validity", {}).get("verdict", "undecided") for report in reports),
+        "verdict": _sides(one.get("verdict", "undecided") for one in validity),
         "membership": "asked" if all(report.get("membership") == "asked" for report in reports) else "known",
-        "validity": [
-            row
-            for row in _entries("name", reports, lambda report: report.get("validity", {}))
-            if row["name"] in _MEASURED
-        ],
-        "roles": _entries("role", reports, lambda report: report["data"]["roles"]),
-        "same_images": _same_images(*reports),
+        "validity": [row for row in _rows("name", validity) if row["name"] in _MEASURED],
+        "roles": _rows("role", [report["data"]["roles"] for report in reports]),
+        "same_images": _same_images(reports),
         "encoders": encoders,
-        "attacks": _attacks(*(pooled_rows(report) for report in reports)),
+        "attacks": _attacks(*map(pooled_rows, reports)),
         "utility": [
-            {"encoder": name, **row}
-            for name in good_for[0]
-            for row in _entries("measure", [side[name] for side in good_for], lambda found: found)
+            {"encoder": row["encoder"], **measure}
+            for row in encoders
+            for measure in _rows("measure", [measures(row.get(side, {})) for side in SIDES])
         ],
-        "defenses": _entries("defense", reports, _defenses),
-        **({"config": list(_fields(*configs))} if len(configs) == 2 else {}),
+        "defenses": _rows("defense", [_defenses(report) for report in reports]),
     }
+    if all("config" in report for report in reports):
+        found["config"] = list(_differing(*(report["config"] for report in reports)))
+    return found
 
 
 def table(found: Mapping[str, Any]) -> RenderableType:
     """What `compare` returned, for a rich console."""
-    runs = [
-        f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}"
-        for side, run in zip(SIDES, found["runs"], strict=True)
+    sides, attacks = sides_of(found), found["attacks"]
+    runs = zip(SIDES, found["runs"], strict=True)
+    lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
+    judged = [("verdict", _sides(TITLES[found["verdict"][side]] for side in SIDES))]
+    judged += [
+        (_MEASURED[row["name"]], {side: estimate(row[side], 3) for side in SIDES if side in row})
+        for row in found["validity"]
     ]
-    sides = sides_of(found)
-    parts: list[RenderableType] = [Text("\n".join(runs), style="bold"), _verdict(found), _made_of(found)]
-    for target, output in dict.fromkeys((row["target"], row["output"]) for row in found["attacks"]):
-        rows = [row for row in found["attacks"] if (row["target"], row["output"]) == (target, output)]
-        parts.append(_of_attacks(f"AUC on {target}, {output} output", rows, "auc"))
+    made = [(row[key], row) for key in ("role", "encoder") for row in found[f"{key}s"]]
+    parts: list[RenderableType] = [
+        Text("\n".join(lines), style="bold"),
+        _table("Verdict", "", judged, str),
+        _table("Images and encoders", "", made, _made, same=_same),
+    ]
+    for place in dict.fromkeys((row["target"], row["output"]) for row in attacks):
+        rows = [row for row in attacks if (row["target"], row["output"]) == place]
+        named, where = _named(rows), "on {}, {} output".format(*place)
+        parts.append(_table(f"AUC {where}", "attack", named, lambda one: estimate(one["auc"]), difference=_difference))
         if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
-            parts.append(_of_attacks(f"{_capital(share_found(FPR, sides))} on {target}, {output} output", rows, "tpr"))
-    shown = [row[side].get("tpr", {}) for row in found["attacks"] for side in SIDES if side in row]
-    parts += [] if all(map(supported, shown)) else [Text(f"{DAGGER} {unsupported(sides)}", style="dim")]
-    parts.append(Text(f"{_REMARKS[found['same_images']]} {_TRAINING}", style="dim"))
+            title = f"{share_found(FPR, sides)} {where}"
+            title = title[0].upper() + title[1:]
+            parts.append(_table(title, "attack", named, lambda one: estimate(one["tpr"]) if "tpr" in one else None))
+    if not all(supported(row[side].get("tpr", {})) for row in attacks for side in SIDES if side in row):
+        parts.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
+    parts.append(Text(_REMARK.format(_INDEPENDENT[found["same_images"]]), style="dim"))
     if found["utility"]:
-        rows = [{"name": f"{row['encoder']}, {probe(row['measure'])}", **row} for row in found["utility"]]
-        parts.append(_table("Utility", "encoder, measure", rows, estimate))
+        measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
+        parts.append(_table("Utility", "encoder, measure", measured, estimate))
     if found["defenses"]:
-        rows = [{"name": row["defense"], **row} for row in found["defenses"]]
-        parts.append(_table("Defenses: AUC of the strongest attack, utility lost", "defense", rows, _defense_in_words))
-    if "config" not in found:
-        parts.append(Text("One of the reports does not hold its config: what differs there is not known."))
-    elif not found["config"]:
-        parts.append(Text("The configs are the same."))
+        defended = [(row["defense"], row) for row in found["defenses"]]
+        parts.append(_table("Defenses: AUC of the strongest attack, utility lost", "defense", defended, _defended))
+    if found.get("config"):
+        fields = [(row["field"], row) for row in found["config"]]
+        parts.append(_table("Fields of the config that differ", "field", fields, _short))
     else:
-        rows = [{"name": row["field"], **row} for row in found["config"]]
-        parts.append(_table("Fields of the config that differ", "field", rows, _short))
+        unknown = "One of the reports does not hold its config: what differs there is not known."
+        parts.append(Text("The configs are the same." if "config" in found else unknown))
     return Group(*parts)
 
 
 def _read(folder: str) -> dict[str, Any]:
     """The report of a run."""
-    path = f"{folder.rstrip('/')}/report.json"
-    again = f"run encoder-audit report {folder}"
     if not storage.is_folder(folder):
         raise UserError(f"{folder} is no folder; give the folder of a run")
-    if not storage.exists(path):
-        raise UserError(f"{path} is not there; {again}")
-    try:
-        report = storage.read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); {again}") from error
+    path = f"{folder.rstrip('/')}/report.json"
+    report, fault = None, "is not there"
+    if storage.exists(path):
+        try:
+            report = storage.read_json(path)
+            fault = _fault(report)
+        except ValueError as error:
+            fault = f"is not valid JSON ({error})"
+    if fault:
+        raise UserError(f"{path} {fault}; run encoder-audit report {folder}")
+    return report or {}
+
+
+def _fault(report: Any) -> str:
+    """What keeps this version from reading a report; empty: nothing."""
     known = schema()
     missing = [name for name in known["required"] if not isinstance(report, dict) or name not in report]
     if missing:
-        raise UserError(f"{path} has no {missing[0]}; {again}")
-    version = known["properties"]["schema_version"]["const"]
-    if report["schema_version"] != version:
-        raise UserError(f"{path} has schema_version {report['schema_version']}, expected {version}; {again}")
-    return dict(report)
+        return f"has no {missing[0]}"
+    found, version = report["schema_version"], known["properties"]["schema_version"]["const"]
+    return "" if found == version else f"has schema_version {found}, expected {version}"
 
 
 def _sides(values: Iterable[Any]) -> Row:
     return {side: value for side, value in zip(SIDES, values, strict=True) if value is not None}
 
 
-def _entries(key: str, reports: Sequence[Report], part: Callable[[Report], Mapping[str, Any]]) -> list[Row]:
-    """One row per name that a part of either report has, with its entry on both sides."""
-    parts = [part(report) for report in reports]
-    names = dict.fromkeys(name for one in parts for name in one)
-    return [{key: name, **_sides(one.get(name) for one in parts)} for name in names]
+def _rows(key: str, parts: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """One row per name that either part has, with its entry on both sides."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return [{key: name, **_sides(part.get(name) for part in parts)} for name in names]
 
 
 def _attacks(first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
     """All rows; side by side those alike in everything, and last checkpoints of what is alike but for the epoch."""
-    pairs = _alike(first, second, _SAME)
-    taken = {id(row) for pair in pairs for row in pair}
-    last = [[row for row in final_rows(rows) if id(row) not in taken] for rows in (first, second)]
-    pairs += _alike(last[0], last[1], _SAME[:-1])
-    mates = {id(row): mate for row, mate in pairs}
-    matched = {id(mate) for _, mate in pairs}
-    return [
-        *(_pair(row, mates.get(id(row))) for row in first),
-        *(_pair(None, row) for row in second if id(row) not in matched),
-    ]
+    mates: dict[int, Row] = {}  # of the first run's rows, by their ids
+    for same, kept in ((_SAME, list), (_SAME[:-1], final_rows)):
+        taken = {id(mate) for mate in mates.values()}
+        there = {tuple(map(row.get, same)): row for row in kept(second) if id(row) not in taken}
+        found = {id(row): there.get(tuple(map(row.get, same))) for row in kept(first) if id(row) not in mates}
+        mates |= {row: mate for row, mate in found.items() if mate is not None}
+    matched = {id(mate) for mate in mates.values()}
+    alone = [_pair(None, row) for row in second if id(row) not in matched]
+    return [_pair(row, mates.get(id(row))) for row in first] + alone
 
 
-def _alike(first: Sequence[Row], second: Sequence[Row], names: Sequence[str]) -> list[tuple[Row, Row]]:
-    others = {tuple(row.get(name) for name in names): row for row in second}
-    keys = [(row, tuple(row.get(name) for name in names)) for row in first]
-    return [(row, others[key]) for row, key in keys if key in others]
-
-
-def _pair(first: Row | None, second: Row | None) -> Row:
-    rows = [row for row in (first, second) if row is not None]
-    pair = {name: rows[0][name] for name in _SAME[:-1] if name in rows[0]} | {"known": known_in_words(rows[0])}
-    pair |= _sides(None if row is None else _numbers(row) for row in (first, second))
-    if len(rows) == 2:
-        pair["difference"] = difference(*(Estimate.from_json(row["auc"]) for row in rows)).as_json()
+def _pair(*rows: Row | None) -> Row:
+    there = [row for row in rows if row is not None]
+    pair = {name: there[0][name] for name in _SAME[:-1] if name in there[0]} | {"known": known_in_words(there[0])}
+    pair |= _sides(row and _numbers(row) for row in rows)
+    if len(there) == 2:
+        pair["difference"] = difference(*(Estimate.from_json(row["auc"]) for row in there)).as_json()
     return pair
 
 
 def _numbers(row: Row) -> Row:
-    tpr = {"tpr": row["tpr_at_fpr"][FPR]} if FPR in row["tpr_at_fpr"] else {}
-    kept = ("epoch", "seeds", "n_member", "n_nonmember", "auc")
-    return {name: row[name] for name in kept if name in row} | tpr
+    kept = {name: row[name] for name in ("epoch", "seeds", "n_member", "n_nonmember", "auc") if name in row}
+    return kept | ({"tpr": row["tpr_at_fpr"][FPR]} if FPR in row["tpr_at_fpr"] else {})
 
 
-def _same_images(first: Report, second: Report) -> str:
+def _same_images(reports: Iterable[Report]) -> str:
     """Whether both runs audited ``all`` the same images, ``some`` or, as far as their roles tell, ``none``.
 
     What an attack is fitted on (known samples) it is not judged on, so these have to be the same too.
     """
     audited = []
-    for report in (first, second):
-        names = CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= report["data"]["roles"].keys() else TARGET_ROLES
-        seeds = [seed["roles"] for seed in report["data"].get("per_seed", [report["data"]])]
-        audited.append(
-            {(name, roles[name]["sha256"]) for roles in seeds for name in (*names, *KNOWN_ROLES) if name in roles}
-        )
-    if audited[0] == audited[1]:
-        return "all"
-    shared = {digest for _, digest in audited[0]} & {digest for _, digest in audited[1]}
-    return "some" if shared else "none"
+    for data in (report["data"] for report in reports):
+        names = (*(CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= data["roles"].keys() else TARGET_ROLES), *KNOWN_ROLES)
+        seeds = [seed["roles"] for seed in data.get("per_seed", [data])]
+        audited.append({(name, roles[name]["sha256"]) for roles in seeds for name in names if name in roles})
+    digests = [{digest for _, digest in one} for one in audited]
+    return "all" if audited[0] == audited[1] else "some" if digests[0] & digests[1] else "none"
 
 
 def _defenses(report: Report) -> dict[str, Row]:
-    kept = ("utility", "loss", "auc", "attack")
-    return {
-        f"{row['name']} on {target}": {name: row[name] for name in kept if name in row}
-        for target, rows in defense_tables(report)
-        for row in rows
-    }
+    rows = [(f"{row['name']} on {target}", row) for target, rows in defense_tables(report) for row in rows]
+    return {name: {key: row[key] for key in ("utility", "loss", "auc", "attack") if key in row} for name, row in rows}
 
 
-def _fields(first: Report, second: Report) -> Iterator[Row]:
+def _differing(one: Any, other: Any, name: str = "") -> Iterator[Row]:
     """Fields of two configs that differ, by their dotted names; one that a config lacks is absent on its side."""
-    padded = _padded(first, second), _padded(second, first)
-    before = dict(differing(padded[1], padded[0]))
-    for name, after in differing(*padded):
-        yield {"field": name, **_sides((before[name], after))}
-
-
-def _padded(one: Any, other: Any) -> Any:
-    """Plain values with the keys that another one has besides, as None."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return {key: _padded(one.get(key), other.get(key)) for key in {**one, **other}}
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [_padded(*both) for both in zip(one, other, strict=True)]
-    return one
+        for key in one | other:
+            yield from _differing(one.get(key), other.get(key), f"{name}.{key}" if name else key)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, both in enumerate(zip(one, other, strict=True)):
+            yield from _differing(*both, f"{name}.{number}")
+    elif one != other:
+        yield {"field": name, **_sides((one, other))}
 
 
-def _verdict(found: Mapping[str, Any]) -> Table:
-    rows = [{"name": "verdict", **{side: TITLES[verdict] for side, verdict in found["verdict"].items()}}]
-    rows += [
-        {"name": _MEASURED[row["name"]], **{side: estimate(row[side], 3) for side in SIDES if side in row}}
-        for row in found["validity"]
+def _made(entry: Row) -> str:
+    """Images of a role, or what an encoder is."""
+    if "sha256" in entry:
+        return f"{count(entry['n'])} images"
+    epochs = f"{entry['epochs']} epochs" if "epochs" in entry else None
+    return str(entry.get("load") or ", ".join(filter(None, (entry.get("objective"), entry.get("backbone"), epochs))))
+
+
+def _same(row: Row) -> str:
+    key = "sha256" if "role" in row else "fingerprint"
+    return "yes" if all(side in row for side in SIDES) and row["first"][key] == row["second"][key] else "no"
+
+
+def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Attacks with what they were fitted on, their settings and, where there are several, their checkpoints."""
+    epochs = [[str(row[side]["epoch"]) for side in SIDES if "epoch" in row.get(side, {})] for row in rows]
+    several = len({epoch for mine in epochs for epoch in mine}) > 1
+    at = [f"epoch {' and '.join(dict.fromkeys(mine))}" if several and mine else None for mine in epochs]
+    details = [
+        ", ".join(filter(None, (row["known"], row.get("settings"), one))) for row, one in zip(rows, at, strict=True)
     ]
-    return _table("Verdict", "", rows, str)
+    return [(f"{row['attack']}\n  {told}", row) for row, told in zip(rows, details, strict=True)]
 
 
-def _made_of(found: Mapping[str, Any]) -> Table:
-    rows = [
-        {
-            "name": row["role"],
-            **{side: _images(row[side]) for side in SIDES if side in row},
-            "same": _same(row, "sha256"),
-        }
-        for row in found["roles"]
-    ]
-    rows += [
-        {
-            "name": row["encoder"],
-            **{side: _encoder(row[side]) for side in SIDES if side in row},
-            "same": _same(row, "fingerprint"),
-        }
-        for row in found["encoders"]
-    ]
-    return _table("Images and encoders", "", rows, str, same="same")
+def _difference(row: Row) -> str:
+    return estimate(row["difference"], 3) if "difference" in row else ""
 
 
-def _same(row: Row, key: str) -> str:
-    return "yes" if all(side in row for side in SIDES) and row[SIDES[0]][key] == row[SIDES[1]][key] else "no"
-
-
-def _images(role: Row) -> str:
-    return f"{count(role['n'])} images"
-
-
-def _encoder(entry: Row) -> str:
-    if "load" in entry:
-        return str(entry["load"])
-    epochs = f"{entry['epochs']} epochs" if "epochs" in entry else ""
-    return ", ".join(filter(None, (entry.get("objective"), entry.get("backbone"), epochs)))
-
-
-def _of_attacks(title: str, rows: Sequence[Row], name: str) -> Table:
-    several = len({epoch for row in rows for epoch in _epochs(row)}) > 1
-    told = [
-        {
-            "name": f"{row['attack']}\n  {_details(row, several)}",
-            **{side: estimate(row[side][name]) for side in SIDES if name in row.get(side, {})},
-            **({"difference": estimate(row["difference"], 3)} if "difference" in row else {}),
-        }
-        for row in rows
-    ]
-    return _table(title, "attack", told, str, **({"difference": "difference"} if name == "auc" else {}))
-
-
-def _details(row: Row, several: bool) -> str:
-    """What an attack was fitted on, its settings and, where there are ``several``, the checkpoints."""
-    epochs = " and ".join(dict.fromkeys(str(epoch) for epoch in _epochs(row)))
-    return ", ".join(filter(None, (row["known"], row.get("settings"), f"epoch {epochs}" if several and epochs else "")))
-
-
-def _epochs(row: Row) -> list[int]:
-    return [row[side]["epoch"] for side in SIDES if "epoch" in row.get(side, {})]
-
-
-def _defense_in_words(entry: Row) -> str:
+def _defended(entry: Row) -> str:
     lost = f"{percent(round(entry['loss'], 3))} lost" if "loss" in entry else ""
     return ", ".join(filter(None, (estimate(entry["auc"]) if "auc" in entry else "", lost)))
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]
 
 
 def _short(value: Any) -> str:
@@ -323,14 +264,19 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _table(title: str, name: str, rows: Iterable[Row], words: Callable[[Any], str], **more: str) -> Table:
-    """Rows with a name and both sides; a side without an entry says so, and ``more`` are further columns."""
-    table = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for column in (name, *SIDES, *more.values()):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        told = [Text(words(row[side])) if side in row else Text("not there", style="dim") for side in SIDES]
-        table.add_row(Text(row["name"]), *told, *(Text(row.get(key, "")) for key in more))
-    return table
+def _table(
+    title: str,
+    header: str,
+    rows: Iterable[tuple[str, Row]],
+    words: Callable[[Any], str | None],
+    **more: Callable[[Row], str],
+) -> Table:
+    """Names with both sides; a side without an entry says so, and ``more`` are further columns."""
+    shown = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in (header, *SIDES, *more):
+        shown.add_column(column, overflow="fold")
+    for name, row in rows:
+        told = [words(row[side]) if side in row else None for side in SIDES]
+        cells = [Text("not there", style="dim") if text is None else Text(text) for text in told]
+        shown.add_row(Text(name), *cells, *(Text(cell(row)) for cell in more.values()))
+    return shown
