@@ -18,8 +18,7 @@ NAMES = (
     "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.tfvars", "*.tfstate", "kubeconfig*", "service-account*",
     "service_account*", "auth_token*",
 )  # fmt: skip
-"""Names of files, in small letters, under which secrets are kept."""
-_PUBLIC = "*.pub"
+"""Names of files, in small letters, under which secrets are kept; public keys (``*.pub``) are none."""
 CONTENTS = {
     "a private key": rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-\d",
     "a key of AWS": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9])"
@@ -37,20 +36,12 @@ CONTENTS = {
 def check_travelling(files: Mapping[Path, Path]) -> None:
     """Raise UserError if a file looks like a secret, naming it; the files by the names under which they travel."""
     for name, path in files.items():
-        found = _named(name.name) or _held(path.read_bytes())
+        small, content = name.name.lower(), path.read_bytes()
+        named = [] if small.endswith(".pub") else [one for one in NAMES if fnmatchcase(small, one)]
+        found = [f"is named like a secret ({one})" for one in named]
+        found += [f"holds {what}" for what, pattern in CONTENTS.items() if re.search(pattern, content)]
         if found:
             raise UserError(
-                f"--include: {path} {found}, and the dashboard of Ray shows what travels to all who see it: leave it "
-                "out and set keys in the environment of the nodes; what is no secret needs another name or place"
+                f"--include: {path} {found[0]}, and the dashboard of Ray shows what travels to all who see it: leave "
+                "it out and set keys in the environment of the nodes; what is no secret needs another name or place"
             )
-
-
-def _named(name: str) -> str:
-    small = name.lower()
-    if fnmatchcase(small, _PUBLIC):
-        return ""
-    return next((f"is named like a secret ({one})" for one in NAMES if fnmatchcase(small, one)), "")
-
-
-def _held(content: bytes) -> str:
-    return next((f"holds {what}" for what, pattern in CONTENTS.items() if re.search(pattern, content)), "")

@@ -104,29 +104,26 @@ def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
         UserError: a named file is not there, takes the place of another, leads elsewhere or looks like a secret, or it
             is too much altogether.
     """
-    files = {
-        Path(package.__name__) / path.relative_to(package.__path__[0]): path
-        for package in (mi_core, pipelines)
-        for path in Path(package.__path__[0]).rglob("*")
-        if path.suffix in SOURCES
-    }
-    own = len(files)
+    roots = [Path(package.__path__[0]) for package in (mi_core, pipelines)]
+    own = {path.relative_to(root.parent): path for root in roots for path in root.rglob("*") if path.suffix in SOURCES}
+    theirs: dict[Path, Path] = {}
     for given in include:
-        files |= _included(given, {path.parts[0] for path in files} | {CONFIG_NAME})
+        theirs |= _included(given, {CONFIG_NAME, *(path.parts[0] for path in (*own, *theirs))})
+    files = own | theirs
     size = sum(path.stat().st_size for path in files.values())
     if size > MOST_BYTES:
         raise UserError(
             f"{size / 2**20:.0f} MiB would travel with the job, at most {MOST_BYTES // 2**20} may; put data and "
             "weights where all nodes read them, and --include code alone"
         )
-    check_travelling(dict(list(files.items())[own:]))
+    check_travelling(theirs)
     with tempfile.TemporaryDirectory(prefix="encoder-audit-") as folder:
         stage = Path(folder)
         for name, path in files.items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, stage / name)
-        text = yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
-        (stage / CONFIG_NAME).write_text(text)
+        plain = config.model_dump(mode="json", by_alias=True)
+        (stage / CONFIG_NAME).write_text(yaml.safe_dump(plain, sort_keys=False))
         yield stage
 
 
@@ -137,22 +134,20 @@ def _included(given: str, taken: set[str]) -> dict[Path, Path]:
         raise UserError(f"--include {given}: {'its name is taken' if source.exists() else 'is not there'}")
     if source.is_file():
         return {Path(source.name): source}
-    names = {path: path.relative_to(source.parent) for path in source.rglob("*")}
-    hidden = {
-        path
-        for path, name in names.items()
-        if any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    }
-    found = {name: path for path, name in names.items() if path not in hidden and (path.is_file() or path.is_symlink())}
-    for path in found.values():
-        if not path.resolve().is_relative_to(source.resolve()) or not path.exists():
+    found = {}
+    for path in source.rglob("*"):
+        name = path.relative_to(source.parent)
+        if any(part.startswith(".") or part == "__pycache__" for part in name.parts):
+            continue
+        if not path.exists() or not path.resolve().is_relative_to(source.resolve()):
             raise UserError(
                 f"--include {given}: {path} is a link that leads out of it; take it away, or name its target"
             )
-    travels = {name: path for name, path in found.items() if path.is_file()}
-    if not travels:
+        if path.is_file():
+            found[name] = path
+    if not found:
         raise UserError(f"--include {given}: holds nothing that travels, hidden files do not; name what should")
-    return travels
+    return found
 
 
 def submit(
@@ -178,25 +173,35 @@ def submit(
         UserError: the cluster refuses, or runs something else in that folder.
         Unavailable: the cluster takes no jobs yet.
     """
+    import requests
+
     client = connect(address)
     asked = digest({"config": config.model_dump(mode="json", by_alias=True), "force": force})
     forced = [] if force is None else ["--force", force]
     entry = ["python", "-m", "pipelines.cli.start", CONFIG_NAME, "--out", out, *forced, *options]
     with staged(config, include) as folder:
-
-        def send() -> Submission:
-            number, running = _earlier(client, out)
-            if running is not None:
-                return _joined(running, asked, out, address)
-            made = client.submit_job(
-                entrypoint=shlex.join(entry),
-                submission_id=f"{_stem(out)}-{number + 1}",
-                runtime_env={"working_dir": str(folder), "env_vars": {_STOP_WAIT: str(STOP_SECONDS)}},
-                metadata={"run": asked, "out": out},
-            )
-            return Submission(made, address, started=True)
-
-        return _when_ready(send)
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                number, running = _earlier(client, out)
+                if running is not None:
+                    return _joined(running, asked, out, address)
+                made = client.submit_job(
+                    entrypoint=shlex.join(entry),
+                    submission_id=f"{_stem(out)}-{number + 1}",
+                    runtime_env={"working_dir": str(folder), "env_vars": {_STOP_WAIT: str(STOP_SECONDS)}},
+                    metadata={"run": asked, "out": out},
+                )
+                return Submission(made, address, started=True)
+            except (RuntimeError, requests.RequestException) as error:
+                # A head that has just started has no agent; a name that exists is somebody else's of this moment.
+                if not any(text in str(error) for text in ("No available agent", "already exists")):
+                    raise UserError(f"the cluster refuses the job: {_short(error)}") from error
+                if time.monotonic() > end:
+                    raise Unavailable(
+                        f"the cluster took no job in {START_SECONDS:.0f} s: {_short(error)}; run the same command again"
+                    ) from error
+            time.sleep(2)
 
 
 def _stem(out: str) -> str:
@@ -206,42 +211,20 @@ def _stem(out: str) -> str:
 
 def _earlier(client: JobSubmissionClient, out: str) -> tuple[int, Any]:
     """The highest number among the jobs of a run folder, and the one of them that has not ended, or None."""
-    numbers, running = [0], None
-    for job in client.list_jobs():
-        matched = re.fullmatch(rf"{re.escape(_stem(out))}-(\d+)", job.submission_id or "")
-        if matched:
-            numbers.append(int(matched[1]))
-        if (job.metadata or {}).get("out") == out and not job.status.is_terminal():
-            running = job
-    return max(numbers), running
+    jobs = client.list_jobs()
+    numbers = [re.fullmatch(rf"{re.escape(_stem(out))}-(\d+)", job.submission_id or "") for job in jobs]
+    running = [job for job in jobs if (job.metadata or {}).get("out") == out and not job.status.is_terminal()]
+    return max((int(found[1]) for found in numbers if found), default=0), running[-1] if running else None
 
 
 def _joined(running: Any, asked: str, out: str, address: str) -> Submission:
     found = Submission(running.submission_id, address, started=False)
-    if running.metadata.get("run") == asked:
-        return found
-    raise UserError(
-        f"{out} is being written by job {found.id}, which was given another config; wait for it, or stop it: "
-        f"{found.command('stop')}"
-    )
-
-
-def _when_ready(ask: Callable[[], Submission]) -> Submission:
-    """What a cluster answers; one that takes no jobs yet, or the same name from somebody else, is asked again."""
-    import requests
-
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            return ask()
-        except (RuntimeError, requests.RequestException) as error:
-            if not any(text in str(error) for text in ("No available agent", "already exists")):
-                raise UserError(f"the cluster refuses the job: {_short(error)}") from error
-            if time.monotonic() > end:
-                raise Unavailable(
-                    f"the cluster took no job in {START_SECONDS:.0f} s: {_short(error)}; run the same command again"
-                ) from error
-        time.sleep(2)
+    if running.metadata.get("run") != asked:
+        raise UserError(
+            f"{out} is being written by job {found.id}, which was given another config; wait for it, or stop it: "
+            f"{found.command('stop')}"
+        )
+    return found
 
 
 def _short(error: BaseException) -> str:
@@ -301,18 +284,19 @@ def follow(job: Submission, show: Callable[[str], Any]) -> int:
                 shown = passed
 
     while silent <= _SILENT_RECONNECTS:
-        before, info = shown, None
+        before, waits = shown, False
         try:
             asyncio.run(tail())
             info = client.get_job_info(job.id)
         except (OSError, RuntimeError, aiohttp.ClientError, requests.RequestException) as error:
             state = _short(error)
-        if info is not None and info.status.is_terminal():
-            return _code_of(info, show)
-        waits = info is not None and info.status == "PENDING"
-        if info is not None and waits and state != str(info.message):
-            state = str(info.message)
-            show(f"{job.id}: {state}\n")
+        else:
+            if info.status.is_terminal():
+                return _code_of(info, show)
+            waits = info.status == "PENDING"
+            if waits and state != str(info.message):
+                state = str(info.message)
+                show(f"{job.id}: {state}\n")
         silent = 0 if waits or shown > before else silent + 1
         time.sleep(min(_LONGEST_WAIT, 2.0**silent))
     show(f"{job.id} is out of sight ({state}), and may go on: {job.command('status')}\n")
