@@ -12,12 +12,12 @@ _SAME_ATTACK = ("attack", "output", "settings")
 _SAME_ATTRIBUTE = ("attribute", "output", "settings")
 
 
-def compare_defenses(report: Mapping[str, Any], served: Sequence[Row]) -> list[Row]:
+def compare_defenses(report: Mapping[str, Any], defended: Sequence[Row]) -> list[Row]:
     """The ``defenses`` part of report.json: for every defended encoder what it leaves of everything measured.
 
     Args:
         report: with encoders, attacks (``pooled``) and attribute inference.
-        served: ``defense``, ``label``, ``target`` (the encoder defended), ``served`` (its name with the defense),
+        defended: ``defense``, ``label``, ``target`` (the encoder defended), ``served`` (its name with the defense),
             ``parameters`` and ``numbers`` (what the defense tells of itself) of each.
 
     Returns:
@@ -32,7 +32,7 @@ def compare_defenses(report: Mapping[str, Any], served: Sequence[Row]) -> list[R
             "attacks": _pairs(attacks, entry, _SAME_ATTACK, ("accuracy", "auc")),
             "attributes": _pairs(inferences, entry, _SAME_ATTRIBUTE, ("accuracy", "majority")),
         }
-        for entry in served
+        for entry in defended
     ]
 
 

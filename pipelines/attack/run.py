@@ -51,7 +51,7 @@ def run(runs: Sequence[Run]) -> None:
     once = Once(every, lambda piece: piece.identity, lambda piece: storage.exists(piece.path))
     work, whole = once.todo(), len(once.first)
     if len(work) < whole:
-        say("attack", f"{whole - len(work)} of {whole} results done before")
+        say("attack", f"{whole - len(work)} of {whole} results already done")
     if work:
         _compute(work, runs)
     once.share(_copy)

@@ -69,8 +69,8 @@ def run(
     check_sizes(config.data)
     if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
         raise UserError(
-            f"--force {force} would ask again what budget.queries = {config.budget.queries} has paid for; choose "
-            "another --out, or take the budget out"
+            f"--force {force} would spend budget.queries = {config.budget.queries} a second time; choose another "
+            "--out, or remove the budget"
         )
     runs = runs_of(config, folder)
     with folder.held(), ExitStack() as stack:

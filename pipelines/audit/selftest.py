@@ -96,7 +96,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
             found.append(
                 Found(name, *_CASES[name], validity.get("verdict", "undecided"), validity, f"{folder}/report.html")
             )
-            say("selftest", f"{name}: {found[-1].verdict}, planted {found[-1].expected}")
+            say("selftest", f"{name}: {found[-1].verdict}, expected {found[-1].expected}")
 
         trained = _trained(config)
         folder = audit.run(trained, f"{place}/trained", command=command, verbose=verbose)
@@ -118,7 +118,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
 def table(out: str) -> Table:
     """The cases of a finished self-test for a rich console."""
     result = storage.read_json(f"{storage.target(out)}/{RESULT}")
-    shown = Table("planted", "expected", "verdict", "AUC", "blind", "control", "", title="Self-test")
+    shown = Table("case", "expected", "verdict", "AUC", "blind", "control", "", title="Self-test")
     for case in result["cases"]:
         rates = [f"{case[name]['value']:.3f}" if name in case else "" for name in _RATES]
         shown.add_row(case["planted"], case["expected"], case["verdict"], *rates, "right" if case["right"] else "WRONG")

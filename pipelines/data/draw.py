@@ -90,8 +90,8 @@ def check_size(config: DataConfig, source: str, available: int) -> None:
     if sum(asked.values()) > available:
         sizes = " + ".join(f"{name} {count}" for name, count in asked.items())
         raise UserError(
-            f"data.roles: {sizes} = {sum(asked.values())} images asked of {source}, which has {available} "
-            "distinct usable ones; lower the counts or give more data"
+            f"data.roles: {sizes} = {sum(asked.values())} images are wanted from {source}, which has {available} "
+            "distinct usable images; lower the counts or give more data"
         )
 
 
@@ -151,7 +151,7 @@ def _check_groups(
         group = table[GROUP][int(one)].as_py()
         raise UserError(
             f"roles {names[roles[one]]} and {names[roles[two]]} share the group {group!r} of data.group_by; "
-            "remove it from one of them"
+            "remove the group from one of them"
         )
 
 
@@ -162,7 +162,7 @@ def _check_filled(config: DataConfig, drawn: Splits) -> None:
         if have == 0 or (role.count is not None and have != role.count):
             whole = " in groups that no other role has" if config.group_by else ""
             raise UserError(
-                f"data.roles.{name}: {role.count or 'some'} images asked of {role.source_name}"
-                f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, {have} are there{whole}; "
+                f"data.roles.{name}: {role.count or 'some'} images are wanted from {role.source_name}"
+                f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, which has {have}{whole}; "
                 "lower the count or give more data"
             )

@@ -40,7 +40,7 @@ def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, s
         keys = table["key"].take(pa.array(pair)).to_pylist()
         raise UserError(
             f"roles {given[one]} and {given[two]} share an image: {one}/{keys[0]} and {two}/{keys[1]} "
-            "hold the same pixels; remove it from one of them"
+            "have the same pixels; remove the image from one of them"
         )
     return order[np.sort(first)], len(order) - len(first)
 

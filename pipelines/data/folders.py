@@ -91,12 +91,12 @@ def _unread(names: list[str], images: tuple[str, ...]) -> Iterator[Problem]:
         elif name.rpartition(".")[0] in twins:
             beside[suffix] += 1
         else:
-            yield Problem(printable(name), f"a .{suffix} picture is not read; convert it to PNG or JPEG")
+            yield Problem(printable(name), f".{suffix} pictures cannot be read; convert it to PNG or JPEG")
     for suffix, count in sorted(beside.items()):
-        yield Note(f"{FILES}.{suffix}", f"{_files(count)} beside an image of the same name, which is read instead")
+        yield Note(f"{FILES}.{suffix}", f"{_files(count)} skipped: the image of the same name is read instead")
     for suffix, count in sorted(others.items()):
         by = f"by {'its' if count == 1 else 'their'} {'suffix' if suffix else 'content'}"
-        yield Note(f"{FILES}.{printable(suffix)}" if suffix else FILES, f"{_files(count)}, no image {by}")
+        yield Note(f"{FILES}.{printable(suffix)}" if suffix else FILES, f"{_files(count)} skipped: no image {by}")
 
 
 def _no_files(root: str, listed: storage.Listing) -> Iterator[Problem]:

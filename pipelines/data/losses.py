@@ -21,13 +21,13 @@ from pipelines.files import storage
 
 MANIFEST = "manifest.json"
 COUNTED, BY_MANIFEST, BY_BYTES, BY_OTHERS, UNKNOWN = "counted", "manifest", "bytes", "other shards", "unknown"
-_REMEDY = "delete it if it is out of date"
+_REMEDY = "if the manifest is out of date, delete it"
 SHOWN = 3  # unusable samples named in an error
 _WORDS = {
     BY_MANIFEST: f"as {MANIFEST} says",
-    BY_BYTES: "judged by the bytes behind it",
-    BY_OTHERS: "judged by the whole shards",
-    UNKNOWN: "at the least: no shard is whole, so how many cannot be known",
+    BY_BYTES: "estimated from the bytes after the damage",
+    BY_OTHERS: "estimated from the undamaged shards",
+    UNKNOWN: "at least: every shard is damaged, so nothing shows how many",
 }
 
 
@@ -261,8 +261,8 @@ class Tally:
             blind = sum(bad.source == name and bad.basis == UNKNOWN for bad in self.rejected)
             if blind > allowed * count:
                 raise UserError(
-                    f"{blind} of {count} shards of {name} are unreadable or short, more than {option}, and none is "
-                    f"whole, so what they lost cannot be known: {named}"
+                    f"{blind} of {count} shards of {name} are unreadable or short, more than {option}, and no "
+                    f"shard is undamaged, so the loss cannot be estimated: {named}"
                 )
 
 

@@ -21,7 +21,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
         todo = [seed for seed in config.seeds if not are_drawn(folder.seed(seed).path)]
         first = (config, folder) == runs[0]
         if len(todo) < len(config.seeds) and first:
-            say("data", f"roles of {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds drawn before")
+            say("data", f"roles already drawn for {len(config.seeds) - len(todo)} of {len(config.seeds)} seeds")
         if not todo:
             continue
         read = config.data.scan_digest

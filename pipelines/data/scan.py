@@ -70,7 +70,7 @@ def scan(data: DataConfig, scan_map: ScanMap | None = None) -> Scan:
     seen: dict[tuple[str, str], str] = {}
     for (name, _, item), (table, problems) in zip(work, read_items, strict=True):
         firsts = {key: seen.setdefault((name, key), item.name) for key in table["key"].to_pylist()}
-        again = [Problem(key, f"the key stands already in shard {at}") for key, at in firsts.items() if at != item.name]
+        again = [Problem(key, f"shard {at} already has this key") for key, at in firsts.items() if at != item.name]
         kept = table.filter(pa.array([at == item.name for at in firsts.values()], pa.bool_())) if again else table
         columns: dict[str, Any] = {"source": [name] * len(kept), "item": [item.name] * len(kept)}
         columns |= {column: pa.nulls(len(kept), pa.int64()) for column in schema.names if column.startswith(ATTRIBUTE)}
@@ -132,7 +132,7 @@ def usable(
         else:
             yield sample, sha, known
             if has_more_frames(sample.image):
-                yield Note(sample.key, "of several frames or pages the first is used")
+                yield Note(sample.key, "it has several frames or pages; the first is used")
 
 
 def scan_item(

@@ -200,7 +200,7 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
             continue
         image, label = entry if isinstance(entry, tuple) else (entry, None)
         if not isinstance(image, Image.Image):
-            yield Problem(key, f"the data set gives a {type(image).__name__}, not an image")
+            yield Problem(key, f"the data set returns a {type(image).__name__}, not an image")
             continue
         buffer = io.BytesIO()
         image.save(buffer, "PNG")

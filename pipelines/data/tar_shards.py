@@ -138,7 +138,7 @@ class _Shard:
             return
         self.found += 1
         self._kinds |= group.kinds
-        twice = Problem(_printable(group.key), "the key stands twice in the shard")
+        twice = Problem(_printable(group.key), "the shard has this key twice")
         yield twice if group.key in self._seen else self._sample(group, problem)
         self._seen.add(group.key)
         for _ in range(max(group.again.values(), default=0)):
@@ -150,7 +150,7 @@ class _Shard:
     def close_at_damage(self) -> Iterator[Sample | Problem]:
         """The same where the next member cannot be read: a sample is whole if it has all that those before it have."""
         whole = self._group is None or (self.found > 0 and self._kinds <= self._group.kinds)
-        yield from self.close("" if whole else "the shard is damaged behind it, so parts of it may be missing")
+        yield from self.close("" if whole else "the shard is damaged after this sample, which may be incomplete")
 
     def _sample(self, group: _Group, problem: str) -> Sample | Problem:
         problem = _misnamed(group.key) or group.problem or problem

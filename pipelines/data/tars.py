@@ -113,7 +113,7 @@ def _member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
 
 def _problem(info: tarfile.TarInfo) -> str:
     if info.islnk():
-        return f"a hard link to {info.linkname}, whose content stands only there; write the tar with --hard-dereference"
+        return f"a hard link to {info.linkname}, which holds the content; write the tar with --hard-dereference"
     if info.issym():
         return f"a symbolic link to {info.linkname}; write the tar with --dereference"
     if not info.isfile():
@@ -219,4 +219,4 @@ def _check_only_zeros_follow(stream: Any) -> None:
             raise _Damage("an end marker with more data after it (a zeroed header, or tars joined together)")
         zeros += len(block)
     if zeros > MOST_PADDING:
-        raise _Damage(f"{zeros} zero bytes up to its end; the file may not have been written whole")
+        raise _Damage(f"it ends in {zeros} zero bytes; the file may not have been written completely")

@@ -84,7 +84,7 @@ class Access:
         with suppress(ray.exceptions.RayError):
             waiting = ray.get(self.meters.stop.remote())
             if waiting:
-                say("endpoint", f"waits for {count_of(waiting, 'answer', 'answers')} that are paid for")
+                say("endpoint", f"waiting for {count_of(waiting, 'answer', 'answers')} that are already paid for")
                 self._wait(self.patience)
 
     def settle(self) -> None:
@@ -181,11 +181,12 @@ def _tell_of_a_kill(folder: str, url: str) -> None:
     lost = spent(folder, url).minus(certain(folder, url))
     if lost.requests:
         requests = count_of(lost.requests, "request", "requests")
-        stay, money = "stays" if lost.requests == 1 else "stay", f" ({lost.money:.4g} in money)" if lost.money else ""
+        counts = "counts" if lost.requests == 1 else "count"
+        money = f" ({lost.money:.4g} in money)" if lost.money else ""
         say(
             "endpoint",
             f"{url}: an earlier start was killed; at most {requests} with {count_of(lost.images, 'image', 'images')} "
-            f"{stay} counted as spent{money}, and may be asked again",
+            f"{counts} as spent{money} and may be sent again",
         )
 
 

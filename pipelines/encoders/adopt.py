@@ -103,7 +103,7 @@ def run(runs: Sequence[Run]) -> None:
         if record.answers:
             say("load", f"{job.name}: {answers_in_words(record.answers)}")
             if storage.is_uri(job.folder.path):
-                say("load", f"{job.name}: its answers are not kept, the run folder is on no disk of this machine")
+                say("load", f"{job.name}: answers are not cached: the run folder is not on a local disk")
     once.share(lambda done, job: share(done.folder, job.folder, job.name))
     for job in every:
         _renew(job)
@@ -156,7 +156,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
         elif isinstance(encoder, EndpointConfig):
             api_key(name, encoder.parameters())
             secret_query(name, encoder.parameters())
-            yield name, f"{_layout(encoder)}, not asked, outputs {', '.join(encoder.outputs)}"
+            yield name, f"{_layout(encoder)}, not queried here, outputs {', '.join(encoder.outputs)}"
 
 
 def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple[Adopted, bytes]:
@@ -259,7 +259,10 @@ def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
     first, second = encoder(images), encoder(images)
     apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
     if not apart.isfinite().all():
-        raise UserError(f"encoders.{job.name}.endpoint: an embedding is 0 and, asked again, is not; mend the API")
+        raise UserError(
+            f"encoders.{job.name}.endpoint: the API gave a zero embedding and then another one for the same image; "
+            "repair the API"
+        )
     noise = {"median": float(apart.median()), "largest": float(apart.max()), "n": len(apart)}
     data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
@@ -310,15 +313,16 @@ def answers_in_words(found: dict[str, Any]) -> str:
     """What an encoder behind an API answers, and whether it answers the same twice."""
     widths = ", ".join(f"{width} numbers for the {output}" for output, width in found["widths"].items())
     noise, unit = found["noise"], found["unit_length"]
-    asked = f"{noise['n']} images asked twice"
+    sent = f"{noise['n']} images sent twice"
     if noise["largest"] <= NOISY:
-        words = f"answers with {widths}, and the same again ({asked})"
+        words = f"answers with {widths}, and gives the same answer again ({sent})"
     else:
         words = (
-            f"answers with {widths}, and differently when asked again: by {noise['median']:.2g} of the embedding's "
-            f"length in the median, {noise['largest']:.2g} at most ({asked})"
+            f"answers with {widths}, and gives a different answer again ({sent}): the median difference is "
+            f"{noise['median']:.2g} of the embedding's length, the largest {noise['largest']:.2g}"
         )
-    return words + (f"; embeddings of {' and '.join(unit)} have length 1, which tells nothing" if unit else "")
+    scaled = f"; embeddings of {' and '.join(unit)} are scaled to length 1, so attacks on the length do not apply"
+    return words + (scaled if unit else "")
 
 
 def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, str]], access: Access | None) -> None:
@@ -333,7 +337,7 @@ def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, st
         UserError: one answers otherwise than when it was adopted, beyond its noise.
     """
     jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
-    mapped(_check, [(job, access) for job in jobs], "encoders", "asking whether they are the same")
+    mapped(_check, [(job, access) for job in jobs], "encoders", "checking that they have not changed")
 
 
 def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
@@ -361,7 +365,7 @@ def _check(job: Adoption, access: Access | None) -> None:
     allowed = max(CHANGED, 4 * stored.record.answers["noise"]["largest"])
     if not largest <= allowed:
         raise UserError(
-            f"encoders.{job.name}.endpoint: its answers differ from those at its adoption by {largest:.2g} of the "
-            f"embedding's length, noise is {allowed:.2g} at most: other weights answer; serve the former ones, or redo "
-            "with --force pretrain"
+            f"encoders.{job.name}.endpoint: its answers have changed since adoption, by {largest:.2g} of the "
+            f"embedding's length (noise: at most {allowed:.2g}), so other weights answer now; serve the former "
+            "ones, or redo with --force pretrain"
         )

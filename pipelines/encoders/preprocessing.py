@@ -34,9 +34,8 @@ def in_words(own: Preprocessing, data: DataConfig, found: Agreement | None) -> s
         return own.words()
     if theirs is None:
         return f"{own.words()}, as its publisher does it"
-    apart = "differently" if found is None else f"with cosine {found.cosine:.4f} (centred {found.centred:.3f})"
+    apart = "" if found is None else f" (cosine {found.cosine:.4f}, centred {found.centred:.3f}, {found.images} images)"
     if found is not None and found.cosine >= SAME:
-        return f"{own.words()}, as its publisher does it within rounding: {apart} on {found.images} images"
-    on = "" if found is None else f" on {found.images} images"
+        return f"{own.words()}, as its publisher does it up to rounding{apart}"
     wanted = " ".join(f"data.{name}={value}" for name, value in decoding_of(own).items())
-    return f"{own.words()}; NOTE: this run decodes {apart}{on} from that, to do as its publisher does set {wanted}"
+    return f"{own.words()}; NOTE: this run decodes images unlike the publisher{apart}; to match, set {wanted}"

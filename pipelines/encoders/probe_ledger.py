@@ -48,7 +48,8 @@ def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None
     if budget is not None and asked > budget:
         names = ", ".join(sorted({name for name, _ in probes} & attacked(runs)))
         raise UserError(
-            f"budget.queries = {budget}, but to see whether {names} works takes {asked} queries alone; raise the budget"
+            f"budget.queries = {budget} is too small: checking that {names} works already takes {asked} queries; raise "
+            "the budget"
         )
 
 

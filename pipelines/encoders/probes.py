@@ -78,29 +78,24 @@ def view_consistency(
 
 def consistency_in_words(found: Mapping[str, Any]) -> str:
     """How often two views of an image find each other, against a reference; a warning where no more often."""
-    own, other = found["encoder"], found["reference"]
-    words = (
-        f"finds the other {_view(found)} of an image among {own['n']} in {own['value']:.1%} of cases, "
-        f"{found['reference_name']} in {other['value']:.1%}"
-    )
-    return words + ("" if found["works"] else f"; WARNING: {_fault(found)}")
+    return f"{_seen(found)}." if found["works"] else f"WARNING: {fault_in_words(found)}"
 
 
 def fault_in_words(found: Mapping[str, Any]) -> str:
     """What is wrong with an encoder that does not recognise images, and what was seen; empty where it does."""
     if found["works"]:
         return ""
-    own, other = found["encoder"], found["reference"]
+    against = "a comparison of raw pixels" if found["reference_name"] == RAW_PIXELS else "an untrained one"
     return (
-        f"{_fault(found)} Shown {own['n']} images in two {_view(found)}s each, it finds the other one in "
-        f"{own['value']:.1%} of cases, {found['reference_name']} in {other['value']:.1%}."
+        f"this encoder recognises images no better than {against}. Wrong weights file or preprocessing? "
+        f"It {_seen(found)}."
     )
 
 
-def _view(found: Mapping[str, Any]) -> str:
-    return "small crop" if found.get("small_crops") else "view"
-
-
-def _fault(found: Mapping[str, Any]) -> str:
-    against = RAW_PIXELS if found["reference_name"] == RAW_PIXELS else "an untrained one"
-    return f"this encoder recognises images no better than {against}: wrong weights or preprocessing?"
+def _seen(found: Mapping[str, Any]) -> str:
+    own, other = found["encoder"], found["reference"]
+    view = "small crop" if found.get("small_crops") else "view"
+    return (
+        f"finds the other {view} of an image among {own['n']} in {own['value']:.1%} of cases "
+        f"({found['reference_name']}: {other['value']:.1%})"
+    )

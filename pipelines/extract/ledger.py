@@ -112,11 +112,12 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
     total += sum(probed.values()) + sum(outdated.values())
     lost: int = sum(lost_queries(folder, name) for folder, name in asked if name in targets)
     if total + lost > budget:
-        again = f", and {lost} more were spent on what a crash or an interruption lost" if lost else ""
+        again = f", and a crash or an interruption has lost {lost} more" if lost else ""
         raise UserError(
-            f"budget.queries = {budget}, but the attacks ask {total} queries of {', '.join(sorted(targets))}{again}; "
+            f"budget.queries = {budget} is too small: the attacks need {total} queries of "
+            f"{', '.join(sorted(targets))}{again}; "
             + (f"raise the budget to {total + lost}" if lost else "lower queries.views or the roles' counts")
-            + (", or start another run folder with less to ask" if lost else ", or raise the budget")
+            + (", or start another run folder with fewer queries" if lost else ", or raise the budget")
         )
     still = sum(queries for (_, name), queries in left.items() if name in targets)
     return min(ATTEMPTS, 1 + (budget - lost - total) // max(1, still))

@@ -177,7 +177,7 @@ def _query(
         todo = _counted(remaining(list(first.values())), session)
         done, whole = done + len(first) - len(todo), whole + len(first)
         if number == len(parts) and done:
-            say("extract", f"{done} of {whole} shards done before")
+            say("extract", f"{done} of {whole} shards already done")
         if todo:
             session.check(runs)
             todo = stopping.fitted(todo, runs, session.rule_of)
@@ -391,5 +391,5 @@ def _account(config: RunConfig, folder: RunFolder) -> None:
             first = rejected[0]
             raise UserError(
                 f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
-                f"{config.data.max_rejected:.2%}; first {first['source']}/{first['key']}: {first['reason']}"
+                f"{config.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
             )

@@ -104,6 +104,6 @@ def _provided(job: TrainingJob, splits: Splits, roles: Sequence[str]) -> Provide
         values = [known[name] for name in loaded.ids]
         if None in values:
             first = loaded.ids[values.index(None)]
-            raise UserError(f"{first} has no attribute {job.config.attribute}, which {job.name} is to hide")
+            raise UserError(f"{first} has no attribute {job.config.attribute}, which {job.name} should hide")
         attributes = torch.tensor(values, dtype=torch.int64)
     return ProviderData(torch.from_numpy(loaded.images), labels, attributes)

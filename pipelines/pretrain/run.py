@@ -48,7 +48,7 @@ def run(runs: Sequence[Run]) -> None:
     once = Once(every, lambda job: job.inputs, lambda job: is_done(job.folder, job.name, job.inputs))
     jobs, whole = once.todo(), len(once.first)
     if len(jobs) < whole:
-        say("pretrain", f"{whole - len(jobs)} of {whole} encoders done before")
+        say("pretrain", f"{whole - len(jobs)} of {whole} encoders already done")
     if jobs:
         _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
     once.share(lambda done, job: share(done.folder, job.folder, job.name))
@@ -137,7 +137,7 @@ def _save_all(board: Any) -> None:
         time.sleep(REFRESH_SECONDS / 5)
         left = ray.get(board.stop.remote())
     if left:
-        say("pretrain", f"{', '.join(left)}: not saved within {SAVE_SECONDS:.0f} s; what was saved before is kept")
+        say("pretrain", f"{', '.join(left)}: not saved within {SAVE_SECONDS:.0f} s; the last saved state is kept")
 
 
 def _in_words(job: TrainingJob) -> str:

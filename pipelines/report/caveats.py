@@ -8,7 +8,7 @@ from pipelines.attack.tasks import tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.encoders import adopt
-from pipelines.encoders.probes import consistency_in_words
+from pipelines.encoders.probes import fault_in_words
 from pipelines.encoders.stored import describe
 from pipelines.run.folder import RunFolder
 
@@ -46,7 +46,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             )
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and record.consistency and not record.consistency["works"]:
-            told.insert(0, f"The encoder {name} {consistency_in_words(record.consistency)}")
+            told.insert(0, f"The encoder {name}: {fault_in_words(record.consistency)}")
         if adopt.noisy(record):
             told.append(f"The encoder {name} {adopt.answers_in_words(record.answers)}. Noise hides differences.")
     uncontrolled = {

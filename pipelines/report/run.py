@@ -39,10 +39,10 @@ from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.report.caveats import caveats, not_tested
+from pipelines.report.defended import defended
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
 from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.served import served
 from pipelines.report.verdict import classes, evidence, is_primary, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
@@ -123,7 +123,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "caveats": caveats(config, folder),
         "not_tested": not_tested(config, folder),
     }
-    report["defenses"] = compare_defenses(report, list(served(config, folder)))
+    report["defenses"] = compare_defenses(report, list(defended(config, folder)))
     report["tuning"] = outcome(folder)
     return {name: part for name, part in report.items() if part not in ({}, [], "")}
 

@@ -47,7 +47,7 @@ def run(runs: Sequence[Run]) -> None:
         raise UserError(f"tune: without a search, {ground['fault']}")
     done = [record for record in tried(folder) if record["whole"]]
     if done:
-        say("tune", f"{len(done)} trials done before")
+        say("tune", f"{len(done)} trials already done")
     left = config.tune.left(done)
     if left:
         _search(run, target, ground, done, left)
@@ -65,18 +65,18 @@ def served_of(config: RunConfig) -> tuple[str, str]:
     assert tune is not None
     attacked = list(dict.fromkeys(one.target for one in config.attacks))
     if config.asked and tune.metric != "auc":
-        raise UserError(f"tune.metric = {tune.metric!r} takes known members, and candidates are audited; choose auc")
+        raise UserError(f"tune.metric = {tune.metric!r} needs known members, but candidates are audited; choose auc")
     target = tune.target
     if target is None:
         made = [name for name in attacked if isinstance(config.encoders[name], DefendedConfig)]
         if len(made) > 1:
-            raise UserError(f"tune.target is missing: which of {', '.join(made)} is served")
+            raise UserError(f"tune.target is missing; choose one of {', '.join(made)}")
         target = (made or attacked)[0]
     encoder = config.encoders.get(target)
     defends = encoder.defends if isinstance(encoder, DefendedConfig) else target
     for field, name in (("target", target), ("plain", tune.plain or defends)):
         if name not in attacked:
-            raise UserError(f"tune.{field} = {name!r}, attacked are: {', '.join(attacked)}")
+            raise UserError(f"tune.{field} = {name!r} is not attacked; choose one of {', '.join(attacked)}")
     return target, tune.plain or defends
 
 
@@ -272,7 +272,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     storage.write_table(
         f"{folder.path}/{TUNED}/trials.parquet", pa.table({name: [row.get(name) for row in flat] for name in names})
     )
-    say("tune", f"{len(every)} trials, {len(on_front)} of them beaten by no other")
+    say("tune", f"{len(every)} trials; no other trial beats {len(on_front)} of them")
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _found(trial: Trial, own: RunConfig) -> Record:
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
         if not by_name.get(chosen):
-            raise UserError(f"tune.utility = {chosen}: it is not measured of {trial.target}; give labelled test images")
+            raise UserError(f"tune.utility = {chosen} is not measured for {trial.target}; give labelled test images")
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")

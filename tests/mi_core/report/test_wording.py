@@ -87,7 +87,7 @@ def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
 
 
 def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> None:
-    fault = "The encoder target: this encoder recognises images no better than an untrained one: wrong weights?"
+    fault = "The encoder target: this encoder recognises images no better than an untrained one. Wrong weights file?"
     quiet = with_verdict(report, "undecided")
     quiet["validity"]["warning"] = fault
     answer = wording.answer(quiet)
@@ -107,7 +107,7 @@ def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> 
 def test_nothing_is_called_trained_that_was_not(report: dict[str, Any]) -> None:
     assert wording.stages(report)["pretrain"] == "Pre-training encoders"
     report["encoders"] = {"target": {"load": "open_clip:ViT-B-32", "layout": "x", "fingerprint": "0"}}
-    report["encoders"]["target"] |= {"weights": "w", "preprocessing": "p", "consistency": "finds the other view"}
+    report["encoders"]["target"] |= {"weights": "w", "preprocessing": "p", "consistency": "finds the other view."}
     for shown in (render_html(report, {}), said(report)):
         assert "Pre-training" not in shown
         assert "Loading encoders" in shown

@@ -172,7 +172,7 @@ def oversized() -> dict[str, Any]:
     ("sections", "text"),
     [
         ({"resources": {"encoder_actors": 8, "actor_cpus": 0.5}}, "readers would never be scheduled"),
-        ({"data": oversized()}, "1980 images asked of digits, which has 1797"),
+        ({"data": oversized()}, "1980 images are wanted from digits, which has 1797"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_starts(
@@ -231,7 +231,7 @@ def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Pa
     page = (tmp_path / "run" / "report.html").read_text()
     assert "the end marker is missing" in page
     assert "undecodable" in page
-    assert "the key stands already in shard a" in page
+    assert "shard a already has this key" in page
 
 
 @pytest.mark.slow
@@ -261,4 +261,4 @@ def test_shards_and_run_folder_on_an_object_store(s3: str, tmp_path: Path) -> No
     jsonschema.Draft202012Validator(schema()).validate(report)
     assert len(report["attacks"]) == 8
     again = command("audit", f"{s3}/run")
-    assert "13 of 13 results done before" in again
+    assert "13 of 13 results already done" in again

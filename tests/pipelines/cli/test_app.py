@@ -62,7 +62,10 @@ def config(tmp_path: Path) -> Path:
     [
         (["audit", "@config", "quieries.views=3"], "unknown key quieries; did you mean queries?"),
         (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': allowed is a whole number"),
-        (["audit", "@config", "data.roles.target-member.count=1700"], "1880 images asked of digits, which has 1797"),
+        (
+            ["audit", "@config", "data.roles.target-member.count=1700"],
+            "1880 images are wanted from digits, which has 1797",
+        ),
         (["audit", "@config", "queries.views=1"], "needs at least 2"),
         (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
         (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
@@ -185,7 +188,7 @@ def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_pat
     outcome = call("audit", folder)
     assert outcome.code == 0
     assert "Attacks on target, projection output" in outcome.out
-    assert "done before" in outcome.err
+    assert "already done" in outcome.err
 
 
 def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:

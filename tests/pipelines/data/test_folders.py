@@ -82,12 +82,12 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     assert str(found.tally).startswith("5 of 11 samples are unusable")
     (said,) = found.tally.notes()
     for word in (
-        "phone: moving.gif: of several frames or pages the first is used",
-        "*.json: 2 files, no image by their suffix",
-        "*: 1 file, no image by its content",
-        "*.db: 1 file, no image by its suffix; *.json",
-        "*.txt: 1 file, no image by its suffix; ",
-        "*.cr2: 1 file beside an image of the same name, which is read instead",
+        "phone: moving.gif: it has several frames or pages; the first is used",
+        "*.json: 2 files skipped: no image by their suffix",
+        "*: 1 file skipped: no image by its content",
+        "*.db: 1 file skipped: no image by its suffix; *.json",
+        "*.txt: 1 file skipped: no image by its suffix; ",
+        "*.cr2: 1 file skipped: the image of the same name is read instead",
         "up: a link to a folder that it stands in; not read",
     ):
         assert word in said
@@ -105,7 +105,7 @@ def saved_frames(count: int) -> bytes:
 def test_a_folder_of_pictures_that_are_not_read_says_so(tmp_path: Path) -> None:
     for name in ("a.dng", "b.dng", "notes.txt"):
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match=r"holds no image.*it holds a.dng: a .dng picture is not read; convert it"):
+    with pytest.raises(UserError, match=r"holds no image.*it holds a.dng: .dng pictures cannot be read; convert it"):
         Source(SourceConfig(kind="imagefolder", path=str(tmp_path))).items()
 
 
@@ -142,7 +142,7 @@ def test_inspect_and_import_tell_what_they_leave(tmp_path: Path, capsys: pytest.
     assert [bad.key for bad in shards.inspect(source).problems] == ["x.nef"]
     manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.3)
     assert [bad["key"] for bad in manifest["rejected"]] == ["x.nef", "*.txt"]
-    assert "*.txt: 1 file, no image by its suffix" in " ".join(capsys.readouterr().err.split())
+    assert "*.txt: 1 file skipped: no image by its suffix" in " ".join(capsys.readouterr().err.split())
 
 
 def test_postscript_called_jpg_is_listed_and_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

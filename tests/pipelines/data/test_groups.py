@@ -87,7 +87,7 @@ def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:
 def test_a_sample_without_its_group_is_listed(tmp_path: Path) -> None:
     config = grouped(tmp_path, {"target-member": 5}, max_rejected=1.0)
     other = config.model_copy(update={"group_by": GroupConfig(**{"from": "json:album"})})
-    with pytest.raises(UserError, match="data.roles: target-member 5 = 5 images asked of pool, which has 0"):
+    with pytest.raises(UserError, match="data.roles: target-member 5 = 5 images are wanted from pool, which has 0"):
         drawn(other)
     assert "group_by: its JSON has no field album" in scan(other).rejected[0].reason
     with pytest.raises(ValidationError, match="from = 'class', allowed: key, json:<field>"):

@@ -156,7 +156,7 @@ def test_what_is_wrong_in_a_shard_is_told(tmp_path: Path) -> None:
     assert [(p.key, p.reason.split(";")[0]) for p in problems] == [
         ("b", "no image"),
         ("c", "its class b'cat' is no number"),
-        ("a", "the key stands twice in the shard"),
+        ("a", "the shard has this key twice"),
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_key_that_stands_twice_in_a_row_keeps_the_first(tmp_path: Path) -> Non
     samples, problems = scanned(shard_of(tmp_path, [*members, ("a.png", image_bytes(3)), ("b.png", image_bytes(4))]))
     assert [(sample.key, sample.label) for sample in samples] == [("a", 1), ("b", None)]
     assert samples[0].image == image_bytes(1)
-    assert [problem.reason for problem in problems] == ["the key stands twice in the shard"] * 2
+    assert [problem.reason for problem in problems] == ["the shard has this key twice"] * 2
 
 
 def test_gnu_tars_hard_links_are_listed_with_the_remedy(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> N
     samples, problems = scanned(source)
     assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
     assert [problem.key for problem in problems] == ["s0009", "", ""]
-    assert "the shard is damaged behind it" in problems[0].reason
+    assert "the shard is damaged after this sample" in problems[0].reason
     assert "the file is empty" in problems[2].reason
     cut, empty = problems[1:]
     assert isinstance(cut, Damage)

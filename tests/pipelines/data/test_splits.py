@@ -113,7 +113,7 @@ def test_an_image_that_stands_twice_is_kept_once(tmp_path: Path) -> None:
     splits = drawn(pool(tmp_path, shard_bytes(range(60)), again))
     assert splits.duplicates_removed == 10
     assert len(pc.unique(splits.table["sha256"])) == 50
-    with pytest.raises(UserError, match="= 50 images asked of pool, which has 40 distinct usable ones"):
+    with pytest.raises(UserError, match="= 50 images are wanted from pool, which has 40 distinct usable images"):
         drawn(pool(tmp_path, shard_bytes(range(40)), shard_bytes(range(40), prefix="copy")))
 
 
@@ -138,7 +138,7 @@ def _lossless_webp(data: bytes) -> bytes:
 def test_given_roles_that_share_an_image_are_refused(tmp_path: Path) -> None:
     sources = folders(tmp_path, mine=range(5), others=range(4, 9))
     roles = {"target-member": {"from": "mine"}, "target-nonmember": {"from": "others"}}
-    with pytest.raises(UserError, match=r"share an image: mine/004.png and others/004.png hold the same pixels"):
+    with pytest.raises(UserError, match=r"share an image: mine/004.png and others/004.png have the same pixels"):
         drawn(DataConfig(sources=sources, image_size=8, roles=roles))
 
 
@@ -155,14 +155,14 @@ def test_one_percent_of_damage_is_borne_and_listed(tmp_path: Path) -> None:
 def test_a_key_that_stands_in_two_shards_is_used_once(tmp_path: Path) -> None:
     other = tar_bytes([("s0000.png", image_bytes(999))])
     splits = drawn(pool(tmp_path, shard_bytes(range(110)), other))
-    assert [(r.key, r.reason) for r in splits.rejected] == [("s0000", "the key stands already in shard 000")]
+    assert [(r.key, r.reason) for r in splits.rejected] == [("s0000", "shard 000 already has this key")]
 
 
 def test_a_source_that_is_too_small(tmp_path: Path) -> None:
     sources = folders(tmp_path, mine=range(10))
     roles = {"target-member": {"from": "mine", "count": 6}, "target-nonmember": {"from": "mine", "count": 5}}
     config = DataConfig(sources=sources, image_size=8, roles=roles)
-    with pytest.raises(UserError, match=r"6 \+ target-nonmember 5 = 11 images asked of mine, which has 10"):
+    with pytest.raises(UserError, match=r"6 \+ target-nonmember 5 = 11 images are wanted from mine, which has 10"):
         check_sizes(config)  # known without reading an image
     digits = {"digits": {"kind": "digits"}}
     too_many = {"target-member": {"from": "digits", "count": 1798}}
@@ -239,7 +239,7 @@ def test_roles_of_some_classes(tmp_path: Path) -> None:
     assert {name: len(splits.ids([name])) for name in roles} == {"a-zero": 12, "b-any": 10, "c-others": 15, "d-part": 4}
     assert len({labels[name] for name in splits.ids(["b-any"])}) > 1
     roles["a-zero"]["count"] = 21
-    with pytest.raises(UserError, match=r"21 images asked of pool in classes \[0\], 20 are there"):
+    with pytest.raises(UserError, match=r"21 images are wanted from pool in classes \[0\], which has 20"):
         drawn(pool(tmp_path, shard_bytes(range(60)), roles=roles))
     with pytest.raises(ValidationError, match="classes are chosen for a drawn role"):
         pool(tmp_path, roles={"x": {"from": "pool", "classes": [1]}})

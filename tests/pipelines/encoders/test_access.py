@@ -123,7 +123,7 @@ def test_an_audit_over_http_is_the_audit_itself(
     target = report["encoders"]["target"]
     assert target["spend"]["money"] == pytest.approx(0.01 * server.asked)
     assert target["answers"].startswith("answers with 128 numbers for the backbone, 32 numbers for the projection, and")
-    assert target["answers"].endswith("and the same again (16 images asked twice)")
+    assert target["answers"].endswith("and gives the same answer again (16 images sent twice)")
     html = (folder / "report.html").read_text()
     assert f"At most {server.requests} requests with " in html.replace(",", "")
     assert not (folder / "seed-0/encoders/target/epoch-0000.safetensors").exists()
@@ -199,7 +199,7 @@ def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_r
         audit.run(config, str(folder), last="extract")
     fault = fault_of_user(caught.value)
     assert fault is not None
-    assert "encoders.target.endpoint: its answers differ from those at its adoption by" in fault
+    assert "encoders.target.endpoint: its answers have changed since adoption, by" in fault
     assert "redo with --force pretrain" in fault
     assert server.asked == charged(folder, server).images == PROBE + CHECKED
     server._embed = trained(trained_run)
@@ -226,11 +226,12 @@ def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folde
     noise = describe(RunFolder(str(folder)).seed(0), "target").record.answers["noise"]
     assert noise["n"] == REPEATED
     assert 0.012 < noise["median"] <= noise["largest"] < 0.021  # two errors of 1 %, at random angles
-    (caveat,) = (caveat for caveat in report["caveats"] if "asked twice" in caveat)
-    assert "differently when asked again: by 0.01" in caveat
+    (caveat,) = (caveat for caveat in report["caveats"] if "sent twice" in caveat)
+    assert "gives a different answer again" in caveat
+    assert "the median difference is 0.01" in caveat
     assert [(row["attack"], row["output"]) for row in report["not_applicable"]] == [("lpla", "projection")]
     assert "normalised, and their length tells nothing" in report["not_applicable"][0]["reason"]
-    assert "; embeddings of projection have length 1" in report["encoders"]["target"]["answers"]
+    assert "; embeddings of projection are scaled to length 1" in report["encoders"]["target"]["answers"]
     assert ("lpla", "backbone") in {(row["attack"], row["output"]) for row in report["attacks"]}
 
 
@@ -259,7 +260,7 @@ def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) ->
         list(try_out(config, drawn(config), 0))
     assert server.requests == 0
     assert dict(try_out(config_of(server), drawn(config), 0)) == {
-        "target": "embeddings as json answers hold them, not asked, outputs backbone, projection"
+        "target": "embeddings as json answers hold them, not queried here, outputs backbone, projection"
     }
 
 

@@ -146,7 +146,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["ignored"] == "epoch (no weights)"
     assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "finds the other view of an image among 160" in target["consistency"]
-    assert "fresh weights in" in target["consistency"]
+    assert "(fresh weights: " in target["consistency"]
     html = (audited / "report.html").read_text()
     assert "Were your 40 images used to train this encoder?" in html
     assert "your 40 images, 80 control images" in html
@@ -170,9 +170,9 @@ def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
     report = json.loads((tmp_path / "run/report.json").read_text())
     jsonschema.validate(report, schema())
     assert report["validity"]["verdict"] == "undecided"
-    fault = "this encoder recognises images no better than an untrained one: wrong weights or preprocessing?"
+    fault = "this encoder recognises images no better than an untrained one. Wrong weights file or preprocessing?"
     assert report["validity"]["warning"].startswith(f"The encoder target: {fault}")
-    assert report["caveats"][0].startswith("The encoder target ")
+    assert report["caveats"][0].startswith("The encoder target: ")
     html = (tmp_path / "run/report.html").read_text()
     assert html.index(fault) < html.index("<nav")
     assert "No evidence" not in html
@@ -210,9 +210,11 @@ def test_a_sweep_adopts_it_once_and_its_probe_is_counted(
         ("fresh", 160, 320), ("target", 160, 320),
     ]  # fmt: skip
     asked = sum(entry["queries"] for entry in report["queries"]["entries"] if entry["encoder"] == "target")
-    with pytest.raises(UserError, match=f"budget.queries = {asked - 1}, but the attacks ask {asked} queries of target"):
+    short = f"budget.queries = {asked - 1} is too small: the attacks need {asked} queries of target"
+    with pytest.raises(UserError, match=short):
         audit.run(parse(swept | {"budget": {"queries": asked - 1}}, "foreign.yaml"), str(tmp_path / "less"))
-    with pytest.raises(UserError, match="budget.queries = 319, but to see whether target works takes 320 queries"):
+    short = "budget.queries = 319 is too small: checking that target works already takes 320 queries"
+    with pytest.raises(UserError, match=short):
         audit.run(parse(swept | {"budget": {"queries": 319}}, "foreign.yaml"), str(tmp_path / "least"))
     assert not (tmp_path / "least/seed-0/encoders").exists()
 
@@ -336,8 +338,8 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
     assert found["fresh"].startswith("fresh weights; assumed: activation relu in the projection, as the config says, ")
     assert "WARNING" not in found["fresh"]  # it is meant to know nothing
     config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])
-    fault = "WARNING: this encoder recognises images no better than an untrained one: wrong weights or preprocessing?"
-    assert fault in tried(config)["target"]
+    fault = "this encoder recognises images no better than an untrained one. Wrong weights file or preprocessing?"
+    assert f"WARNING: {fault}" in tried(config)["target"]
     config["encoders"]["target"]["weights"] = str(tmp_path)
     with pytest.raises(UserError, match="encoders.target.weights = .* is no file"):
         tried(config)

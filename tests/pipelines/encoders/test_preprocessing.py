@@ -97,12 +97,12 @@ def test_what_is_decoded_alike_is_said_and_what_is_not() -> None:
     assert theirs is not None
     assert theirs.decoder() == same.decoder()
     assert in_words(OWN, other, Agreement(0.99871, 0.987, 32)).endswith(
-        "; NOTE: this run decodes with cosine 0.9987 (centred 0.987) on 32 images from that, "
-        "to do as its publisher does set data.image_size=224 data.interpolation=bicubic data.fit=shortest "
+        "; NOTE: this run decodes images unlike the publisher (cosine 0.9987, centred 0.987, 32 images); "
+        "to match, set data.image_size=224 data.interpolation=bicubic data.fit=shortest "
         "data.resize=256"
     )
-    assert "NOTE: this run decodes differently from that" in in_words(OWN, other, None)
-    assert "within rounding: with cosine 1.0000" in in_words(OWN, other, Agreement(0.99995, 0.999, 32))
+    assert "NOTE: this run decodes images unlike the publisher; to match" in in_words(OWN, other, None)
+    assert "up to rounding (cosine 1.0000" in in_words(OWN, other, Agreement(0.99995, 0.999, 32))
     unpublished = Preprocessing(None, "bilinear", (0.5,), (0.5,))
     assert as_published(unpublished, other) is None
     assert in_words(unpublished, other, None) == "any size, mean 0.5, std 0.5"

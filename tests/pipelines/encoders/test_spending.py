@@ -44,11 +44,11 @@ from tests.pipelines.served import (
 
 def test_a_budget_holds_the_probe(server: FaultyServer, folder: Path) -> None:
     short = config_of(server, budget={"queries": PROBE - 1})
-    with pytest.raises(UserError, match=f"budget.queries = {PROBE - 1}, but to see whether target works .* {PROBE} qu"):
+    with pytest.raises(UserError, match=f"budget.queries = {PROBE - 1} is too small: checking .* {PROBE} qu"):
         audit.run(short, str(folder), last="extract")
     assert server.asked == 0
     config = config_of(server, budget={"queries": PROBE + ASKED - 1})
-    with pytest.raises(UserError, match=f"the attacks ask {PROBE + ASKED} queries of target"):
+    with pytest.raises(UserError, match=f"the attacks need {PROBE + ASKED} queries of target"):
         audit.run(config, str(folder), last="extract")
     assert server.asked == PROBE
 
@@ -101,7 +101,7 @@ def test_meters_work_on_object_stores(s3: str, capsys: pytest.CaptureFixture[str
     assert certain(folder, "http://a/x") == Spent()
     _tell_of_a_kill(folder, "http://a/x")
     told = " ".join(capsys.readouterr().err.split())
-    assert "earlier start was killed; at most 32 requests with 320 images stay counted as spent (64 in money)" in told
+    assert "earlier start was killed; at most 32 requests with 320 images count as spent (64 in money)" in told
     meters.close("http://a/x", ticket, sent=True)
     meters.settle()
     assert spent(folder, "http://a/x") == certain(folder, "http://a/x") == Spent(1, 10, 2.0)
@@ -128,9 +128,7 @@ def test_a_kill_wastes_nothing_of_the_cap_on_a_disk(tmp_path: Path, capsys: pyte
     assert killed.returncode == -signal.SIGKILL
     assert spent(str(tmp_path), "http://a/x") == Spent(5, 50, 50.0)
     _tell_of_a_kill(str(tmp_path), "http://a/x")
-    assert "at most 1 request with 10 images stays counted as spent (10 in money)" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "at most 1 request with 10 images counts as spent (10 in money)" in " ".join(capsys.readouterr().err.split())
 
 
 def ask(server_url: str, access: Access, seed: int) -> None:

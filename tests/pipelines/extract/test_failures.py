@@ -103,8 +103,8 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
         ("a", "empty"): "empty",
         ("a", "good00"): "twice",
         ("empty", ""): "empty",
-        ("cut", ""): "about 18 samples lost, judged by the whole shards",
-        ("cut", "s0219"): "damaged behind it",
+        ("cut", ""): "about 18 samples lost, estimated from the undamaged shards",
+        ("cut", "s0219"): "damaged after this sample",
     }
     assert set(rejected) == set(told)
     for place, word in told.items():

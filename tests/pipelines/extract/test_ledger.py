@@ -55,16 +55,17 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
     short = config_with(budget={"queries": NEEDED - 1})
-    with pytest.raises(UserError, match=f"budget.queries = {NEEDED - 1}, but the attacks ask {NEEDED} queries of targ"):
+    told = f"budget.queries = {NEEDED - 1} is too small: the attacks need {NEEDED} queries of target"
+    with pytest.raises(UserError, match=told):
         audit.run(short, str(folder), last="extract")
     assert not list(folder.rglob("epoch-*/**/*.parquet"))
     assert not list(folder.rglob("layers.json"))  # so that fewer views may be tried in the same folder
     shutil.copytree(folder, tmp_path / "swept")
     swept = config_with(budget={"queries": NEEDED + 100}, sweep={"queries.views": [2, 4]})
-    with pytest.raises(UserError, match="but the attacks ask"):  # points are paid for together
+    with pytest.raises(UserError, match="the attacks need"):  # points are paid for together
         audit.run(swept, str(tmp_path / "swept"), last="extract")
     config = config_with(budget={"queries": NEEDED})
-    with pytest.raises(UserError, match="--force extract would ask again what budget.queries = "):
+    with pytest.raises(UserError, match="--force extract would spend budget.queries = "):
         audit.run(config, str(folder), force="extract")
     audit.run(config, str(folder), last="extract")
     asked = asked_of_target(config, folder)

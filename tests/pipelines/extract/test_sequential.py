@@ -201,7 +201,7 @@ def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path) -> Non
     attacks = [SEQUENTIAL]
     needed = 2 * (VIEWS * 120 + 240)  # of two checkpoints: every view of the audited images, and all images themselves
     short = config_with(attacks=attacks, budget={"queries": needed - 1})
-    with pytest.raises(UserError, match=f"but the attacks ask {needed} queries of target"):
+    with pytest.raises(UserError, match=f"the attacks need {needed} queries of target"):
         audit.run(short, str(folder), last="extract")
     audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
 

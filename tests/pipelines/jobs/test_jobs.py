@@ -141,7 +141,7 @@ class TestJobs:
         before = (out / "seed-0/encoders/target/encoder.json").stat().st_mtime_ns
         again = audit_job(head, config, out)
         assert again.code == 0, again.out + again.err
-        assert "2 of 2 encoders done before" in again.out
+        assert "2 of 2 encoders already done" in again.out
         assert job_of(again.out) != job_of(done.out)
         assert (out / "seed-0/encoders/target/encoder.json").stat().st_mtime_ns == before
 

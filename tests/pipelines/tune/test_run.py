@@ -236,7 +236,7 @@ def test_mistakes_are_one_line(tune: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_served_has_to_be_attacked() -> None:
-    with pytest.raises(UserError, match="tune.target = 'shadow', attacked are: target, target"):
+    with pytest.raises(UserError, match="tune.target = 'shadow' is not attacked; choose one of target, target"):
         served_of(config_of({**SEARCH, "target": "shadow"}))
     two = [{"defense": "additive-logistic"}, {"defense": "additive-laplace"}]
     with pytest.raises(UserError, match="tune.target is missing: which of target\\+additive-logistic, target"):
@@ -273,7 +273,7 @@ def test_a_killed_search_goes_on_and_tries_nothing_twice(tmp_path: Path) -> None
     with background(*command) as process:
         _, told = process.communicate()
         assert process.returncode == 0, told.decode()
-    assert f"{len(there)} trials done before" in told.decode()
+    assert f"{len(there)} trials already done" in told.decode()
     after = {record["id"]: record for record in tried(place)}
     assert len(after) == 6
     assert {name: after[name] for name in there} == there

@@ -13,7 +13,7 @@ from pipelines.encoders.stored import describe
 from pipelines.run.folder import RunFolder
 
 
-def served(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
+def defended(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The defended encoders, with what their defenses tell of themselves, means over seeds."""
     entries = {entry.on(name): entry for entry in config.defenses for name in config.encoders}
     attacked = {attack.target for attack in config.attacks}
