@@ -10,7 +10,7 @@ from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
 from mi_core.report.contents import EmbeddingMap, Row, pool_estimate
-from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, png
+from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, png
 from mi_core.report.numbers import count, rate
 
 _IDENTITY = ("attribute", "target", "output", "settings", "epoch")
@@ -134,7 +134,7 @@ def _sweep(sweep: Row, series: Mapping[str, Sequence[tuple[float, Row]]]) -> Dra
         first, last = rows[0][1]["accuracy"]["value"], rows[-1][1]["accuracy"]["value"]
         told.append(f"{name} from {rate(first)} to {rate(last)}")
     guess = next(iter(series.values()))[-1][1]["majority"]["value"]
-    panel.axhline(guess, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="most frequent value")
+    level(panel, guess, "most frequent value")
     x = sweep["name"].replace("attribute_inference.*.", "")
     label_axes(panel, x, "accuracy of attribute inference")
     if not all("value" in point for point in sweep["points"]):

@@ -324,6 +324,15 @@ def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     return {pair: pair[0] if attacks.count(pair[0]) == 1 else ", ".join(pair) for pair in distinct}
 
 
+def probes(utility: Mapping[str, Any]) -> dict[str, Row]:
+    """The estimates of an encoder's utility, as report.json writes it, by probe."""
+    return {
+        name: {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
+        for name, value in utility.items()
+        if name not in ("n", "ci95")
+    }
+
+
 def false_positive_rates(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The false-positive rates of the rows, as report.json spells them, largest first."""
     return sorted({alpha for row in rows for alpha in row.get("tpr_at_fpr", {})}, key=lambda a: -float(a))

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, series_names, series_of
+from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, probes, series_names, series_of
 from mi_core.report.drawing import (
-    COLOURS,
     GREY,
-    MARKERS,
-    STYLES,
     Drawing,
+    abreast,
     band,
     blank,
     file_name,
     label_axes,
+    level,
     log_scale,
+    look,
     png,
-    spans,
 )
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import Sides, measured_by, share_found, sides_of
@@ -45,11 +44,11 @@ def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
         return {}
     drawings = {"compare-targets": _targets(rows, targets)}
     encoders = report.get("encoders", {})
-    utility = {name: encoders[name]["utility"] for name in targets if "utility" in encoders.get(name, {})}
-    names = [name for name in next(iter(utility.values()), {}) if name not in ("n", "ci95")]
-    if len(utility) > 1 and names:
-        values = {name: utility[name][names[0]] for name in utility}
-        x = f"downstream accuracy, {probe(names[0])}"
+    utility = {name: probes(encoders[name]["utility"]) for name in targets if "utility" in encoders.get(name, {})}
+    first = next(iter(next(iter(utility.values()), {})), None)
+    if len(utility) > 1 and first:
+        values = {name: found[first]["value"] for name, found in utility.items()}
+        x = f"downstream accuracy, {probe(first)}"
         drawings["compare-utility"] = _against(rows, values, x, "What a better encoder gives away", "utility")
     trained = {name: encoders[name]["classifier"] for name in targets if "classifier" in encoders.get(name, {})}
     if len(trained) > 1:
@@ -71,24 +70,15 @@ def _reference(row: Row) -> str:
 
 def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     figure, (panel,) = blank()
-    names = _names(rows)
     measure, measured = measured_by(rows)
-    step = 0.8 / max(1, len(names))
-    told = []
-    for index, ((attack, reference), name) in enumerate(names.items()):
-        mine = [row for row in rows if (row["attack"], _reference(row)) == (attack, reference)]
-        places = [targets.index(row["target"]) + (index - (len(names) - 1) / 2) * step for row in mine]
-        entries = [row[measure] for row in mine]
-        values = [entry["value"] for entry in entries]
-        colour = COLOURS[index % len(COLOURS)]
-        style = {"fmt": MARKERS[index % len(MARKERS)], "color": colour, "capsize": 2.5, "markersize": 4.5}
-        panel.errorbar(places, values, yerr=spans(entries), linewidth=1.2, label=name, **style)
-        told.append(f"{name} {', '.join(rate(value) for value in values)}")
-    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    panel.set_xticks(range(len(targets)), targets)
+    series: dict[str, list[tuple[int, Row]]] = {name: [] for name in _names(rows).values()}
+    for row in rows:
+        series[_names(rows)[row["attack"], _reference(row)]].append((targets.index(row["target"]), row[measure]))
+    told = abreast(panel, targets, series)
+    level(panel)
     label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0]['output']} output"
-    return Drawing(png(figure), title, f"Attack {measured} on {', '.join(targets)}: {'; '.join(told)}.")
+    return Drawing(png(figure), title, f"Attack {measured} on {', '.join(targets)}: {told}.")
 
 
 def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
@@ -103,10 +93,8 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
             key=lambda row: values[row["target"]],
         )
         reached = [row[measure]["value"] for row in mine]
-        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
-        marker = MARKERS[index % len(MARKERS)]
         places = [values[row["target"]] for row in mine]
-        panel.plot(places, reached, marker=marker, markersize=4.5, label=series, **style)
+        panel.plot(places, reached, markersize=4.5, label=series, **look(index, marker=True))
         told.append(f"{series} {', '.join(rate(value) for value in reached)}")
     low, high = panel.get_ylim()
     for target, value in values.items():
@@ -189,7 +177,7 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
         band(panels[0], [(places[number], row[measure]) for number, row in rows], name, index)
         first, last = rows[0][1][measure]["value"], rows[-1][1][measure]["value"]
         told.append(f"{name} from {rate(first)} to {rate(last)}")
-    panels[0].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    level(panels[0])
     x = sweep["name"].replace("attacks.*.", "")
     label_axes(panels[0], "" if utility else x, f"attack {measured}")
     for index, (name, entries) in enumerate(utility.items()):
@@ -211,10 +199,8 @@ def _utility_series(points: Sequence[Row], lead: Row | None) -> dict[str, list[t
     target = lead["target"] if lead else None
     found: dict[str, list[tuple[int, Row]]] = {}
     for number, point in enumerate(points):
-        utility = point.get("utility", {}).get(target)
-        for name in [name for name in utility or () if name not in ("n", "ci95")]:
-            entry = {"value": utility[name], "ci95": utility["ci95"][name]}
-            found.setdefault(f"{probe(name)} (n {count(utility['n'])})", []).append((number, entry))
+        for name, entry in probes(point.get("utility", {}).get(target, {})).items():
+            found.setdefault(f"{probe(name)} (n {count(entry['n'])})", []).append((number, entry))
     return {name: rows for name, rows in found.items() if len({entry["value"] for _, entry in rows}) > 1}
 
 
@@ -253,7 +239,7 @@ def _against_queries(
         )
     for panel, y in zip(panels, shown, strict=True):
         if y != low:
-            panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+            level(panel)
         label_axes(panel, x if panel is panels[-1] else "", y)
         if panel is not panels[0]:
             panel.get_legend().remove()

@@ -12,19 +12,7 @@ from typing import Any
 
 from mi_core.report.contents import Row
 from mi_core.report.defenses import by_target
-from mi_core.report.drawing import (
-    COLOURS,
-    GREY,
-    MARKERS,
-    STYLES,
-    Drawing,
-    blank,
-    file_name,
-    label_axes,
-    log_scale,
-    png,
-    spans,
-)
+from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, png
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import measured_by
 
@@ -92,59 +80,38 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     """Every attack on the plain encoder and on every defended one."""
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
-    names = list(dict.fromkeys(_name(pair) for entry in entries for pair in entry[part]))
     labels = ["none", *(entry["label"] for entry in entries)]
-    step = 0.8 / max(1, len(names))
-    told = []
-    for index, name in enumerate(names):
-        found: list[tuple[int, Row]] = []
-        for number, entry in enumerate(entries, start=1):
-            for pair in entry[part]:
-                if _name(pair) == name:
-                    found += [(0, pair["clean"][measure])] if number == 1 else []
-                    found.append((number, pair["defended"][measure]))
-        rows = [row for _, row in found]
-        places = [number + (index - (len(names) - 1) / 2) * step for number, _ in found]
-        style = {"fmt": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)], "capsize": 2}
-        panel.errorbar(places, [row["value"] for row in rows], yerr=spans(rows), markersize=4, label=name, **style)
-        told.append(f"{name} {', '.join(rate(row['value']) for row in rows)}")
+    series: dict[str, list[tuple[int, Row]]] = {}
+    for number, entry in enumerate(entries, start=1):
+        for pair in entry[part]:
+            found = series.setdefault(_name(pair), [])
+            found += [(0, pair["clean"][measure])] if number == 1 else []
+            found.append((number, pair["defended"][measure]))
+    told = abreast(panel, labels, series, rotation=25, ha="right")
     if part == "attacks":
-        panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    panel.set_xticks(range(len(labels)), labels, rotation=25, ha="right")
+        level(panel)
     label_axes(panel, "defense", y)
     what = "Attacks" if part == "attacks" else "Attribute inference"
     title = f"{what} on {target} behind every defense"
-    return Drawing(png(figure), title, f"{y} behind {', '.join(labels)}: {'; '.join(told)}.")
+    return Drawing(png(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
 
 
 def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
     """Utility lost against the strongest attack; a line joins the settings of one defense."""
     figure, (panel,) = blank()
     bare = strongest(entries[0], "clean")
-    panel.errorbar([0.0], [bare["value"]], yerr=spans([bare]), fmt="P", color="#000000", label="no defense", capsize=2)
+    errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
     told = [f"no defense 0, {rate(bare['value'])}"]
     for index, (name, mine) in enumerate(_by_defense(entries).items()):
         ordered = sorted(mine, key=_loss)
         rows = [strongest(entry, "defended") for entry in ordered]
         losses = [_loss(entry) for entry in ordered]
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        line = STYLES[index % len(STYLES)] if len(mine) > 1 else ""
-        panel.errorbar(
-            losses,
-            [row["value"] for row in rows],
-            yerr=spans(rows),
-            linestyle=line,
-            linewidth=1.2,
-            elinewidth=0.8,
-            markersize=4.5,
-            capsize=2,
-            label=name,
-            **style,
-        )
+        style = look(index, marker=True) | ({} if len(mine) > 1 else {"linestyle": ""})
+        errors(panel, losses, rows, label=name, **style)
         told.append(
             f"{name} " + ", ".join(f"{rate(a)} at {rate(b['value'])}" for a, b in zip(losses, rows, strict=True))
         )
-    panel.axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    level(panel)
     measure, (_, measured) = entries[0]["utility"][0], _measured(entries)
     label_axes(
         panel,
@@ -162,19 +129,18 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
     for index, mine in enumerate(sampled):
         ordered = sorted(mine, key=lambda entry: entry["numbers"]["epsilon"])
         places = [entry["numbers"]["epsilon"] for entry in ordered]
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        style = {"color": colour, "marker": marker, "linestyle": STYLES[index % len(STYLES)], "markersize": 4}
+        style = look(index, marker=True) | {"markersize": 4}
         losses = [_loss(entry) for entry in ordered]
         panels[0].plot(places, losses, label=ordered[0]["defense"], **style)
         rows = [strongest(entry, "defended") for entry in ordered]
-        panels[1].errorbar(places, [row["value"] for row in rows], yerr=spans(rows), capsize=2, elinewidth=0.8, **style)
+        errors(panels[1], places, rows, **style)
         pairs = zip(places, losses, rows, strict=True)
         told.append(
             f"{ordered[0]['defense']} "
             + ", ".join(f"{place:.3g}: {rate(loss)} and {rate(row['value'])}" for place, loss, row in pairs)
         )
-    panels[0].axhline(0.0, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-    panels[1].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+    level(panels[0], 0.0, "")
+    level(panels[1], 0.5, "")
     log_scale(panels[1].xaxis)
     label_axes(panels[0], "", "utility lost")
     panels[1].set_xlabel("epsilon", fontsize=9.5)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.attributes import final_inferences
-from mi_core.report.contents import Row, final_rows, pooled_rows
+from mi_core.report.contents import Row, final_rows, pooled_rows, probes
 
 _SAME_ATTACK = ("attack", "output", "settings")
 _SAME_ATTRIBUTE = ("attribute", "output", "settings")
@@ -67,14 +67,8 @@ def _utility(clean: Row, defended: Row) -> list[Row]:
 
 def measures(encoder: Mapping[str, Any]) -> dict[str, Row]:
     """What an encoder of a report is good for: estimates by probe, before them that of a classifier trained here."""
-    own = encoder.get("utility", {})
-    probes = {
-        name: {"value": value, "ci95": own["ci95"][name], "n": own["n"]}
-        for name, value in own.items()
-        if name not in ("n", "ci95")
-    }
     classifier = encoder.get("classifier", {}).get("test_accuracy")
-    return ({} if classifier is None else {"classifier": classifier}) | probes
+    return ({} if classifier is None else {"classifier": classifier}) | probes(encoder.get("utility", {}))
 
 
 def by_target(report: Mapping[str, Any]) -> dict[str, list[Row]]:

@@ -17,12 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from mi_core.records import FloatArray
+from mi_core.report.numbers import rate
+
 DPI = 220
 WIDTH, HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*"
 MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
+DASHED = (0, (4, 3))
 BLACK = COLOURS.index("#000000")
 
 
@@ -85,11 +89,58 @@ def log_scale(axis: Any) -> None:
 def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: str, index: int) -> None:
     """A line through estimates with their intervals as a band; ``index`` picks colour and style."""
     places = [place for place, _ in points]
-    colour = COLOURS[index % len(COLOURS)]
     low, high = zip(*(entry["ci95"] for _, entry in points), strict=True)
-    panel.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
-    style = {"color": colour, "linestyle": STYLES[index % len(STYLES)], "marker": "o", "markersize": 3.5}
-    panel.plot(places, [entry["value"] for _, entry in points], linewidth=1.6, label=name, **style)
+    panel.fill_between(places, low, high, color=COLOURS[index % len(COLOURS)], alpha=0.15, linewidth=0)
+    values = [entry["value"] for _, entry in points]
+    panel.plot(places, values, linewidth=1.6, marker="o", markersize=3.5, label=name, **look(index))
+
+
+def spread(panel: Any, x: FloatArray, curves: FloatArray, colour: str, label: str, **style: Any) -> FloatArray:
+    """Curves (S, X) of seeds as thin lines, where there are several, and their mean (X,), which is returned, thick."""
+    for curve in curves if len(curves) > 1 else ():
+        panel.plot(x, curve, linewidth=0.7, alpha=0.45, color=colour)
+    mean: FloatArray = curves.mean(axis=0)
+    panel.plot(x, mean, color=colour, label=label, **style)
+    return mean
+
+
+def level(panel: Any, height: float = 0.5, label: str = "guessing") -> None:
+    """A dashed line across the panel: what guessing gives."""
+    panel.axhline(height, color=GREY, linewidth=0.9, linestyle=DASHED, label=label or None)
+
+
+def look(index: int, *, marker: bool = False) -> dict[str, Any]:
+    """Colour, line style and, where asked for, marker of a series."""
+    style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+    return style | ({"marker": MARKERS[index % len(MARKERS)]} if marker else {})
+
+
+def errors(panel: Any, places: Sequence[float], entries: Sequence[Mapping[str, Any]], **style: Any) -> None:
+    """Estimates with their intervals as error bars."""
+    shown = {"capsize": 2, "markersize": 4.5, "linewidth": 1.2, "elinewidth": 0.9} | style
+    panel.errorbar(places, [entry["value"] for entry in entries], yerr=spans(entries), **shown)
+
+
+def abreast(
+    panel: Any, ticks: Sequence[str], series: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], **labels: Any
+) -> str:
+    """Estimates of several series side by side at every tick, and the same in words.
+
+    Args:
+        panel: of a figure.
+        ticks: what stands below.
+        series: by name, the number of a tick and what is measured there.
+        labels: how the ticks' labels look.
+    """
+    step = 0.8 / max(1, len(series))
+    for index, (name, found) in enumerate(series.items()):
+        places = [number + (index - (len(series) - 1) / 2) * step for number, _ in found]
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+        errors(panel, places, [entry for _, entry in found], label=name, linestyle="", **style)
+    panel.set_xticks(range(len(ticks)), ticks, **labels)
+    return "; ".join(
+        f"{name} {', '.join(rate(entry['value']) for _, entry in found)}" for name, found in series.items()
+    )
 
 
 def spans(estimates: Sequence[Mapping[str, Any]]) -> list[list[float]]:

@@ -7,7 +7,7 @@ right a little more often than not (Carlini et al., "Membership inference attack
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from mi_core.report.contents import (
     StatisticCurve,
     pooled_rows,
     primary_row,
+    probes,
     series_names,
     series_of,
 )
@@ -32,6 +33,7 @@ from mi_core.report.defense_figures import defense_figures
 from mi_core.report.drawing import (
     BLACK,
     COLOURS,
+    DASHED,
     GREY,
     MEMBER,
     NONMEMBER,
@@ -41,7 +43,10 @@ from mi_core.report.drawing import (
     blank,
     file_name,
     label_axes,
+    level,
+    look,
     png,
+    spread,
 )
 from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
@@ -111,11 +116,6 @@ def _distinct(items: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(items))
 
 
-def _sizes(runs: Sequence[AttackScores]) -> tuple[int, int]:
-    members = sum(int(run.member.sum()) for run in runs)
-    return members, sum(len(run.member) for run in runs) - members
-
-
 def _seeds(runs: Sequence[Any]) -> str:
     seeds = len({run.seed for run in runs})
     return "one seed" if seeds == 1 else f"{seeds} seeds"
@@ -126,6 +126,25 @@ def _rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
     rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
     return rates
+
+
+def _curves(
+    panel: Any,
+    series: Mapping[str, Sequence[AttackScores]],
+    colours: Mapping[str, str],
+    grid: FloatArray,
+    height_at: Callable[[AttackScores, FloatArray], FloatArray],
+    told_at: float,
+) -> str:
+    """Draw one curve per attack over ``grid``, and tell how high each stands at one place."""
+    told = []
+    for index, (attack, mine) in enumerate(series.items()):
+        members = sum(int(run.member.sum()) for run in mine)
+        label = f"{attack} (n {count(members)} + {count(sum(len(run.member) for run in mine) - members)})"
+        curves = np.stack([height_at(run, grid) for run in mine])
+        mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
+        told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, told_at)]))}")
+    return ", ".join(told)
 
 
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
@@ -140,19 +159,10 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     panel.text(
         limit * 0.95, floor * 1.2, "fewer than 10\n" + ("false positives" if sides.known else sides.outside), **note
     )
-    panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
-    told = []
-    for index, (attack, mine) in enumerate(series.items()):
-        curves = np.stack([_rate_at(run, grid) for run in mine])
-        members, nonmembers = _sizes(mine)
-        style = {"color": colours[attack], "linestyle": STYLES[index % len(STYLES)]}
-        for curve in curves if len(mine) > 1 else ():
-            panel.plot(grid, np.where(curve > 0, curve, np.nan), linewidth=0.7, alpha=0.45, color=colours[attack])
-        mean = curves.mean(axis=0)
-        label = f"{attack} (n {count(members)} + {count(nonmembers)})"
-        panel.plot(grid, np.where(mean > 0, mean, np.nan), linewidth=2, label=label, **style)
-        told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, 0.01)]))}")
-    panel.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
+    panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
+    told = _curves(panel, series, colours, grid, _rate_at, 0.01)
+    panel.set_yscale("log", nonpositive="mask")
+    panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
         axis.set_minor_formatter(NullFormatter())
@@ -163,7 +173,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     lines = "thick: mean, thin: each seed" if len({run.seed for run in every}) > 1 else "one curve per attack"
     near = shares[1].capitalize() + " near 1 % false positives"
     found = near if sides.known else f"Share of {sides.inside} above about 99 % of {sides.outside}"
-    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
+    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {told}."
     return Drawing(png(figure), title, alt)
 
 
@@ -171,24 +181,13 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
     grid = np.linspace(0.01, 1, 200)
-    told = []
-    for index, (attack, mine) in enumerate(series.items()):
-        curves = np.stack([_precision_at(run, grid) for run in mine])
-        style = {"color": colours[attack], "linestyle": STYLES[index % len(STYLES)]}
-        for curve in curves if len(mine) > 1 else ():
-            panel.plot(grid, curve, linewidth=0.7, alpha=0.45, color=colours[attack])
-        mean = curves.mean(axis=0)
-        members, nonmembers = _sizes(mine)
-        panel.plot(grid, mean, linewidth=2, label=f"{attack} (n {count(members)} + {count(nonmembers)})", **style)
-        told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, 0.5)]))}")
+    told = _curves(panel, series, colours, grid, _precision_at, 0.5)
     base = sum(run.member.mean() for run in every) / len(every)
-    panel.axhline(base, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    level(panel, base)
     panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
     label_axes(panel, "recall", "precision")
     title = f"Precision and recall on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
-    return Drawing(
-        png(figure), title, f"Precision against recall. Precision at a recall of one half: {', '.join(told)}."
-    )
+    return Drawing(png(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
 
 
 def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
@@ -204,14 +203,12 @@ def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
 def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
     figure, (panel,) = blank(height=2.6)
     drawn = (("members", sides.inside, MEMBER, "-"), ("nonmembers", sides.outside, NONMEMBER, "--"))
-    for name, words, colour, style in drawn:
+    style = {"marker": "o", "markersize": 3.5, "linewidth": 1.8}
+    last = []
+    for name, words, colour, line in drawn:
         values = np.stack([getattr(curve, name) for curve in curves])
-        for row in values if len(values) > 1 else ():
-            panel.plot(curves[0].epoch, row, linewidth=0.7, alpha=0.45, color=colour)
-        shown = {"color": colour, "linestyle": style, "marker": "o", "markersize": 3.5, "linewidth": 1.8}
-        panel.plot(curves[0].epoch, values.mean(axis=0), label=words, **shown)
+        last.append(spread(panel, curves[0].epoch, values, colour, words, linestyle=line, **style)[-1])
     label_axes(panel, "epoch", "mean of what the attack reads")
-    last = [float(np.mean([getattr(curve, name)[-1] for curve in curves])) for name in ("members", "nonmembers")]
     first = curves[0]
     title = f"What {first.attack} reads, by epoch: {first.output} output of {first.target}, {_seeds(curves)}"
     return Drawing(
@@ -289,7 +286,7 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     thresholds = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
-        panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=(0, (4, 3)), **named)
+        panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=DASHED, **named)
     what = (
         "what the attack reads"
         if statistic
@@ -310,7 +307,7 @@ def _loss(data: FigureData) -> Drawing:
     told = []
     for index, encoder in enumerate(_distinct(curve.encoder for curve in data.losses)):
         mine = [curve for curve in data.losses if curve.encoder == encoder]
-        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+        style = look(index)
         for number, curve in enumerate(mine):
             label = f"{encoder} ({_seeds(mine)})" if number == 0 else None
             panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **style)
@@ -353,13 +350,12 @@ def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
             accuracy = [(row["epoch"], row["accuracy"]) for row in mine]
             band(panels[0], accuracy, f"accuracy of {name}", BLACK)
         told.append(f"{name} from {rate(mine[0]['auc']['value'])} to {rate(mine[-1]['auc']['value'])}")
-    panels[0].axhline(0.5, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="guessing")
+    level(panels[0])
     label_axes(
         panels[0], "" if utility else "epoch", "attack AUC and accuracy" if sides_of(report).known else "attack AUC"
     )
-    names = [name for name in (utility[0]["utility"] if utility else ()) if name not in ("n", "ci95")]
-    for index, name in enumerate(names):
-        points = [(at["epoch"], _utility_estimate(at["utility"], name)) for at in utility]
+    for index, name in enumerate(probes(utility[0]["utility"]) if utility else ()):
+        points = [(at["epoch"], probes(at["utility"])[name]) for at in utility]
         band(panels[1], points, f"{probe(name)} (n {count(points[-1][1]['n'])})", index + 4)
     if utility:
         label_axes(panels[1], "epoch", "downstream accuracy")
@@ -368,7 +364,3 @@ def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
         panels[-1].set_xticks(epochs)
     alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."
     return Drawing(png(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)
-
-
-def _utility_estimate(utility: Mapping[str, Any], name: str) -> Row:
-    return {"value": utility[name], "ci95": utility["ci95"][name], "n": utility["n"]}

@@ -17,9 +17,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mi_core.report import evidence, numbers, tuning, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
-from mi_core.report.contents import Row, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
+from mi_core.report.contents import (
+    Row,
+    false_positive_rates,
+    final_rows,
+    pooled_rows,
+    primary_row,
+    probes,
+    side_by_side,
+)
 from mi_core.report.defenses import defense_tables
 from mi_core.report.drawing import Drawing
+from mi_core.report.glossary import glossary, hint
 from mi_core.report.sides import Sides, share_found, sides_of, unsupported
 
 _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
@@ -34,7 +43,10 @@ _REFERENCES = {
 
 
 def render_html(
-    report: Mapping[str, Any], figures: Mapping[str, Drawing], thumbnails: Mapping[str, bytes] | None = None
+    report: Mapping[str, Any],
+    figures: Mapping[str, Drawing],
+    thumbnails: Mapping[str, bytes] | None = None,
+    flagged: Sequence[str] = (),
 ) -> str:
     """The page that shows a report.
 
@@ -42,6 +54,7 @@ def render_html(
         report: the content of report.json.
         figures: what `draw_figures` returned; the page embeds them.
         thumbnails: PNG files of the candidates shown, by id.
+        flagged: ids of all flagged candidates of the first seed, the highest score first.
 
     Returns:
         A complete HTML5 document.
@@ -66,6 +79,7 @@ def render_html(
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
+    terms = glossary(sides)
     return environment.get_template("report.html.j2").render(
         report=report,
         answer=wording.answer(report),
@@ -81,6 +95,8 @@ def render_html(
         sweep_rows=_sweep_rows,
         swept_inferences=swept_inferences,
         references=_REFERENCES,
+        terms=terms,
+        hint=partial(hint, terms=terms),
         seeds=sorted({entry["seed"] for entry in report["attacks"]}),
         epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
         cells=partial(_cells, sides),
@@ -99,6 +115,7 @@ def render_html(
         power_sentence=evidence.power_sentence,
         samples_sentence=evidence.samples_sentence,
         shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
+        flagged=flagged,
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         unsupported=unsupported(sides),
@@ -233,11 +250,7 @@ def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
 
 def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
     """The downstream accuracies of a utility entry, by the probe's name in words."""
-    return {
-        wording.probe(name): {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
-        for name, value in utility.items()
-        if name not in ("n", "ci95")
-    }
+    return {wording.probe(name): entry for name, entry in probes(utility).items()}
 
 
 def _utilities(encoders: Mapping[str, Row]) -> list[tuple[str, dict[str, Row]]]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report.contents import Row
-from mi_core.report.drawing import COLOURS, GREY, Drawing, blank, label_axes, png
+from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, png
 from mi_core.report.numbers import estimate, rate
 
 _SHOWN = 12
@@ -106,7 +106,7 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     )
     bare = found["without"]["search"]
     panel.plot([0.0], [bare["leak"]], "P", color="#000000", markersize=7, label="no defense")
-    panel.axhline(found["allowed"], color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), label="allowed")
+    level(panel, found["allowed"], "allowed")
     label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the strongest attack's {found['metric']}")
     told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
     alt = f"Utility lost and upper end of the strongest attack of the trials that none beats: {told}. {sentence(found)}"
