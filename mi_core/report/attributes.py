@@ -109,7 +109,7 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
     told = [
         f"{called(row)} {rate(row['accuracy']['value'])}, guessing {rate(row['majority']['value'])}" for row in rows
     ]
-    return Drawing(png(figure), "Attributes told from embeddings", f"Accuracies: {'; '.join(told)}.")
+    return Drawing(png(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
 
 
 def _series(points: Sequence[Row]) -> dict[str, list[tuple[float, Row]]]:

@@ -105,8 +105,8 @@ def believed(report: Mapping[str, Any]) -> str:
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
         said = (
             f"{sides.candidates} and {sides.controls} are not exchangeable: {' and '.join(failed)} can tell them "
-            f"apart. What differs most by itself: {told}. So there is no p-value and no image is flagged: they would "
-            f"speak of that difference, not of training. Take controls that were made, saved and chosen "
+            f"apart. The largest single differences: {told}. So no p-value is given and no image is flagged: both "
+            f"would measure that difference, not training. Choose controls that were made, saved and selected "
             f"like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
@@ -122,30 +122,33 @@ def believed(report: Mapping[str, Any]) -> str:
 
 
 def dataset_sentence(row: Row, sides: Sides) -> str:
-    """What the test of one attack says of the candidates as a whole."""
-    tests = [f"Welch {p_value(row['welch_p'])}"]
-    if "permutation_p" in row:
-        tests.append(f"permutation {p_value(row['permutation_p'])}, of {count(row['permutations'])}")
-    several = f", {p_value(row['holm_p'])} after Holm over {row['family']} attacks" if row["family"] > 1 else ""
-    said = [f"{row['attack']}: p = {p_value(row['p'])} ({'; '.join(tests)}){several}"]
-    if "effect" in row:
-        said[0] += f", effect g = {estimate(row['effect'])}"
-    if row["direction"] == "lower":
-        reversed_p = p_value(row["reversed_p"])
-        said.append(f"{sides.candidates} score lower than {sides.controls} (reversed p = {reversed_p}): no evidence")
-    if row["direction"] == "mixed":
-        said.append("the direction changes from seed to seed")
+    """What the test of one attack says of the candidates as a whole: the meaning first, then the numbers."""
+    said = []
     if "share" in row:
         said.append(f"share of {sides.candidates} used: {estimate(row['share'])}")
     if row.get("least_share"):
         said.append(f"at least {percent(round(row['least_share'], 3))} of {sides.candidates} were used")
+    if row["direction"] == "lower":
+        reversed_p = p_value(row["reversed_p"])
+        said.append(
+            f"{sides.candidates} score lower than {sides.controls} (p in that direction {reversed_p}): no evidence of use"
+        )
+    if row["direction"] == "mixed":
+        said.append("the direction changes from seed to seed")
+    tests = [f"Welch {p_value(row['welch_p'])}"]
+    if "permutation_p" in row:
+        tests.append(f"permutation {p_value(row['permutation_p'])} with {count(row['permutations'])} draws")
+    several = f"; corrected for {row['family']} attacks (Holm): {p_value(row['holm_p'])}" if row["family"] > 1 else ""
+    said.append(f"test of {row['attack']}: p = {p_value(row['p'])} ({', '.join(tests)}){several}")
+    if "effect" in row:
+        said.append(f"effect: g = {estimate(row['effect'])} standard deviations")
     if "value" in row.get("needed", {}):
         units = "groups of candidates" if "groups" in row else "candidates"
         said.append(
-            f"if this effect is real, {count(row['needed']['value'])} {units}, with as many controls for each as here, "
-            "are enough for p < .01 in four of five audits"
+            f"if this effect is real, {count(row['needed']['value'])} {units} are enough for p < .01 in four of five "
+            "audits, with as many controls for each as here"
         )
-    return ". ".join(part[0].upper() + part[1:] if number else part for number, part in enumerate(said)) + "."
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in said)
 
 
 def power_sentence(report: Mapping[str, Any]) -> str:
@@ -176,7 +179,7 @@ def samples_sentence(samples: Mapping[str, Any], sides: Sides) -> str:
             f"{count(samples['needed_controls'])} controls."
         )
     if samples.get("grouped"):
-        said += " One control of each group counts; the rate holds for candidates of different groups."
+        said += " Each group of controls counts once. The rate holds for candidates of different groups."
     return said
 
 

@@ -49,4 +49,4 @@ def view_grid(grid: ViewGrid) -> Drawing:
             pixels = shown.transpose(1, 2, 0)
             panel.imshow(pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels, interpolation="nearest")
     alt = f"{count} candidate images, one per row, and right of each {views} views of it."
-    return Drawing(png(figure), "Images and the views that an encoder is asked with", alt, photographs=True)
+    return Drawing(png(figure), "Images and the views that the encoder receives", alt, photographs=True)

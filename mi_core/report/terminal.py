@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -75,7 +76,7 @@ def _head(answer: wording.Answer) -> Text:
         said.append(f"WARNING. {answer.warning}\n", style="bold yellow")
     for line in answer.lines:
         said.append(f"{line}\n")
-    return said.append(f"\n{answer.sentence}", style="dim")
+    return said.append(f"\nIn numbers: {answer.sentence}", style="dim")
 
 
 def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
@@ -89,14 +90,14 @@ def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
 
 
 def _conditions(conditions: Sequence[wording.Condition]) -> Table:
-    table = _table("Controls", ["AUC", "value and 95 % interval", "above", "holds"])
+    table = _table("Controls", ["AUC or difference of AUCs", "with 95 % interval", "clearly above"])
     for condition in conditions:
         bound = "0" if condition.bound == 0 else ".5"
-        table.add_row(condition.name, estimate(condition.entry, 3), bound, "yes" if condition.holds else "no")
+        table.add_row(condition.name, estimate(condition.entry, 3), f"{bound}: {'yes' if condition.holds else 'no'}")
     return table
 
 
-def _evidence(report: Mapping[str, Any]) -> Text:
+def _evidence(report: Mapping[str, Any]) -> Group:
     """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
     found, sides = report["evidence"], sides_of(report)
     if not found["exchangeable"]:
@@ -105,10 +106,8 @@ def _evidence(report: Mapping[str, Any]) -> Text:
         lines = [evidence.dataset_sentence(row, sides) for row in found.get("tests", []) if row.get("primary")]
         lines += [evidence.samples_sentence(samples, sides) for samples in found.get("samples", [])[:1]]
         lines += [evidence.power_sentence(report), evidence.believed(report)]
-    text = Text(f"{evidence.heading(sides)}\n", style="bold")
-    for line in lines:
-        text.append(f"  {line}\n", style="not bold")
-    return text
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in lines]
+    return Group(Text(evidence.heading(sides), style="bold"), *shown, Text())
 
 
 def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
@@ -119,7 +118,7 @@ def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
     tables: list[RenderableType] = []
     marked = False
     for target, output in dict.fromkeys((row["target"], row["output"]) for row in final):
-        columns = ["attack", *rated, "AUC", *(share_found(alpha, sides) for alpha in alphas), "n"]
+        columns = ["attack", *rated, "AUC", *(share_found(alpha, sides) for alpha in alphas), "images"]
         table = _table(f"Attacks on {target}, {output} output", columns)
         here = [row for row in final if (row["target"], row["output"]) == (target, output)]
         several = Counter(row["attack"] for row in here)
@@ -135,7 +134,7 @@ def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
             table.add_row(name, *numbers, count(row["auc"]["n"]))
         tables.append(table)
     if marked:
-        tables.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
+        tables.append(Text(f"{DAGGER} {unsupported(sides)}\n", style="dim"))
     return tables
 
 
@@ -152,14 +151,14 @@ def _sweep(sweep: Row, lead: Row | None) -> Table | None:
     if len({row[measure]["value"] for _, row in rows}) < 2:
         return None
     shown = dict.fromkeys((measure, "auc"))
-    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", *(_NAMES[name] for name in shown), "n"])
+    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", *(_NAMES[name] for name in shown), "images"])
     for label, row in rows:
         table.add_row(label, *(estimate(row[name]) for name in shown), count(row["auc"]["n"]))
     return table
 
 
 def _inferred(rows: Sequence[Row]) -> Table:
-    table = _table("Attribute inference", ["attribute", "from", "accuracy", "most frequent", "n"], words=2)
+    table = _table("Attribute inference", ["attribute", "from", "accuracy", "most frequent", "images"], words=2)
     for row in rows:
         source = ", ".join(filter(None, (row["target"], row["output"], row.get("settings"))))
         numbers = (estimate(row[name]) for name in ("accuracy", "majority"))
@@ -169,7 +168,7 @@ def _inferred(rows: Sequence[Row]) -> Table:
 
 def _defenses(target: str, rows: Sequence[Row]) -> Table:
     names = ["auc", *(["attribute"] if any("attribute" in row for row in rows) else [])]
-    columns = ["defense", "utility", "lost", "strongest attack's AUC", "attribute told"]
+    columns = ["defense", "utility", "lost", "strongest attack's AUC", "attribute inferred"]
     table = _table(f"Defenses of {target}", columns[: 3 + len(names)])
     for row in rows:
         told = (estimate(row[name]) if name in row else "" for name in names)

@@ -41,15 +41,15 @@ def sentence(found: Mapping[str, Any]) -> str:
     final = winner["final"]
     attack = max(final["attacks"], key=lambda row: row["ci95"][1])
     before = max(bare["attacks"], key=lambda row: row["ci95"][1])
-    within = "" if winner["within"] else " No trial kept within it: this one leaks least."
+    within = "" if winner["within"] else " No trial stayed below it; this one leaks least."
     metric = {"auc": "AUC", "accuracy": "accuracy"}[found["metric"]]
     return (
-        f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} given up early), for at most "
-        f"{rate(found['allowed'], 2)} at the upper end of the strongest attack's {metric}: "
-        f"{in_words(winner['parameters'])}.{within} On images held back it loses {rate(final['utility_loss'])} of the "
-        f"utility ({found['measure']} {estimate(final['utility'])}, without {estimate(bare['utility'])}) and leaves "
-        f"the strongest attack {estimate(attack)} (without {estimate(before)}); in the search, loss "
-        f"{rate(winner['search']['utility_loss'])} and upper end {rate(winner['search']['leak'])}."
+        f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} stopped early): "
+        f"{in_words(winner['parameters'])}. The strongest attack's {metric} was allowed an upper end of "
+        f"{rate(found['allowed'], 2)}.{within} On images held back, the defense costs {rate(final['utility_loss'])} of "
+        f"the utility ({found['measure']} {estimate(final['utility'])} instead of {estimate(bare['utility'])}). The "
+        f"strongest attack reaches {estimate(attack)} instead of {estimate(before)}. In the search, the loss was "
+        f"{rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
     )
 
 
@@ -60,7 +60,7 @@ def tuning_table(found: Mapping[str, Any]) -> RenderableType:
         found: the part ``tuning`` of report.json.
     """
     table = Table(
-        title=Text(f"Search on {found['target']}: trials that no other beats"),
+        title=Text(f"Search on {found['target']}: trials that no other trial beats"),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -97,7 +97,7 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     beaten, front = [row for row in rows if not row["pareto"]], front_of(found)
     if beaten:
         panel.plot(*_axes(beaten), "o", color="#b0b0b0", markersize=3.5, label=f"trials ({len(rows)})")
-    panel.plot(*_axes(front), "o-", color=COLOURS[0], markersize=4.5, label="beaten by none", drawstyle="steps-post")
+    panel.plot(*_axes(front), "o-", color=COLOURS[0], markersize=4.5, label="not beaten", drawstyle="steps-post")
     winner = found["winner"]
     chosen, again = winner["search"], winner["final"]
     panel.plot([chosen["utility_loss"]], [chosen["leak"]], "*", color=COLOURS[1], markersize=12, label="chosen")
@@ -109,8 +109,10 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     level(panel, found["allowed"], "allowed")
     label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the strongest attack's {found['metric']}")
     told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
-    alt = f"Utility lost and upper end of the strongest attack of the trials that none beats: {told}. {sentence(found)}"
-    return {"tuning": Drawing(png(figure), f"What is given up for what: {found['target']}", alt)}
+    alt = (
+        f"Utility lost and upper end of the strongest attack, where no other trial beats it: {told}. {sentence(found)}"
+    )
+    return {"tuning": Drawing(png(figure), f"Utility against leak: {found['target']}", alt)}
 
 
 def _axes(rows: Sequence[Row]) -> tuple[list[float], list[float]]:

@@ -163,17 +163,16 @@ _LINES = {
     "no-evidence": ("{pair}", "This does not prove that {opposite}. {unseen}"),
     "confounded": (
         "{compared}",
-        "What the attack finds may come from that difference, not from training. Take {outside} that were made, saved "
-        "and chosen like {inside}.",
+        "The attack's success may come from that difference, not from training. Choose {outside} that were made, saved "
+        "and selected like {inside}.",
     ),
     "undecided": (
         "{pair}",
-        "It takes two checks to call that a leak: one that never asks the encoder, and the same attack on an encoder "
-        "that saw neither group.",
+        "A leak needs two checks: one without the encoder, and the same attack on an encoder that saw neither group.",
     ),
     "broken": (
-        "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder that was "
-        "meant. Mend the weights or the preprocessing, and run it again.",
+        "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder you meant. "
+        "Repair the weights or the preprocessing, and run the audit again.",
     ),
 }
 _SENTENCES = {
@@ -187,8 +186,8 @@ _SENTENCES = {
     ),
     "confounded": (
         "{inside} and {outside} differ even without the encoder’s training: a blind classifier that never queries "
-        "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. What "
-        "{it} reaches{auc} must not be read as a leak."
+        "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. So the "
+        "result of {it}{auc} is no sign of a leak."
     ),
     "undecided": (
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
@@ -196,7 +195,7 @@ _SENTENCES = {
     ),
     "broken": (
         "{attack}{auc} found nothing beyond a blind classifier that never queries the encoder{blind} and the same "
-        "attack on an encoder that saw neither group{control}, as it must where the encoder learned nothing."
+        "attack on an encoder that saw neither group{control}. That is expected of an encoder that learned nothing."
     ),
 }
 
@@ -231,13 +230,13 @@ def _compared(validity: Mapping[str, Any]) -> str:
     blind, control = map(_of_100, controls)
     if all(entry["ci95"][0] <= 0.5 for entry in controls):
         return (
-            f"How sure: a check that never asks the encoder ({blind}) and the same attack on an encoder that saw "
-            f"neither group ({control}) found nothing."
+            f"How sure: a check without the encoder ({blind}) and the same attack on an encoder that saw neither group "
+            f"({control}) both found nothing."
         )
     beyond = ". The attack finds more than both." if validity["verdict"] == "leak" else "."
     return (
-        f"A check that never asks the encoder is right in {blind}, and the same attack on an encoder that saw neither "
-        f"group in {control}{beyond}"
+        f"A check without the encoder is right in {blind} cases. The same attack on an encoder that saw neither group "
+        f"is right in {control}{beyond}"
     )
 
 
@@ -257,7 +256,7 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
         said.append(f"{named} can be named (about 1 in {wrong} of those by error)")
     if not said:
         return ""
-    start = "Even without knowing the truth: " if sides.known else ""
+    start = "Without using the known answer: " if sides.known else ""
     return start + ", and ".join(said) + "."
 
 
@@ -276,7 +275,7 @@ def _capital(sentence: str) -> str:
 def _auc(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return ""
-    return f" (AUC {rate(entry['value'])} {interval(entry['ci95'])}, n {count(entry['n'])})"
+    return f" (AUC {rate(entry['value'])} {interval(entry['ci95'])}, {count(entry['n'])} images)"
 
 
 def _far(validity: Mapping[str, Any]) -> bool:

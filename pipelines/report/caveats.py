@@ -16,8 +16,8 @@ from pipelines.run.folder import RunFolder
 def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     """What a reader of the report should know; the most serious first."""
     told = [
-        "Intervals cover which images happened to be audited; how much another training run of the same encoder would "
-        "differ shows only in the spread over seeds.",
+        "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
+        "of the same encoder would differ.",
     ]
     if config.data.near_duplicates is None:
         told.append(
@@ -38,11 +38,11 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         record = describe(folder.seed(config.seeds[0]), name).record
         templated = record.templated_captions
         if templated is None:
-            told.append(f"Where images had no caption, {name} was trained on one made from class names.")
+            told.append(f"Where images had no caption, {name} was trained on captions made from class names.")
         elif templated:
             told.append(
                 f"{templated} of the {record.images} captions that {name} was trained on were made "
-                "from class names and attributes: it saw no real captions."
+                "from class names and attributes, not written by people."
             )
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and record.consistency and not record.consistency["works"]:
@@ -58,8 +58,8 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     told += [f"No control for {one}." for one in sorted(uncontrolled)]
     if config.asked:
         told.append(
-            "The answer holds if your images and the control images come from the same source, and the control images "
-            "were surely not trained on."
+            "The answer holds only if your images and the control images come from the same source, and the control "
+            "images were surely not trained on."
         )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         told.append(
@@ -78,7 +78,8 @@ def _is_noise(config: RunConfig, source: str) -> bool:
 def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     """Attacks, outputs and defenses that the run left out."""
     tried = {attack.attack for attack in config.attacks}
-    missing = [f"the attack {name}" for name in ATTACKS if name not in tried]
+    names = [name for name in ATTACKS if name not in tried]
+    missing = [f"attacks: {', '.join(names)}"] if names else []
     available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).record.outputs
     outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
     return [*missing, *outputs, *([] if config.defenses else ["defenses"])]

@@ -43,7 +43,7 @@ from pipelines.report.defended import defended
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
 from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.verdict import classes, evidence, is_primary, thumbnails, verdict
+from pipelines.report.verdict import classes, evidence, flagged, is_primary, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
 from pipelines.tune.run import outcome
@@ -71,8 +71,9 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
     report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
-    shown = thumbnails(config, folder, report.get("evidence", {}))
-    storage.write_atomic(f"{folder.path}/report.html", render_html(report, figures, shown).encode())
+    proved = report.get("evidence", {})
+    page = render_html(report, figures, thumbnails(config, folder, proved), flagged(config, folder, proved))
+    storage.write_atomic(f"{folder.path}/report.html", page.encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     results = count_of(len(report["attacks"]), "result", "results")
     say("report", f"{results}, {count_of(len(figures), 'figure', 'figures')}")

@@ -16,7 +16,7 @@ from mi_core.report.evidence import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
-from pipelines.attack.evidence import forget_samples, of_samples
+from pipelines.attack.evidence import forget_samples, of_samples, samples_path
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
@@ -235,6 +235,14 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         for number, results in found.items()
     ]
     return sorted(rows, key=lambda row: -row["auc"]["value"])
+
+
+def flagged(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> list[str]:
+    """Ids of the flagged candidates of the first seed, the highest score first."""
+    if not found.get("samples"):
+        return []
+    table = storage.read_table(samples_path(folder.seed(config.seeds[0])))
+    return [name for name, chosen in zip(table["id"].to_pylist(), table["flagged"].to_pylist(), strict=True) if chosen]
 
 
 def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, bytes]:

@@ -92,7 +92,7 @@ def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> 
     quiet["validity"]["warning"] = fault
     answer = wording.answer(quiet)
     assert answer.headline == "No answer: this encoder does not seem to work."
-    assert "says nothing about the encoder that was meant" in answer.lines[0]
+    assert "says nothing about the encoder you meant" in answer.lines[0]
     for shown in (Page(render_html(quiet, {})).text, flat(said(quiet))):
         assert shown.index("Undecided") < shown.index(fault) < shown.index("AUC")
         assert "No evidence" not in shown

@@ -190,7 +190,7 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
     for label in ("noise", "private"):  # a head that is all but noise tells nothing of them
         assert leak(label) < plain - 0.1, label
     page = Path(folder.path, "report.html").read_text()
-    assert "Attribute told" not in page
+    assert "Attribute inferred" not in page
     assert {"defenses-attacks-target", "defenses-tradeoff-target"} <= {
         path.stem for path in Path(folder.path, "figures").glob("defenses*")
     }
