@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
-from mi_core.report.contents import EmbeddingMap, Row, pool_estimate
+from mi_core.report.contents import EmbeddingMap, Row, at_last_epoch, by_seed, pool_estimate
 from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, png
 from mi_core.report.numbers import count, rate
 
@@ -31,14 +31,11 @@ def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
     Args:
         entries: with ``seed``, ``values``, ``n_auxiliary``, and the estimates ``accuracy`` and ``majority``.
     """
-    groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
-    for entry in entries:
-        groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), {}).setdefault(entry["seed"], entry)
     rows = []
-    for by_seed in groups.values():
-        found = list(by_seed.values())
+    for found in by_seed(entries, _IDENTITY):
         row: Row = {name: found[0][name] for name in (*_IDENTITY, "values") if name in found[0]}
-        row |= {"seeds": list(by_seed), "n_auxiliary": sum(entry["n_auxiliary"] for entry in found)}
+        row["seeds"] = [entry["seed"] for entry in found]
+        row["n_auxiliary"] = sum(entry["n_auxiliary"] for entry in found)
         row |= {name: pool_estimate([entry[name] for entry in found]) for name in ("accuracy", "majority")}
         rows.append(row)
     return rows
@@ -46,12 +43,7 @@ def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 def final_inferences(rows: Iterable[Row]) -> list[Row]:
     """The rows of every encoder's last epoch."""
-    last: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        key = tuple(row.get(name) for name in _IDENTITY[:-1])
-        if key not in last or row["epoch"] >= last[key]["epoch"]:
-            last[key] = row
-    return list(last.values())
+    return at_last_epoch(rows, _IDENTITY[:-1])
 
 
 def attribute_figures(report: Mapping[str, Any], maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:

@@ -203,10 +203,15 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, same_samples: bool = Fal
         >>> row["seeds"], round(row["auc"]["value"], 3), [round(b, 3) for b in row["auc"]["ci95"]], row["auc"]["n"]
         ([0, 1], 0.75, [0.679, 0.821], 36)
     """
+    return [_pool_row(of_seeds, same_samples) for of_seeds in by_seed(attacks, _IDENTITY)]
+
+
+def by_seed(entries: Iterable[Mapping[str, Any]], identity: Sequence[str]) -> list[list[Mapping[str, Any]]]:
+    """Entries alike in ``identity``, one per seed: the same twice is one result, not two seeds."""
     groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
-    for entry in attacks:  # the same attack twice is one result, not two seeds
-        groups.setdefault(tuple(entry.get(name) for name in _IDENTITY), {}).setdefault(entry["seed"], entry)
-    return [_pool_row(list(by_seed.values()), same_samples) for by_seed in groups.values()]
+    for entry in entries:
+        groups.setdefault(tuple(entry.get(name) for name in identity), {}).setdefault(entry["seed"], entry)
+    return [list(of_seeds.values()) for of_seeds in groups.values()]
 
 
 def _pool_row(entries: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
@@ -259,11 +264,16 @@ def pooled_rows(report: Mapping[str, Any]) -> list[Row]:
 
 def final_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of every attack's last epoch; an attack on an encoder without epochs keeps its row."""
+    return at_last_epoch(rows, (*_IDENTITY[:-1], "seed"))
+
+
+def at_last_epoch(rows: Iterable[Row], identity: Sequence[str]) -> list[Row]:
+    """Of rows alike in ``identity`` the one of the last epoch."""
     last: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        identity = tuple(row.get(name) for name in (*_IDENTITY[:-1], "seed"))
-        if identity not in last or row.get("epoch", 0) >= last[identity].get("epoch", 0):
-            last[identity] = row
+        key = tuple(row.get(name) for name in identity)
+        if key not in last or row.get("epoch", 0) >= last[key].get("epoch", 0):
+            last[key] = row
     return list(last.values())
 
 

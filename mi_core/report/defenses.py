@@ -7,6 +7,7 @@ from typing import Any
 
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, final_rows, pooled_rows, probes
+from mi_core.report.numbers import setting
 
 _SAME_ATTACK = ("attack", "output", "settings")
 _SAME_ATTRIBUTE = ("attribute", "output", "settings")
@@ -113,11 +114,5 @@ def _row(entry: Row, side: str) -> Row:
 
 def _words(entry: Row) -> str:
     """Settings and numbers of a defense, as a table tells them."""
-    told = {**entry["parameters"], **entry["numbers"]}
     name = [] if entry["label"] == entry["defense"] else [entry["defense"]]
-    return ", ".join(
-        [
-            *name,
-            *(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in told.items()),
-        ]
-    )
+    return ", ".join([*name, *(setting(*one) for one in (entry["parameters"] | entry["numbers"]).items())])

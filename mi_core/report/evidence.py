@@ -131,7 +131,7 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
     if row["direction"] == "lower":
         reversed_p = p_value(row["reversed_p"])
         said.append(
-            f"{sides.candidates} score lower than {sides.controls} (p in that direction {reversed_p}): no evidence of use"
+            f"{sides.candidates} score lower than {sides.controls} (p in that direction {reversed_p}): no evidence"
         )
     if row["direction"] == "mixed":
         said.append("the direction changes from seed to seed")

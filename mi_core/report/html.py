@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,16 +66,8 @@ def render_html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        rate=numbers.rate,
-        interval=numbers.interval,
-        estimate=numbers.estimate,
-        count=numbers.count,
-        percent=numbers.percent,
-        duration=numbers.duration,
-        unbroken=_unbroken,
-        p_value=evidence.p_value,
-    )
+    filters = (numbers.rate, numbers.interval, numbers.estimate, numbers.count, numbers.percent, numbers.duration)
+    environment.filters.update({one.__name__: one for one in (*filters, evidence.p_value)}, unbroken=_unbroken)
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
@@ -86,7 +78,6 @@ def render_html(
         rule=wording.RULE,
         stages=wording.stages(report),
         sides=sides,
-        evidence_heading=evidence.heading(sides),
         controlled="attack_auc" in report.get("validity", {}),
         lead=lead,
         whiskers=_whiskers(report, lead),
@@ -102,18 +93,14 @@ def render_html(
         cells=partial(_cells, sides),
         controls=_controls,
         utilities=_utilities,
+        checkpoints=lambda curve: _utilities((at["epoch"], at) for at in curve),
         inferred=final_inferences(report.get("attribute_inference", [])),
-        checkpoints=_checkpoints,
         defense_tables=defense_tables,
-        tuning_front=tuning.front_of,
-        tuning_sentence=tuning.sentence,
-        parameters_in_words=tuning.in_words,
+        tuning=tuning,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
         settings=list(_settings(report.get("config", {}))),
-        believed=evidence.believed,
-        power_sentence=evidence.power_sentence,
-        samples_sentence=evidence.samples_sentence,
+        evidence=evidence,
         shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
         flagged=flagged,
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
@@ -159,13 +146,14 @@ def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Ma
 
 def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> list[dict[str, Any]]:
     """One table per (target, output), the primary attack's first and its row on top."""
-    final = final_rows(rows)
     lead = primary_row(rows) or {}
-    places = list(dict.fromkeys((row["target"], row["output"]) for row in final))
-    places.sort(key=lambda place: place != (lead.get("target"), lead.get("output")))
+    several = len({entry["seed"] for entry in report["attacks"]}) > 1
+    of_seeds = final_rows(report["attacks"]) if several else []
+    places = list(dict.fromkeys(map(_place, rows)))
     groups = []
-    for place in places:
-        here = sorted((row for row in final if _place(row) == place), key=lambda row: "primary" not in row)
+    for place in sorted(places, key=lambda place: place != (lead.get("target"), lead.get("output"))):
+        mine = [row for row in rows if _place(row) == place]
+        here = sorted(final_rows(mine), key=lambda row: "primary" not in row)
         last = {(row["attack"], row.get("epoch")) for row in here}
         groups.append(
             {
@@ -174,14 +162,8 @@ def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> lis
                 "rows": here,
                 "epochs": sorted({row["epoch"] for row in here if "epoch" in row}),
                 "columns": _columns(here, sides),
-                "seed_rows": [
-                    entry
-                    for entry in final_rows(report["attacks"])
-                    if _place(entry) == place and len({e["seed"] for e in report["attacks"]}) > 1
-                ],
-                "earlier": [
-                    row for row in rows if _place(row) == place and (row["attack"], row.get("epoch")) not in last
-                ],
+                "seed_rows": [entry for entry in of_seeds if _place(entry) == place],
+                "earlier": [row for row in mine if (row["attack"], row.get("epoch")) not in last],
             }
         )
     return groups
@@ -253,12 +235,9 @@ def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
     return {wording.probe(name): entry for name, entry in probes(utility).items()}
 
 
-def _utilities(encoders: Mapping[str, Row]) -> list[tuple[str, dict[str, Row]]]:
-    return [(name, _probes(encoder["utility"])) for name, encoder in encoders.items() if "utility" in encoder]
-
-
-def _checkpoints(curve: Sequence[Row]) -> list[tuple[str, dict[str, Row]]]:
-    return [(numbers.count(at["epoch"]), _probes(at["utility"])) for at in curve]
+def _utilities(rows: Iterable[tuple[object, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Row]]]:
+    """The downstream accuracies of encoders or checkpoints, by name, where there are any."""
+    return [(str(name), _probes(row["utility"])) for name, row in rows if "utility" in row]
 
 
 def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:

@@ -70,6 +70,16 @@ def percent(fraction: str | float) -> str:
     return f"{100 * float(fraction):.4g} %"
 
 
+def setting(name: str, value: object) -> str:
+    """A parameter by the last part of its name, with its value.
+
+    Example:
+        >>> setting("defenses.0.settings.scale", 0.02131), setting("epoch", 10)
+        ('scale 0.02131', 'epoch 10')
+    """
+    return f"{name.rpartition('.')[2]} {f'{value:.4g}' if isinstance(value, float) else value}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit a reader would use.
 

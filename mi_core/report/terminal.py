@@ -13,15 +13,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import evidence, wording
+from mi_core.report import evidence, tuning, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
-from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, supported
+from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, rate, supported
 from mi_core.report.sides import Sides, measured_by, share_found, sides_of, unsupported
-from mi_core.report.tuning import tuning_table
 
 _NAMES = {"accuracy": "accuracy", "auc": "AUC"}
+_TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
 
@@ -175,6 +175,22 @@ def _defenses(target: str, rows: Sequence[Row]) -> Table:
         lost = percent(round(row["loss"], 3)) if "loss" in row else ""
         table.add_row(row["name"], estimate(row["utility"]) if "utility" in row else "", lost, *told)
     return table
+
+
+def tuning_table(found: Mapping[str, Any]) -> RenderableType:
+    """A search for ``rich.console.Console.print``: the trials that no other trial beats, and the one chosen.
+
+    Args:
+        found: the part ``tuning`` of report.json.
+    """
+    columns = ["parameters", "utility lost", f"{found['metric']}, upper end", "strongest attack"]
+    table = _table(f"Search on {found['target']}: trials that no other trial beats", columns)
+    front = tuning.front_of(found)
+    for row in front[:_TRIALS]:
+        parameters = Text(tuning.in_words(row["parameters"]), style="bold" if row["winner"] else "")
+        table.add_row(parameters, rate(row["utility_loss"]), rate(row["leak"]), row["strongest"])
+    more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
+    return Group(table, *(more if len(front) > _TRIALS else []), Text(tuning.sentence(found)))
 
 
 def _timings(timings: Mapping[str, float], stages: Mapping[str, str]) -> Table:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from mi_core.report.contents import Row
 from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, png
-from mi_core.report.numbers import estimate, rate
-
-_SHOWN = 12
+from mi_core.report.numbers import estimate, rate, setting
 
 
 def in_words(parameters: Mapping[str, Any]) -> str:
@@ -24,10 +17,7 @@ def in_words(parameters: Mapping[str, Any]) -> str:
         >>> in_words({"defenses.0.settings.scale": 0.0213, "defenses.0.epoch": 10})
         'scale 0.0213, epoch 10'
     """
-    return ", ".join(
-        f"{name.rpartition('.')[2]} {value:.4g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
-        for name, value in parameters.items()
-    )
+    return ", ".join(setting(*one) for one in parameters.items())
 
 
 def front_of(found: Mapping[str, Any]) -> list[Row]:
@@ -51,33 +41,6 @@ def sentence(found: Mapping[str, Any]) -> str:
         f"strongest attack reaches {estimate(attack)} instead of {estimate(before)}. In the search, the loss was "
         f"{rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
     )
-
-
-def tuning_table(found: Mapping[str, Any]) -> RenderableType:
-    """A search for ``rich.console.Console.print``: the trials that none beats, and the one chosen.
-
-    Args:
-        found: the part ``tuning`` of report.json.
-    """
-    table = Table(
-        title=Text(f"Search on {found['target']}: trials that no other trial beats"),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("parameters")
-    for column in ("utility lost", f"{found['metric']}, upper end", "strongest attack"):
-        table.add_column(column, justify="right")
-    front = front_of(found)
-    for row in front[:_SHOWN]:
-        style = "bold" if row["winner"] else ""
-        shown = (rate(row["utility_loss"]), rate(row["leak"]), row["strongest"])
-        table.add_row(Text(in_words(row["parameters"]), style=style), *shown)
-    parts: list[RenderableType] = [table]
-    if len(front) > _SHOWN:
-        parts.append(Text(f"and {len(front) - _SHOWN} more in tune/trials.parquet", style="dim"))
-    return Group(*parts, Text(sentence(found)))
 
 
 def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:

@@ -18,8 +18,7 @@ from mi_core.report.contents import pool_seeds, to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
-from mi_core.report.terminal import terminal_table
-from mi_core.report.tuning import tuning_table
+from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import Task, tasks
