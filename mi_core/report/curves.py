@@ -59,22 +59,22 @@ def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     return drawings
 
 
-def _names(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """Names of series over several targets, where the shadow of each target counts as the same."""
-    return series_names((row["attack"], _reference(row)) for row in rows)
-
-
-def _reference(row: Row) -> str:
-    return ", ".join(filter(None, (row["reference"], row.get("settings"))))
+def _over_targets(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by the name of their series over several targets, where the shadow of each target counts as the same."""
+    of_row = [series_of({name: part for name, part in row.items() if name != "shadow"}) for row in rows]
+    names = series_names(of_row)
+    found: dict[str, list[Row]] = {name: [] for name in names.values()}
+    for pair, row in zip(of_row, rows, strict=True):
+        found[names[pair]].append(row)
+    return found
 
 
 def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     figure, (panel,) = blank()
     measure, measured = measured_by(rows)
-    series: dict[str, list[tuple[int, Row]]] = {name: [] for name in _names(rows).values()}
-    for row in rows:
-        series[_names(rows)[row["attack"], _reference(row)]].append((targets.index(row["target"]), row[measure]))
-    told = abreast(panel, targets, series)
+    series = _over_targets(rows)
+    places = {name: [(targets.index(row["target"]), row[measure]) for row in mine] for name, mine in series.items()}
+    told = abreast(panel, targets, places)
     level(panel)
     label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0]['output']} output"
@@ -87,11 +87,8 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
     measure, measured = measured_by(rows)
     rows = [row for row in rows if row["target"] in values]
     told = []
-    for index, ((attack, reference), series) in enumerate(_names(rows).items()):
-        mine = sorted(
-            (row for row in rows if (row["attack"], _reference(row)) == (attack, reference)),
-            key=lambda row: values[row["target"]],
-        )
+    for index, (series, found) in enumerate(_over_targets(rows).items()):
+        mine = sorted(found, key=lambda row: values[row["target"]])
         reached = [row[measure]["value"] for row in mine]
         places = [values[row["target"]] for row in mine]
         panel.plot(places, reached, markersize=4.5, label=series, **look(index, marker=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,46 +30,36 @@ VIEWED = 4  # images shown with their views
 
 def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
     """Scores at the last checkpoint, means by checkpoint, and training losses."""
-    scores, losses = [], []
-    drawn: set[tuple[Any, ...]] = set()
-    for seed in config.seeds:
-        place = folder.seed(seed)
-        for task in tasks(config, place):
-            if "not_applicable" in result_of(task):
-                continue
-            if task.epoch != config.attacked_epochs(task.attack.target)[-1]:
-                continue
-            known = ", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack))))
-            curve = (seed, task.attack.attack, task.attack.target, task.output, known)
-            if curve in drawn:
-                continue  # a point of a sweep may make two attacks alike
-            drawn.add(curve)
-            table = storage.read_table(f"{place.attack(task.name)}/scores.parquet")
-            scores.append(
-                AttackScores(
-                    attack=task.attack.attack,
-                    target=task.attack.target,
-                    output=task.output,
-                    reference=known,
-                    seed=seed,
-                    score=np.asarray(table["score"]),
-                    member=np.asarray(table["member"]),
-                    threshold=result_of(task)["metrics"]["threshold"],
-                    statistic=np.asarray(table["statistic"]) if "statistic" in table.column_names else None,
-                )
-            )
-        for name in config.encoders:
-            loss = np.array(describe(place, name).record.losses)
-            if not len(loss):
-                continue
-            losses.append(LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss))
     return FigureData(
-        tuple(scores),
-        tuple(losses),
+        tuple(_scores(config, folder)),
+        tuple(_losses(config, folder)),
         tuple(_statistics(config, folder)),
         tuple(_maps(config, folder)),
         _views(config, folder),
     )
+
+
+def _scores(config: RunConfig, folder: RunFolder) -> Iterator[AttackScores]:
+    """Scores at the last checkpoint; each curve once, as a point of a sweep may make two attacks alike."""
+    drawn: set[tuple[Any, ...]] = set()
+    for task in (task for seed in config.seeds for task in tasks(config, folder.seed(seed))):
+        known = ", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack))))
+        curve = (task.attack.attack, task.attack.target, task.output, known, task.folder.seed)
+        last = task.epoch == config.attacked_epochs(task.attack.target)[-1]
+        if not last or curve in drawn or "not_applicable" in result_of(task):
+            continue
+        drawn.add(curve)
+        table = storage.read_table(f"{task.folder.attack(task.name)}/scores.parquet")
+        statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
+        threshold = result_of(task)["metrics"]["threshold"]
+        yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
+
+
+def _losses(config: RunConfig, folder: RunFolder) -> Iterator[LossCurve]:
+    for seed, name in product(config.seeds, config.encoders):
+        loss = np.array(describe(folder.seed(seed), name).record.losses)
+        if len(loss):
+            yield LossCurve(name, seed, np.arange(1.0, len(loss) + 1), loss)
 
 
 def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:

@@ -21,7 +21,7 @@ from mi_core.report.html import render_html
 from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import Task, tasks
+from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import utility_path
 from pipelines.config.attacks import SHADOW, SHADOWS, AttackConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
@@ -143,15 +143,11 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
         if "not_applicable" in result:
             continue
         entry = {
-            "attack": result["attack"],
-            "target": result["target"],
-            "output": result["output"],
+            **{name: result[name] for name in ("attack", "target", "output")},
             "reference": _kind(config, task.attack),
-            "seed": result["seed"],
-            "epoch": result["epoch"],
+            **{name: result[name] for name in ("seed", "epoch")},
             **_metrics(config, result),
-            "queries": result["queries"],
-            "seconds": result["seconds"],
+            **{name: result[name] for name in ("queries", "seconds")},
         }
         if config.shadows(task.attack):
             entry["shadow"] = result["reference"]
@@ -175,19 +171,15 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
 
 
 def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
-    for task in _unfit(config, folder):
-        result = result_of(task)
-        settings = settings_of(config, task.attack)
-        yield {
-            **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-            **({"settings": settings} if settings else {}),
-            "reason": result["not_applicable"],
-        }
-
-
-def _unfit(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
     """Attacks that found nothing to read."""
-    return (task for task in tasks(config, folder) if "not_applicable" in result_of(task))
+    for task in tasks(config, folder):
+        result, settings = result_of(task), settings_of(config, task.attack)
+        if "not_applicable" in result:
+            yield {
+                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
+                **({"settings": settings} if settings else {}),
+                "reason": result["not_applicable"],
+            }
 
 
 def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
