@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from mi_core.report.drawing import Drawing
+from mi_core.report.glossary import glossary
 from mi_core.report.html import render_html
 from mi_core.report.numbers import count, interval, rate
+from mi_core.report.sides import sides_of
 from tests.mi_core.report.page import Page
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -105,3 +107,24 @@ def test_hashes_stand_at_the_end(report: dict[str, Any]) -> None:
     role = report["data"]["roles"]["target-member"]["sha256"]
     assert source.index(role) > source.index('id="reproduction"')
     assert source.index('id="evidence"') < source.index('id="controls"') < source.index('id="attacks"')
+
+
+def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, Any], asked: dict[str, Any]) -> None:
+    page = Page(render_html(report, {}))
+    hints = {attributes["title"] for tag, attributes in page.tags if tag == "th" and attributes.get("title")}
+    for start in (
+        "The chance that the attack gives one image it was trained on",
+        "The share of members found while 0.1 %",
+    ):
+        assert any(str(hint).startswith(start) for hint in hints)
+    for term in ("AUC", "Membership score", "p-value", "q-value", "False-positive rate", "Controls", "Shadow encoder"):
+        assert term in page.text[page.text.rindex("Glossary") :]
+    assert "members" not in " ".join(glossary(sides_of(asked)).values())
+
+
+def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:
+    source = render_html(report, {}, flagged=["pool/000000", HOSTILE])
+    fold = source.index("<details><summary>All 2 flagged images, the highest score first</summary>")
+    assert fold < source.index("pool/000000, ", fold) < source.index("</details>", fold)
+    assert "<script" not in source
+    assert "flagged images, the highest" not in render_html(report, {})
