@@ -18,7 +18,7 @@ from mi_core.validity.dataset import dataset_test
 from mi_core.validity.posterior import posterior
 from mi_core.validity.share import effective_size, least_share, share_used
 from pipelines.attack.tasks import Task, features_of
-from pipelines.config.attacks import CALIBRATION_ROLE
+from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.files import storage

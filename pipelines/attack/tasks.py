@@ -12,9 +12,10 @@ from mi_core.attacks.lira import shadow_row
 from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among
-from pipelines.config.attacks import ANCHOR_ROLE, AttackConfig
+from pipelines.config.attacks import AttackConfig
 from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
 from pipelines.config.encoders import TrainedConfig
+from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits, known_label, members_of
 from pipelines.extract.features import load_features
@@ -78,7 +79,7 @@ def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> 
     if attack.reference not in config.encoders and shadows:
         return _halves(config, task, splits, shadows)
     features = features_of(config, task, splits, shadows[0] if shadows else target, roles)
-    member = splits.among(features.ids, [role for role in roles if not role.endswith("nonmember")])
+    member = splits.among(features.ids, [role for role in roles if not of_nonmembers(role)])
     if attack.reference_count is not None:
         rows = among(features.ids, set(splits.first(roles, attack.reference_count, task.folder.seed)))
         features, member = features.take(rows), member[rows]

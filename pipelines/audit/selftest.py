@@ -7,7 +7,7 @@ a lower quality or shrunk before, the two groups differ by themselves, and that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from rich.table import Table
 
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
 from pipelines.audit import run as audit
-from pipelines.config.attacks import KNOWN_ROLES, NONMEMBERS, TARGET_ROLES
+from pipelines.config.attacks import NONMEMBERS
 from pipelines.config.checks import build
 from pipelines.config.encoders import TrainedConfig
+from pipelines.config.roles import KNOWN_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say
 from pipelines.data.draw import draw
@@ -157,7 +158,8 @@ def _trained(config: RunConfig) -> RunConfig:
     """The primary attack on its target; as a point of a sweep, its shadow audited for what it never saw."""
     primary = config.attacks[config.validity.attack]
     whole = config.model_dump(mode="json", by_alias=True)
-    encoders = {name: whole["encoders"][name] for name in config.encoders if name in _kin(config)}
+    kin = {*config.chain(primary.target), *config.chain(primary.reference)}
+    encoders = {name: whole["encoders"][name] for name in config.encoders if name in kin}
     attacks = [primary.model_dump(mode="json"), _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]}]
     plain = _plain(config) | {
         "name": "selftest-trained",
@@ -167,17 +169,6 @@ def _trained(config: RunConfig) -> RunConfig:
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
     return build(plain).model_copy(update={"sweep": {"audited": (other,)}})
-
-
-def _kin(config: RunConfig) -> Iterator[str]:
-    """The attacked encoder, its shadow, and what these start from."""
-    primary = config.attacks[config.validity.attack]
-    for name in (primary.target, primary.reference):
-        step: str | None = name
-        while step is not None:
-            yield step
-            encoder = config.encoders[step]
-            step = encoder.start if isinstance(encoder, TrainedConfig) else None
 
 
 def _random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:

@@ -1,12 +1,12 @@
-"""What a config says of attacks, inferences, utility and validity; and the roles that attacks name."""
+"""The sections ``attacks``, ``attribute_inference``, ``utility`` and ``validity`` of a config."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters
@@ -15,23 +15,14 @@ from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes
 from pipelines.config.parameters import build, combinations, parameter_fields
+from pipelines.config.section import Names, Section, one_of
 
-KNOWN, NONMEMBERS, UNLABELLED = "known", "nonmembers", "unlabelled"
+KNOWN, NONMEMBERS, UNLABELLED = SAMPLES = ("known", "nonmembers", "unlabelled")
 SHADOW, SHADOWS = "shadow", "shadows"
-TARGET_ROLES = ("target-member", "target-nonmember")
-CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
-BANK_ROLE = "downstream-train"
-SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
-KNOWN_ROLES = ("known-member", "known-nonmember")
-ANCHOR_ROLE = "anchor"
-CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
-UNLABELLED_ROLE = "unlabelled"
 
 
-class AttackConfig(BaseModel):
-    """One attack on one encoder; the fields of the method's own parameters stand beside these."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AttackConfig(Section):
+    """One attack on one encoder; the parameters of its method stand beside these fields."""
 
     attack: str
     target: str = Field(default="target", description="encoder attacked")
@@ -39,18 +30,15 @@ class AttackConfig(BaseModel):
         default="shadow",
         description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled",
     )
-    views: int | None = Field(
-        default=None, ge=2, description="views it uses, of those of queries.views the first; default: all"
-    )
+    views: int | None = Field(default=None, ge=2, description="views it uses, the first of queries.views; default: all")
     outputs: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
     )
     reference_count: int | None = Field(
         default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
     )
-
     count: int | None = Field(
-        default=None, ge=1, description="samples of each role that are queried at all, by rank of a hash; default: all"
+        default=None, ge=1, description="samples of each role that are queried, by rank of a hash; default: all"
     )
 
     def method(self) -> type[Attack]:
@@ -77,8 +65,7 @@ class AttackConfig(BaseModel):
             check_choice("outputs", output, self.method().outputs or OUTPUTS)
         if self.views is not None and not self.draws_views:
             raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
-        fixed = self.reference in (KNOWN, NONMEMBERS, UNLABELLED)
-        kinds = {self.reference} if fixed else {SHADOW, SHADOWS}  # which of the two, the encoders tell
+        kinds = {self.reference} if self.reference in SAMPLES else {SHADOW, SHADOWS}  # the encoders decide which
         if not kinds & self.method().reference:
             fits = " or ".join(sorted(self.method().reference))
             raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
@@ -90,7 +77,7 @@ class AttackConfig(BaseModel):
 
 def _attack_model(name: str) -> type[AttackConfig]:
     own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
-    model: type[AttackConfig] = create_model(f"{name}-config", __base__=AttackConfig, __module__=__name__, **own)
+    model: type[AttackConfig] = create_model(name, __base__=AttackConfig, __module__=__name__, **own)
     return model
 
 
@@ -102,10 +89,8 @@ def each_attack(entries: Sequence[Any]) -> list[Any]:
 ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}
 
 
-class ValidityConfig(BaseModel):
-    """Which result the verdict rests on and what it is compared with."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ValidityConfig(Section):
+    """Which result the verdict rests on, and the control beside it."""
 
     attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
     output: str | None = Field(default=None, description="primary output; default: the first of queries.outputs")
@@ -115,27 +100,15 @@ class ValidityConfig(BaseModel):
     )
 
 
-class _Inference(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Inference(Section):
     attribute: str = Field(description="attribute inferred, of data.attributes")
     target: str = Field(default="target", description="encoder whose embeddings are seen")
-    output: str = Field(default="backbone", description="embedding seen")
-    auxiliary: tuple[str, ...] = Field(
-        default=(), description="roles whose attribute the attacker knows; default: what the encoder was trained on"
+    output: Annotated[str, one_of("output", OUTPUTS)] = Field(default="backbone", description="embedding seen")
+    auxiliary: Names = Field(
+        default=(), description="roles whose attribute the attacker knows; default: those of the encoder's members"
     )
-    test: tuple[str, ...] = Field(default=("target-nonmember",), min_length=1, description="roles attacked")
+    test: Names = Field(default=("target-nonmember",), min_length=1, description="roles attacked")
     share: float = Field(default=1.0, gt=0, le=1, description="share of the auxiliary data that is used")
-
-    @field_validator("output")
-    @classmethod
-    def _known_output(cls, value: str) -> str:
-        return check_choice("output", value, OUTPUTS)
-
-    @field_validator("auxiliary", "test", mode="before")
-    @classmethod
-    def _one_role(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> _Inference:
@@ -145,8 +118,7 @@ class _Inference(BaseModel):
     def parameters(self) -> AttributeInferenceParameters:
         """The attack's own parameters."""
         own = {field.name: getattr(self, field.name) for field in fields(AttributeInferenceParameters)}
-        found: AttributeInferenceParameters = build(AttributeInferenceParameters, own)
-        return found
+        return build(AttributeInferenceParameters, own)
 
 
 if TYPE_CHECKING:
@@ -165,14 +137,14 @@ def each_inference(entries: Sequence[Any]) -> list[Any]:
     return combinations(entries, ("attribute", "target", "output"))
 
 
-class UtilityConfig(BaseModel):
+class UtilityConfig(Section):
     """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    k: tuple[int, ...] = Field(default=(20,), min_length=1, description="neighbours; several are tried one by one")
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(20,), min_length=1, description="neighbours; several are tried one by one"
+    )
     bank: tuple[str, ...] = Field(
-        default=(), description="labelled roles; default: downstream-train, else what the encoder was trained on"
+        default=(), description="labelled roles; default: downstream-train, else those of the encoder's members"
     )
     test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
 
@@ -180,10 +152,3 @@ class UtilityConfig(BaseModel):
     @classmethod
     def _one_k(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int) else value
-
-    @field_validator("k")
-    @classmethod
-    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 1:
-            raise ValueError(f"k = {min(value)}, allowed: at least 1")
-        return value

@@ -18,25 +18,21 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipelines.config.names import shortened
+from pipelines.config.section import Section
 
 CLASS, KEY, JSON = "class", "key", "json:"
 
 
-def _texts(value: Any) -> Any:
-    plain = isinstance(value, list | tuple) and all(isinstance(one, str | int | float) for one in value)
-    return [str(one) for one in value] if plain else value
-
-
-class AttributeConfig(BaseModel):
+class AttributeConfig(Section):
     """Where the values of one attribute come from, and which there are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, ignored_types=(cached_property,))
+    model_config = ConfigDict(ignored_types=(cached_property,))
 
-    origin: str = Field(alias="from", description="class, key (the file name), or json:<field>, dots lead into it")
-    pattern: str | None = Field(default=None, description="regular expression with one group, which is the text")
+    origin: str = Field(alias="from", description="class, key (the file name), or json:<field>; dots go deeper")
+    pattern: str | None = Field(default=None, description="regular expression whose one group is the text")
     table: str | None = Field(
         default=None, description="file with a line per text: the text, then values; commas or spaces between"
     )
@@ -53,8 +49,9 @@ class AttributeConfig(BaseModel):
     @classmethod
     def _as_text(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            return {str(name): _texts(texts) for name, texts in value.items()}
-        return _texts(value)
+            return {str(name): cls._as_text(texts) for name, texts in value.items()}
+        plain = isinstance(value, list | tuple) and all(isinstance(one, str | int | float) for one in value)
+        return [str(one) for one in value] if plain else value
 
     @model_validator(mode="after")
     def _check(self) -> AttributeConfig:
@@ -90,17 +87,15 @@ class AttributeConfig(BaseModel):
         return {text: number for number, texts in enumerate(self._groups) for text in texts}
 
 
-class GroupConfig(BaseModel):
+class GroupConfig(Section):
     """Which samples belong together (one person, album or burst) and are drawn, judged and resampled as one.
 
     group_by: json:person                                   # .json in the shards
     group_by: {from: key, pattern: '^([^/]+)/'}             # the folder
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    origin: str = Field(alias="from", description="key (the file name), or json:<field>, dots lead into it")
-    pattern: str | None = Field(default=None, description="regular expression with one group, which names the group")
+    origin: str = Field(alias="from", description="key (the file name), or json:<field>; dots go deeper")
+    pattern: str | None = Field(default=None, description="regular expression whose one group names the group")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""What cannot be in a config: one function per part, each raising ValueError that names the field and the remedy."""
+"""Checks of a whole run, one function per part; each raises ValueError that names the field and the remedy."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.checks import ConfigError
+from pydantic import ValidationError
+
+from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.architectures import check_architecture
-from pipelines.config.attacks import (
-    ANCHOR_ROLE,
-    CALIBRATION_ROLE,
-    KNOWN,
-    KNOWN_ROLES,
-    NONMEMBERS,
-    SHADOW,
-    SHADOWS,
-    UNLABELLED,
-    AttackConfig,
-    AttributeInferenceConfig,
-)
+from pipelines.config.attacks import SAMPLES, SHADOW, SHADOWS, AttackConfig, AttributeInferenceConfig
 from pipelines.config.data import DataConfig
 from pipelines.config.demands import Demand, demands_of
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, KNOWN_ROLES, of_members, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 
@@ -32,10 +25,12 @@ def build(values: Mapping[str, Any]) -> RunConfig:
     """The run that plain values describe, checked as a whole; the only way to make one.
 
     Raises:
-        ValidationError: a value has the wrong type or range.
-        ValueError: values that do not fit each other.
+        ValueError: the first mistake, in one line.
     """
-    config = RunConfig.model_validate(values)
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(told(error, RunConfig)) from error
     _check(config)
     return config
 
@@ -46,8 +41,8 @@ def _check(config: RunConfig) -> None:
     for name, encoder in config.encoders.items():
         check_name("encoders", name)
         check_roles(f"encoders.{name}.train_on", encoder.train_on, config.data)
+        config.chain(name)
         if isinstance(encoder, TrainedConfig):
-            config.members_of(name)
             check_training(config, f"encoders.{name}", encoder)
         if isinstance(encoder, LoadedConfig):
             check_loaded(config, f"encoders.{name}", encoder)
@@ -80,7 +75,7 @@ def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]
 
 
 def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
-    """Raise ValueError if an encoder cannot be trained so on its members."""
+    """Raise ValueError if an encoder cannot be trained with these settings on its members."""
     if encoder.start is not None and isinstance(config.encoders.get(encoder.start), EndpointConfig):
         raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
     if encoder.attribute is not None and encoder.attribute not in config.data.attributes:
@@ -108,7 +103,7 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
 
 
 def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> None:
-    """Raise ValueError if an encoder cannot be defended so."""
+    """Raise ValueError if an encoder cannot be defended with these settings."""
     base = config.encoders[encoder.defends]
     if type(base) is not TrainedConfig:
         raise ValueError(f"{place}.defends = {encoder.defends!r} is not trained here")
@@ -140,35 +135,12 @@ def check_repeats(config: RunConfig) -> None:
 
 
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack has not what it needs, or would be judged on what it was fitted on."""
-    if attack.target not in config.encoders:
-        raise ValueError(f"{place}.target = {attack.target!r}, allowed: {', '.join(config.encoders)}")
-    shadows = config.shadows(attack)
-    halves = bool(shadows) and attack.reference not in config.encoders
-    if attack.reference not in (KNOWN, NONMEMBERS, UNLABELLED) and not shadows:
-        trained = {name: one for name, one in config.encoders.items() if isinstance(one, TrainedConfig)}
-        families = {name.rpartition("-")[0] for name, one in trained.items() if one.half is not None}
-        allowed = [*config.encoders, *sorted(families), KNOWN, NONMEMBERS, UNLABELLED]
-        raise ValueError(f"{place}.reference = {attack.reference!r}, allowed: {', '.join(allowed)}")
-    if shadows and (SHADOWS if halves else SHADOW) not in attack.method().reference:
-        what = "several encoders with halves: N" if not halves else "one shadow encoder, or known samples"
-        raise ValueError(f"{place}.reference = {attack.reference!r}, but {attack.attack} needs {what}")
-    if halves and len(shadows) < 4:
-        raise ValueError(f"{place}.reference = {attack.reference!r}: halves = {len(shadows)} show no spread; use 4")
-    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
-        raise ValueError(f"{place}.reference = {attack.reference!r}: train its encoders on {list(config.audited)}")
-    crafter = config.crafter(attack)
-    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
-        raise ValueError(
-            f"{place}.reference = {attack.reference!r} is behind an API, but {attack.attack} crafts images by the "
-            "gradients of its weights; use a shadow that is trained here"
-        )
+    """Raise ValueError if an attack lacks what it needs, or would be judged on samples that it was fitted on."""
+    check_choice(f"{place}.target", attack.target, config.encoders)
+    _check_reference(config, f"{place}.reference", attack)
     _check_apart(config, place, attack)
     anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
-    try:
-        check_roles(place, (*config.audited, *config.reference_roles(attack), *anchors), config.data)
-    except ValueError as error:
-        raise ValueError(f"{place}.{error}" if str(error).startswith("reference") else str(error)) from error
+    check_roles(place, (*config.audited, *config.reference_roles(attack), *anchors), config.data)
     _check_counts(config, place, attack)
     if attack.draws_views and (attack.views or config.queries.views) < 2:
         raise ValueError(
@@ -179,8 +151,32 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
         raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
 
 
+def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack cannot be fitted on its reference."""
+    shadows, given = config.shadows(attack), f"{place} = {attack.reference!r}"
+    halves = bool(shadows) and attack.reference not in config.encoders
+    if not shadows:
+        check_choice(place, attack.reference, {*config.encoders, *config.families, *SAMPLES})
+    elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
+        needed = "one shadow encoder, or known samples" if halves else "several encoders with halves: N"
+        raise ValueError(f"{given}, but {attack.attack} needs {needed}")
+    if halves and len(shadows) < 4:
+        raise ValueError(f"{given}: halves = {len(shadows)} show no spread; use 4")
+    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
+        raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
+    unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]
+    if unfit:
+        raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
+    crafter = config.crafter(attack)
+    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
+        raise ValueError(
+            f"{given} is behind an API, but {attack.attack} crafts images by the gradients of its weights; use a "
+            "shadow that is trained here"
+        )
+
+
 def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if roles are too small for what an attack takes of them."""
+    """Raise ValueError if roles have fewer samples than an attack takes of them."""
     asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
     if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
         raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
@@ -195,7 +191,7 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
     """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    known = [sizes[role] for role in config.reference_roles(attack) if role.endswith("nonmember")]
+    known = [sizes[role] for role in config.reference_roles(attack) if of_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers
@@ -207,7 +203,7 @@ def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes
 
 
 def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
-    """Raise UserError if roles that were drawn, so many of each, are too few for what is fitted on them."""
+    """Raise UserError if drawn roles have too few non-members for the attacks; ``counts``: samples by role."""
     for position, attack in enumerate(config.attacks):
         try:
             _check_nonmembers(config, f"attacks.{position}", attack, counts)
@@ -235,12 +231,11 @@ def _inside_audited(config: RunConfig, name: str) -> bool:
 
 
 def check_inference(config: RunConfig, place: str, inference: AttributeInferenceConfig) -> None:
-    """Raise ValueError if an attribute inference names what is not there, or attacks what it knows."""
+    """Raise ValueError if an attribute inference names a missing thing, or attacks samples that it knows."""
     if inference.attribute not in config.data.attributes:
         known = ", ".join(config.data.attributes) or "none; declare data.attributes"
         raise ValueError(f"{place}.attribute = {inference.attribute!r}, allowed: {known}")
-    if inference.target not in config.encoders:
-        raise ValueError(f"{place}.target = {inference.target!r}, allowed: {', '.join(config.encoders)}")
+    check_choice(f"{place}.target", inference.target, config.encoders)
     auxiliary = config.auxiliary_roles(inference)
     if not auxiliary:
         raise ValueError(f"{place}.auxiliary is missing: what {inference.target} was trained on is not known")
@@ -253,7 +248,7 @@ def check_inference(config: RunConfig, place: str, inference: AttributeInference
 
 
 def check_calibration(config: RunConfig) -> None:
-    """Raise ValueError if known members that are to tell a true-positive rate are fitted on, judged, or no members."""
+    """Raise ValueError if the members for the true-positive rate have another role too, or are no members."""
     role = config.data.roles.get(CALIBRATION_ROLE)
     if role is None:
         return
@@ -266,16 +261,14 @@ def check_calibration(config: RunConfig) -> None:
 
 
 def check_controls(config: RunConfig) -> None:
-    """Raise ValueError if the verdict rests on what is not there, or on a control that saw a group."""
+    """Raise ValueError if the verdict rests on a missing attack, output or control, or the control saw a group."""
     if config.validity.attack >= len(config.attacks):
         raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
-    if config.validity.output is not None and config.validity.output not in config.queries.outputs:
-        raise ValueError(f"validity.output = {config.validity.output!r}, allowed: {', '.join(config.queries.outputs)}")
+    check_choice("validity.output", config.primary_output, config.queries.outputs)
     control = config.validity.control
     if control is None:
         return
-    if control not in config.encoders:
-        raise ValueError(f"validity.control = {control!r}, allowed: {', '.join(config.encoders)}")
+    check_choice("validity.control", control, config.encoders)
     seen = config.members_of(control) & {*config.audited, *KNOWN_ROLES}
     if seen:
         raise ValueError(

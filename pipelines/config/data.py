@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
 from mi_core.images import Decoder
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.names import LONGEST, shortened
+from pipelines.config.section import Section
 from pipelines.config.sources import SourceConfig
 from pipelines.files.digest import digest
 
 
-class Role(BaseModel):
+class Role(Section):
     """Which samples play a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
     count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
@@ -38,10 +39,8 @@ class Role(BaseModel):
         return self.count is not None or self.fraction is not None
 
 
-class CaptionWords(BaseModel):
+class CaptionWords(Section):
     """What captions made from class names may say of the images of one class."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     attributes: tuple[str, ...] = Field(min_length=2)
@@ -51,10 +50,8 @@ class CaptionWords(BaseModel):
         return ClassWords(self.name, self.attributes)
 
 
-class DataConfig(BaseModel):
+class DataConfig(Section):
     """Where images come from, how they are decoded, and who plays which role."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sources: dict[str, SourceConfig] = Field(min_length=1)
     image_size: int = Field(
@@ -154,14 +151,12 @@ class DataConfig(BaseModel):
         return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
 
 
-class NearDuplicatesConfig(BaseModel):
+class NearDuplicatesConfig(Section):
     """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike.
 
     Re-compressed, resized and brightened copies are. Mirrored and cropped ones (5 % a side is enough), and those with a
     caption bar, mostly are not.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")
     least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")

@@ -9,8 +9,9 @@ from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
-from pipelines.config.attacks import ANCHOR_ROLE, CALIBRATION_ROLE, AttackConfig
+from pipelines.config.attacks import AttackConfig
 from pipelines.config.queries import Recipe
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
 
 SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked

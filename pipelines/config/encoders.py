@@ -1,21 +1,12 @@
-"""Config models of the encoders of a run: trained here, a trained one with a defense, loaded, or behind an API."""
+"""The section ``encoders`` of a config: trained here, trained with a defense, loaded, or behind an API."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, ValidationInfo, create_model, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, check_choice
@@ -30,24 +21,18 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.parameters import build, complete, parameter_fields
+from pipelines.config.section import Names, Section, one_of
 
 
-class ConfigOfEncoder(BaseModel):
-    """What all encoders say of themselves."""
+class ConfigOfEncoder(Section):
+    """The fields that all encoders have."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    objective: str = Field(
+    objective: Annotated[str, one_of("objective", OBJECTIVES)] = Field(
         default="simclr", description="pre-training framework; of a loaded encoder: whose views it saw"
     )
     augmentation: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="settings of the training views"
     )
-
-    @field_validator("objective")
-    @classmethod
-    def _known_objective(cls, value: str) -> str:
-        return check_choice("objective", value, OBJECTIVES)
 
     @field_validator("augmentation")
     @classmethod
@@ -63,7 +48,7 @@ class TrainedConfig(ConfigOfEncoder):
     """One encoder to train: framework, architecture, data, schedule."""
 
     backbone: str = Field(description="architecture; transformers with their patch size, as vit-s/16")
-    train_on: tuple[str, ...] = Field(description="roles whose samples are the members")
+    train_on: Names = Field(description="roles whose samples are the members")
     half: int | None = Field(
         default=None, ge=0, description="which random half of these samples; `halves: N` makes N such encoders"
     )
@@ -87,11 +72,6 @@ class TrainedConfig(ConfigOfEncoder):
     attribute: str | None = Field(
         default=None, description="attribute that the objective or the defense hides, of data.attributes"
     )
-
-    @field_validator("train_on", mode="before")
-    @classmethod
-    def _one_role(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @field_validator("optimizer")
     @classmethod
@@ -140,27 +120,19 @@ class TrainedConfig(ConfigOfEncoder):
 
     def check_data(self, *, channels: int, image_size: int, images: int | None, workers: int) -> None:
         """Raise ConfigError if backbone, batch or objective do not fit the data; ``images`` None: not known yet."""
-        parameters = self.pretraining()
         parse_backbone(self.backbone, channels, image_size)
-        settings = parameters.objective_parameters
+        settings = self.pretraining().objective_parameters
         OBJECTIVES[self.objective].check(settings, batch_size=self.batch_size, images=images, workers=workers)
 
 
 class DefendedConfig(TrainedConfig):
-    """A trained encoder as its provider serves it: with a defense; all else it has of the encoder that it defends."""
+    """A trained encoder behind a defense; it takes its other settings from the encoder that it defends."""
 
     defends: str = Field(description="encoder, trained here, that is defended")
-    defense: str = Field(description="what is done to it")
+    defense: Annotated[str, one_of("defense", DEFENSES)] = Field(description="defense of it")
     settings: dict[str, Any] = Field(default_factory=dict, validate_default=True, description="settings of the defense")
-    epoch: int | None = Field(default=None, ge=1, description="checkpoint that is served; default: the last")
-    outside: tuple[str, ...] = Field(
-        default=(), description="roles of the provider's images that the encoder was not trained on"
-    )
-
-    @field_validator("defense")
-    @classmethod
-    def _known_defense(cls, value: str) -> str:
-        return check_choice("defense", value, DEFENSES)
+    epoch: int | None = Field(default=None, ge=1, description="checkpoint that is defended; default: the last")
+    outside: Names = Field(default=(), description="roles of the provider's images that the encoder never saw")
 
     @field_validator("settings")
     @classmethod
@@ -168,25 +140,15 @@ class DefendedConfig(TrainedConfig):
         known = info.data.get("defense")
         return value if known is None else complete(DEFENSES[known].Parameters, value)
 
-    @field_validator("outside", mode="before")
-    @classmethod
-    def _one_outside(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
     @model_validator(mode="after")
-    def _check_served(self) -> DefendedConfig:
+    def _check_defended(self) -> DefendedConfig:
         if self.start != self.defends:
             raise ValueError(f"start = {self.start!r}: a defended encoder starts from the one it defends")
         if self.half is not None:
             raise ValueError(f"defends = {self.defends!r} stands for encoders with halves; defend one of its own")
         needs = DEFENSES[self.defense].needs
-        given = {
-            "outside": ("outside", self.outside),
-            "attributes": ("attribute", self.attribute),
-            "epoch": ("epoch", self.epoch),
-        }
-        for need, (field, value) in given.items():
-            if need in needs and not value:
+        for need, field in (("outside", "outside"), ("attributes", "attribute"), ("epoch", "epoch")):
+            if need in needs and not getattr(self, field):
                 raise ValueError(f"{field} is missing, which the defense {self.defense} needs")
         if "logits" in needs and "logits" not in self.outputs:
             raise ValueError(f"defense = {self.defense!r} is for classifiers, with the output logits")
@@ -194,7 +156,7 @@ class DefendedConfig(TrainedConfig):
 
     @property
     def kept_epochs(self) -> tuple[int, ...]:
-        """The checkpoint that is served."""
+        """The checkpoint that is defended."""
         return (self.epoch or self.epochs,)
 
     def method(self, seed: int) -> Defense:
@@ -213,8 +175,12 @@ class ForeignConfig(ConfigOfEncoder):
 
     @property
     def train_on(self) -> tuple[str, ...]:
-        """No role: what it was trained on is the question."""
+        """No role: the audit asks for its members."""
         return ()
+
+    @property
+    def start(self) -> None:
+        """No encoder of the run."""
 
     @property
     def saw_nothing(self) -> bool:
@@ -226,17 +192,12 @@ class ForeignConfig(ConfigOfEncoder):
         return self.model_dump()
 
 
-class HeadConfig(BaseModel):
-    """What the file of a loaded encoder does not tell of one of its heads."""
+class HeadConfig(Section):
+    """The settings of a head that the file of a loaded encoder does not hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    activation: str = Field(description="between its layers; none: nothing")
-
-    @field_validator("activation")
-    @classmethod
-    def _known_activation(cls, value: str) -> str:
-        return check_choice("activation", value, ACTIVATIONS)
+    activation: Annotated[str, one_of("activation", ACTIVATIONS)] = Field(
+        description="between its layers; none: nothing"
+    )
 
 
 class LoadedConfig(ForeignConfig):
@@ -249,7 +210,9 @@ class LoadedConfig(ForeignConfig):
     )
     trust_code: bool = Field(default=False, description="run the code in TorchScript files or Python modules")
     size: int | None = Field(default=None, ge=1, description="side of the images it takes; default: its own")
-    interpolation: str | None = Field(default=None, description="bilinear or bicubic; default: its own")
+    interpolation: Annotated[str, one_of("interpolation", INTERPOLATIONS)] | None = Field(
+        default=None, description="bilinear or bicubic; default: its own"
+    )
     mean: tuple[float, ...] | None = Field(default=None, description="normalisation; default: its own")
     std: tuple[float, ...] | None = Field(default=None)
     heads: dict[str, HeadConfig] = Field(
@@ -262,11 +225,6 @@ class LoadedConfig(ForeignConfig):
         if isinstance(value, dict) and str(value.get("load", "")).startswith("open_clip:"):
             return {"objective": "clip"} | value
         return value
-
-    @field_validator("interpolation")
-    @classmethod
-    def _known_interpolation(cls, value: str | None) -> str | None:
-        return value if value is None else check_choice("interpolation", value, INTERPOLATIONS)
 
     @model_validator(mode="after")
     def _check(self) -> LoadedConfig:
@@ -321,9 +279,7 @@ _SECOND = {
 """How to give the control of an encoder that is code."""
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Settings(Section):
     @field_validator("query", mode="before", check_fields=False)
     @classmethod
     def _as_written(cls, value: Any) -> Any:
@@ -368,32 +324,33 @@ class EndpointConfig(ForeignConfig):
         return {**self.model_dump(exclude={"endpoint"}), "endpoint": self.parameters().identity()}
 
 
-CONFIGS: dict[str, type[ConfigOfEncoder]] = {
-    "trained": TrainedConfig,
-    "defended": DefendedConfig,
-    "loaded": LoadedConfig,
-    "served": EndpointConfig,
+_KINDS: dict[str, type[ConfigOfEncoder]] = {
+    "load": LoadedConfig,
+    "endpoint": EndpointConfig,
+    "defends": DefendedConfig,
 }
-"""Kinds of encoders."""
-_KEYS = {"load": "loaded", "endpoint": "served", "defends": "defended"}
+"""Kinds of encoders by the field that only they have; an encoder without any of these is trained here."""
+
+
+def kind_of(settings: Mapping[str, Any]) -> type[ConfigOfEncoder]:
+    """The model of an encoder whose settings are plain values."""
+    return next((model for field, model in _KINDS.items() if field in settings), TrainedConfig)
 
 
 def _tag(value: Any) -> str:
-    if isinstance(value, dict):
-        return next((tag for key, tag in _KEYS.items() if key in value), "trained")
-    return next((tag for tag, model in CONFIGS.items() if type(value) is model), "trained")
+    return (kind_of(value) if isinstance(value, dict) else type(value)).__name__
 
 
 if TYPE_CHECKING:
     EncoderConfig = TrainedConfig | DefendedConfig | LoadedConfig | EndpointConfig
 else:
     EncoderConfig = Annotated[
-        Union[tuple(Annotated[model, Tag(tag)] for tag, model in CONFIGS.items())],  # noqa: UP007
+        Union[tuple(Annotated[model, Tag(model.__name__)] for model in (TrainedConfig, *_KINDS.values()))],  # noqa: UP007
         Discriminator(_tag),
     ]
 
 
-def encoder_config(values: dict[str, Any]) -> EncoderConfig:
-    """The settings of an encoder from plain values, as the model of its kind."""
-    found: EncoderConfig = CONFIGS[_tag(values)](**values)  # type: ignore[assignment]
-    return found
+def encoder_config(settings: dict[str, Any]) -> EncoderConfig:
+    """An encoder from plain values, as the model of its kind."""
+    encoder: EncoderConfig = kind_of(settings)(**settings)  # type: ignore[assignment]
+    return encoder

@@ -1,4 +1,4 @@
-"""The sections ``resources``, ``budget`` and ``prices`` of a config: what a run may use and spend."""
+"""The sections ``resources``, ``budget`` and ``prices`` of a config."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from pipelines.config.section import Section
 from pipelines.errors import UserError
 
 DEFAULT_ACTORS = 2
 
 
-class ResourcesConfig(BaseModel):
-    """What the stages may use of the cluster."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ResourcesConfig(Section):
+    """The share of the cluster that the stages may use."""
 
     train_workers: int = Field(default=1, ge=1, description="data-parallel workers per encoder")
     train_cpus: float = Field(default=1.0, gt=0, description="CPUs per training worker, also its threads")
@@ -47,14 +46,14 @@ class ResourcesConfig(BaseModel):
         """Refuse a cluster on which a stage could never be scheduled.
 
         Raises:
-            UserError: naming the resource, what is asked and what is there.
+            UserError: names the resource, the demand and the supply.
         """
         cpus, gpus = available.get("CPU", 0.0), available.get("GPU", 0.0)
         actors = self.actors(available)
-        asked = actors * self.actor_cpus + self.reader_cpus
-        if asked > cpus + 1e-9:
+        querying = actors * self.actor_cpus + self.reader_cpus
+        if querying > cpus + 1e-9:
             raise UserError(
-                f"resources: encoder_actors x actor_cpus + reader_cpus = {asked:g} CPUs, but Ray has {cpus:g}: "
+                f"resources: encoder_actors x actor_cpus + reader_cpus = {querying:g} CPUs, but Ray has {cpus:g}: "
                 "readers would never be scheduled; lower encoder_actors or actor_cpus"
             )
         training = self.train_workers * self.train_cpus
@@ -78,7 +77,7 @@ class ResourcesConfig(BaseModel):
 
     @property
     def decoding_threads(self) -> int:
-        """Threads that decode in an actor while its accelerator works; without one there is nothing to wait for."""
+        """Threads that decode in an actor while its accelerator works; 0 without one."""
         return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
 
     def decoders(self, actors: int, available: Mapping[str, float]) -> int:
@@ -89,10 +88,8 @@ class ResourcesConfig(BaseModel):
         return max(1, int((left + 1e-9) / self.decoder_cpus))
 
 
-class BudgetConfig(BaseModel):
-    """What a run may spend."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class BudgetConfig(Section):
+    """The most that a run may spend."""
 
     queries: int | None = Field(
         default=None, ge=1, description="queries of attacked encoders, over all their checkpoints and all seeds"
@@ -103,15 +100,12 @@ class BudgetConfig(BaseModel):
 
     @property
     def estimated(self) -> dict[str, float]:
-        """What is compared with an estimate before anything is spent."""
-        fields = {"cpu_hours": self.cpu_hours, "gpu_hours": self.gpu_hours, "money": self.money}
-        return {name: most for name, most in fields.items() if most is not None}
+        """The limits that an estimate is compared with before anything is spent."""
+        return self.model_dump(exclude={"queries"}, exclude_none=True)
 
 
-class PricesConfig(BaseModel):
-    """What things cost, in one unit of money; what has no price is not counted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class PricesConfig(Section):
+    """Prices in one unit of money; a thing without a price is not counted."""
 
     cpu_hour: float | None = Field(default=None, ge=0, description="a CPU for an hour")
     gpu_hour: float | None = Field(default=None, ge=0, description="a GPU for an hour")
@@ -121,4 +115,4 @@ class PricesConfig(BaseModel):
     @property
     def known(self) -> dict[str, float]:
         """The prices that are given."""
-        return {name: price for name, price in self.model_dump().items() if price is not None}
+        return self.model_dump(exclude_none=True)

@@ -6,16 +6,11 @@ Every mistake is one line naming the file, the field, the value and what is allo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from pipelines.config import shipped
-from pipelines.config.attacks import ATTACK_CONFIGS
 from pipelines.config.checks import build
-from pipelines.config.encoders import CONFIGS
 from pipelines.config.fields import set_field
-from pipelines.config.mistakes import told
 from pipelines.config.names import SHOWN, shortened
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sweeps import expand, with_fields
@@ -93,8 +88,7 @@ def _merged(base: Any, over: Any) -> Any:
 
 
 def parse(raw: dict[str, Any], origin: str) -> RunConfig:
-    """Check a config given as plain values; ``origin`` names it in errors. Its sweeps and its
-    search are spelled out."""
+    """Check a config given as plain values, and spell its sweeps and its search out; errors name its ``origin``."""
     whole = {section: value for section, value in raw.items() if section != "sweep"}
     plain = {section: value for section, value in whole.items() if section != "tune"}
     try:
@@ -103,10 +97,8 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
         if missing:
             raise ValueError(_add(missing))
         if base.tune is not None:
-            base = with_fields(base, base.tune, plain, _one_line)
-        return expand(base, plain, raw.get("sweep") or {}, _one_line)
-    except ValidationError as error:
-        raise UserError(f"{origin}: {_one_line(error)}") from error
+            base = with_fields(base, base.tune, plain)
+        return expand(base, plain, raw.get("sweep") or {})
     except ValueError as error:
         raise UserError(f"{origin}: {error}") from error
 
@@ -137,31 +129,3 @@ def _add(sources: Sequence[str]) -> str:
         f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
         f"{' '.join(f'{field}=...' for field in fields)}"
     )
-
-
-def _one_line(error: ValidationError) -> str:
-    return told(error, _fields_at, (*ATTACK_CONFIGS, *CONFIGS))
-
-
-def _fields_at(location: Sequence[int | str]) -> list[str]:
-    """Names allowed at a place of the config (a pydantic error location)."""
-    annotation: Any = RunConfig
-    for part in location:
-        models = _models_in(annotation)
-        if part in ATTACK_CONFIGS:
-            annotation = ATTACK_CONFIGS[str(part)]
-        elif part in CONFIGS:
-            annotation = CONFIGS[str(part)]
-        else:
-            fields = [model.model_fields[part] for model in models if part in model.model_fields]
-            annotation = fields[0].annotation if fields else annotation
-    models = _models_in(annotation)
-    known = {field.alias or name for model in models for name, field in model.model_fields.items()}
-    return sorted(known | {"path"} if tuple(location) == ("data",) else known)
-
-
-def _models_in(annotation: Any) -> list[Any]:
-    """Pydantic models that an annotation such as dict[str, Model] or Model | None mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in _models_in(inner)]

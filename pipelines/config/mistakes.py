@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pipelines.config.names import shortened
 
-Fields = Callable[[Sequence[int | str]], Sequence[str]]
-"""Names that are allowed at a place of a config."""
+Location = Sequence[int | str]
+_TAGGED = ("encoders", "attacks")  # sections whose entries are of several models: pydantic names the model next
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -46,37 +46,37 @@ _LIMITS = {
 """What is allowed where the type is right and the value is not."""
 
 
-def told(error: ValidationError, fields: Fields | None = None, hidden: Sequence[str] = ()) -> str:
-    """The first mistake in one line, in words of our own.
+def told(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """The first mistake in one line, in words for users.
 
     Args:
-        error: what a model of a config, or of a method's parameters, raised.
-        fields: the fields that a section has, for keys that it has not.
-        hidden: parts of places that no user wrote: the tags of unions.
+        error: of a model of a config, or of a method's parameters.
+        model: that raised it; its fields are listed where a key is unknown.
     """
     every = error.errors()
     first = every[0]
-    kind, context, parts = first["type"], first.get("ctx", {}), _parts(first["loc"], hidden)
+    kind, context, parts = first["type"], first.get("ctx", {}), _parts(first["loc"])
     place = ".".join(str(part) for part in parts)
     if kind in ("extra_forbidden", "unexpected_keyword_argument", "invalid_key"):
-        return _unknown(place, parts, fields(first["loc"][:-1]) if fields else ())
+        return _unknown(place, parts, [] if model is None else _fields_at(model, first["loc"][:-1]))
     if kind.startswith("missing"):
         return f"{place} is missing"
     if kind in ("value_error", "assertion_error"):
-        return _joined(place, context["error"], fields, hidden)
+        text = str(context["error"])
+        return text if not place or text.startswith(place) else f"{place}: {text}"
     if kind == "union_tag_invalid":
         return f"{place}: {shortened(context['tag'])} is an unknown attack; allowed: {_bare(context['expected_tags'])}"
     if kind == "union_tag_not_found":
         return f"{place}.{_bare(context['discriminator'])} is missing"
-    here = [one for one in every if _parts(one["loc"], hidden) == parts and one["input"] == first["input"]]
+    here = [one for one in every if _parts(one["loc"]) == parts and one["input"] == first["input"]]
     allowed = dict.fromkeys(_allowed(one["type"], one.get("ctx", {})) for one in here)
     quotes = "; put it in quotes" if "text" in allowed and isinstance(first["input"], int | float) else ""
     return f"{place}{_shown(first['input'])}: allowed is {' or '.join(allowed)}{quotes}"
 
 
-def _parts(location: Sequence[int | str], hidden: Sequence[str]) -> list[int | str]:
-    """A place as users write it, without tags and types, of several that a field may have."""
-    parts = [part for part in location if part not in hidden]
+def _parts(location: Location) -> list[int | str]:
+    """A place as users write it: without the model of an entry, and without one of several types of a field."""
+    parts = [part for number, part in enumerate(location) if number != 2 or location[0] not in _TAGGED]
     while parts and isinstance(parts[-1], str) and (parts[-1] in ("str", "int", "float", "bool") or "[" in parts[-1]):
         parts.pop()
     return parts
@@ -90,11 +90,22 @@ def _unknown(place: str, parts: Sequence[int | str], allowed: Sequence[str]) -> 
     )
 
 
-def _joined(place: str, error: object, fields: Fields | None, hidden: Sequence[str]) -> str:
-    text = told(error, fields, hidden) if isinstance(error, ValidationError) else str(error)
-    if not place or text.startswith(place):
-        return text
-    return f"{place}.{text}" if isinstance(error, ValidationError) else f"{place}: {text}"
+def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
+    """Fields that stand at a place."""
+    models = [model]
+    for part in location:
+        named = [one for one in models if one.__name__ == part]
+        annotations = [one.model_fields[part].annotation for one in models if part in one.model_fields]
+        models = named or [inner for annotation in annotations for inner in models_in(annotation)] or models
+    fields = {field.alias or name for one in models for name, field in one.model_fields.items()}
+    return sorted(fields | {"path"} if tuple(location) == ("data",) else fields)
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Models that an annotation such as dict[str, Model] or Model | None mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
 def _shown(value: object) -> str:

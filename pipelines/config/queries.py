@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from pipelines.config.parameters import complete
+from pipelines.config.section import Section, one_of
 
 
-class QueriesConfig(BaseModel):
+class QueriesConfig(Section):
     """How encoders are queried."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     views: int = Field(default=10, ge=1, description="augmented views per image")
     augmentation: Literal["as-trained"] | dict[str, Any] = Field(
@@ -25,15 +23,17 @@ class QueriesConfig(BaseModel):
     )
     crop_only: tuple[float, float] = Field(
         default=(0.2, 1.0),
-        description="share of the area of the crops that are the only views where an attack's shadow was trained by "
-        "another algorithm than the target",
+        description="share of the area of crops, the only views where an attack's shadow was trained by another "
+        "algorithm than the target",
     )
-    outputs: tuple[str, ...] = Field(default=("projection", "backbone"), description="embeddings audited")
+    outputs: tuple[Annotated[str, one_of("outputs", OUTPUTS)], ...] = Field(
+        default=("projection", "backbone"), description="embeddings audited"
+    )
     chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
     batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
     repeats: int = Field(
-        default=1, ge=1, description="times that every query is asked; the mean of the answers counts (against noise)"
+        default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"
     )
 
     @field_validator("crop_only")
@@ -41,11 +41,6 @@ class QueriesConfig(BaseModel):
     def _possible_crop(cls, value: tuple[float, float]) -> tuple[float, float]:
         crops_alone(value)
         return value
-
-    @field_validator("outputs")
-    @classmethod
-    def _known_outputs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(check_choice("outputs", output, OUTPUTS) for output in value)
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,20 @@
-"""What a run is: the sections of its config together, checked against each other, and what follows from them."""
+"""A run: the sections of its config together, and all that follows from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
+from mi_core.checks import check_choice
 from mi_core.features import consumes
 from pipelines.config.attacks import (
     ATTACK_CONFIGS,
-    BANK_ROLE,
-    CANDIDATE_ROLES,
     KNOWN,
-    KNOWN_ROLES,
     NONMEMBERS,
-    SHADOW_ROLES,
-    TARGET_ROLES,
     UNLABELLED,
-    UNLABELLED_ROLE,
     AttackConfig,
     AttributeInferenceConfig,
     UtilityConfig,
@@ -34,6 +29,18 @@ from pipelines.config.limits import BudgetConfig, PricesConfig, ResourcesConfig
 from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
 from pipelines.config.queries import QueriesConfig, Recipe, crops_alone
+from pipelines.config.roles import (
+    BANK_ROLE,
+    CANDIDATE_ROLES,
+    KNOWN_ROLES,
+    SHADOW_ROLES,
+    TARGET_ROLES,
+    TEST_ROLE,
+    UNLABELLED_ROLE,
+    nonmembers_beside,
+    of_members,
+)
+from pipelines.config.section import Section
 from pipelines.config.shape import check_shape
 from pipelines.config.shorthands import spell_out
 from pipelines.config.tuning import TuneConfig
@@ -44,10 +51,10 @@ else:
     AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # noqa: UP007
 
 
-class RunConfig(BaseModel):
-    """A whole run. Each section stands beside the stage that reads it."""
+class RunConfig(Section):
+    """A whole run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # which may hold a secret
+    model_config = ConfigDict(hide_input_in_errors=True)  # it may hold a secret
 
     name: str = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="the whole chain once per seed")
@@ -64,7 +71,7 @@ class RunConfig(BaseModel):
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
     checkpoints: Literal["all", "last"] = Field(
-        default="all", description="checkpoints that are attacked and measured; points of a sweep: the last alone"
+        default="all", description="checkpoints that are attacked and measured; of the points of a sweep: the last"
     )
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
@@ -74,7 +81,7 @@ class RunConfig(BaseModel):
     tune: TuneConfig | None = Field(default=None, description="parameters of a defense to search for")
     fold: Literal["all", "search", "final"] = Field(
         default="all",
-        description="images that are audited, and on which utility is tested; trials of a search: one half of them",
+        description="images on which attacks and utility are measured; in the trials of a search: one half of them",
     )
     resources: ResourcesConfig = ResourcesConfig()
 
@@ -108,31 +115,35 @@ class RunConfig(BaseModel):
             raise ValueError(f"seeds {list(value)} repeat; each seed runs once")
         return value
 
+    def plain(self) -> dict[str, Any]:
+        """The run as plain values, without its sweeps and its search."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
+
+    def chain(self, name: str) -> tuple[str, ...]:
+        """An encoder, the one that it starts from, and so on to one that starts from none.
+
+        Raises:
+            ValueError: they go in a circle, or there is no such encoder.
+        """
+        chain = [name]
+        while (start := self.encoders[chain[-1]].start) is not None:
+            if start in chain:
+                raise ValueError(f"encoders.{name}.start goes in a circle: {' -> '.join((*chain, start))}")
+            check_choice(f"encoders.{chain[-1]}.start", start, self.encoders)
+            chain.append(start)
+        return tuple(chain)
+
     def members_of(self, name: str) -> set[str]:
         """Roles that an encoder was trained on, with those of the encoders it started from."""
-        seen: list[str] = []
-        roles: set[str] = set()
-        step: str | None = name
-        while step is not None:
-            if step in seen:
-                raise ValueError(f"encoders.{name}.start goes in a circle: {' -> '.join((*seen, step))}")
-            if step not in self.encoders:
-                raise ValueError(f"encoders.{seen[-1]}.start = {step!r}, allowed: {', '.join(self.encoders)}")
-            seen.append(step)
-            encoder = self.encoders[step]
-            roles |= set(encoder.train_on)
-            step = encoder.start if isinstance(encoder, TrainedConfig) else None
-        return roles
+        return {role for step in self.chain(name) for role in self.encoders[step].train_on}
 
     def member_roles(self, name: str) -> tuple[str, ...]:
-        """Roles whose membership is asked of an encoder: what it was trained on.
+        """Roles whose membership is audited: those that an encoder was trained on.
 
-        Of a classifier that was built with other data on an encoder: what that was trained on.
+        A classifier may be built with other data on an encoder: then the roles of that encoder.
         """
-        encoder = self.encoders[name]
-        members = all(role.endswith("-member") for role in encoder.train_on)
-        start = encoder.start if isinstance(encoder, TrainedConfig) and not members else None
-        return encoder.train_on if start is None else self.member_roles(start)
+        trained = [self.encoders[step].train_on for step in self.chain(name)]
+        return next((roles for roles in trained if all(map(of_members, roles))), trained[-1])
 
     def attacked_epochs(self, encoder: str) -> tuple[int, ...]:
         """Checkpoints of an encoder that are attacked and whose utility is measured."""
@@ -140,62 +151,55 @@ class RunConfig(BaseModel):
         return kept if self.checkpoints == "all" else kept[-1:]
 
     def epoch_beside(self, encoder: str, epoch: int) -> int:
-        """The checkpoint of another encoder that stands beside one of the target: the same epoch, else the last."""
+        """The checkpoint of another encoder to compare with one of the target: the same epoch, else the last."""
         kept = self.encoders[encoder].kept_epochs
         return epoch if epoch in kept else kept[-1]
 
     def queried_epochs(self, encoder: str) -> tuple[int, ...]:
-        """Checkpoints that are queried: those attacked, and those that stand beside an attacked one."""
+        """Checkpoints that are queried: those attacked, and those compared with an attacked one."""
         attacked = {epoch for attack in self.attacks for epoch in self.attacked_epochs(attack.target)}
         beside = {self.epoch_beside(encoder, epoch) for epoch in attacked}
         return tuple(sorted({*self.attacked_epochs(encoder), *beside}))
 
     @property
     def audited(self) -> tuple[str, str]:
-        """The two roles that attacks tell apart: the one that may be members first."""
+        """The two roles that attacks tell apart: possible members first."""
         candidates = set(CANDIDATE_ROLES) <= set(self.data.roles)
         return CANDIDATE_ROLES if candidates else TARGET_ROLES
 
     @property
     def asked(self) -> bool:
-        """Whether candidates are audited: nobody knows which of them are members, so only the AUC means something."""
+        """Whether candidates are audited: nobody knows which are members, so only the AUC means something."""
         return self.audited == CANDIDATE_ROLES
 
     @property
     def same_samples(self) -> bool:
-        """Whether every seed audits the samples of another one: whole sources that the user gives, on either side."""
+        """Whether all seeds audit the same samples: a whole source that the user gives, on either side."""
         return any(not self.data.roles[role].drawn for role in self.audited)
 
     def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
         """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""
-        if attack.reference in self.encoders:
-            return (attack.reference,)
-        return tuple(
-            name
-            for name, encoder in self.encoders.items()
-            if isinstance(encoder, TrainedConfig)
-            and encoder.half is not None
-            and name == f"{attack.reference}-{encoder.half}"
-        )
+        return (attack.reference,) if attack.reference in self.encoders else self.families.get(attack.reference, ())
+
+    @property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """Encoders that were made by ``halves``, by the name that they share."""
+        families: dict[str, tuple[str, ...]] = {}
+        for name, encoder in self.encoders.items():
+            if isinstance(encoder, TrainedConfig) and encoder.half is not None:
+                family = name.removesuffix(f"-{encoder.half}")
+                families[family] = (*families.get(family, ()), name)
+        return families
 
     def reference_roles(self, attack: AttackConfig) -> tuple[str, ...]:
-        """Roles that an attack is fitted on; those of non-members end so.
-
-        A shadow's non-members have the name of what it was trained on, ``x-nonmember`` beside ``x-member``.
-        """
+        """Roles that an attack is fitted on: those of its shadow with the non-members beside them, or known samples."""
         fixed = {KNOWN: KNOWN_ROLES, NONMEMBERS: KNOWN_ROLES[1:], UNLABELLED: (UNLABELLED_ROLE, KNOWN_ROLES[1])}
         if attack.reference in fixed:
             return fixed[attack.reference]
         if attack.reference not in self.encoders:
             return self.audited
         trained = self.member_roles(attack.reference)
-        unfit = [role for role in trained if not role.endswith("-member")]
-        if unfit:
-            raise ValueError(
-                f"reference = {attack.reference!r} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember"
-            )
-        pairs = [(role, role.removesuffix("-member") + "-nonmember") for role in trained]
-        return tuple(role for pair in pairs for role in pair) or SHADOW_ROLES
+        return tuple(role for members in trained for role in (members, nonmembers_beside(members))) or SHADOW_ROLES
 
     def fitted_on_target(self, attack: AttackConfig) -> tuple[str, ...]:
         """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
@@ -206,9 +210,9 @@ class RunConfig(BaseModel):
         return attack.outputs or attack.method().outputs or self.queries.outputs
 
     def recipe(self, attack: AttackConfig) -> Recipe:
-        """The views that an attacker draws, from whichever encoder: those of her shadow's training, as she knows it.
+        """The views that an attacker draws: those of her shadow's training, on all encoders.
 
-        If the shadow was trained by another algorithm than the target she knows nothing of its views but crops.
+        A shadow that was trained by another algorithm than the target tells her nothing but crops.
         """
         target, shadows = self.encoders[attack.target], self.shadows(attack)
         own = self.encoders[shadows[0]] if shadows else target
@@ -238,15 +242,14 @@ class RunConfig(BaseModel):
         return tuple(self.encoders) if self.fold == "all" else tuple(dict.fromkeys(one.target for one in self.attacks))
 
     def control_of(self, attack: AttackConfig) -> str | None:
-        """The encoder on which an attack is repeated as a control: it saw none of the target's samples.
+        """The encoder on which an attack is repeated as a control, because it saw none of the target's samples.
 
-        A trial has none: its attacks are compared with those on the plain encoder.
+        A trial of a search has none: its attacks are compared with those on the plain encoder.
         """
         if self.fold != "all":
             return None
-        kin = sorted(
-            self.encoders, key=lambda name: self.encoders[name].objective != self.encoders[attack.target].objective
-        )
+        objective = self.encoders[attack.target].objective
+        kin = sorted(self.encoders, key=lambda name: self.encoders[name].objective != objective)
         candidates = [self.validity.control] if self.validity.control else [attack.reference, *kin]
         outputs = set(self.outputs_of(attack))
         for name in candidates:
@@ -260,24 +263,21 @@ class RunConfig(BaseModel):
 
     def _saw_neither(self, name: str) -> bool:
         """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
-        encoder = self.encoders[name]
-        if isinstance(encoder, ForeignConfig):
-            return encoder.saw_nothing
-        start = encoder.start is None or self._saw_neither(encoder.start)
-        return start and not self.members_of(name) & {*self.audited, *KNOWN_ROLES}
+        first = self.encoders[self.chain(name)[-1]]
+        known = first.saw_nothing if isinstance(first, ForeignConfig) else True
+        return known and not self.members_of(name) & {*self.audited, *KNOWN_ROLES}
 
     def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(bank, test) roles of the utility of an encoder; tested are only roles it was not trained on."""
+        """(bank, test) roles of the utility of an encoder; it was trained on none of the tested ones by default."""
         trained = self.encoders[encoder].train_on
-        labelled = tuple(role for role in (BANK_ROLE,) if role in self.data.roles)
-        bank = self.utility.bank or labelled or trained
+        bank = self.utility.bank or ((BANK_ROLE,) if BANK_ROLE in self.data.roles else trained)
         drawn = [name for name, role in self.data.roles.items() if role.source_name in self.data.sources]
         unseen = tuple(name for name in drawn if name not in {*trained, *bank})
-        test = self.utility.test or (("downstream-test",) if "downstream-test" in self.data.roles else unseen)
+        test = self.utility.test or ((TEST_ROLE,) if TEST_ROLE in self.data.roles else unseen)
         return (bank, test) if bank else ((), ())
 
     def classifier_roles(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """(trained on, unseen) roles on which a classifier trained here is judged; nothing for other encoders."""
+        """(trained on, unseen) roles on which a classifier trained here is tested; nothing for other encoders."""
         encoder = self.encoders[name]
         if not isinstance(encoder, TrainedConfig) or "logits" not in encoder.outputs:
             return ()
@@ -285,5 +285,5 @@ class RunConfig(BaseModel):
         return encoder.train_on, tuple(role for role in test if role not in self.members_of(name))
 
     def whole_roles(self, roles: Sequence[str]) -> list[str]:
-        """Those of some roles that are not parts of audited ones, which are queried anyway."""
+        """Some roles without the parts of audited ones, which are queried anyway."""
         return [role for role in roles if self.data.roles[role].source_name not in self.audited]

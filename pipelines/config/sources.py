@@ -9,20 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from mi_core.checks import check_choice, check_range
 from pipelines.config.names import shortened
 from pipelines.config.parameters import build
 from pipelines.config.paths import check_braces
+from pipelines.config.section import Section
 
 OF_SHARDS = ("key", "image", "end_marker")  # settings of a source of kind shards
 TORCHVISION = "torchvision:"
@@ -30,10 +23,8 @@ NOISE = "noise"
 KINDS = ("digits", NOISE, "imagefolder", "shards")
 
 
-class SourceConfig(BaseModel):
+class SourceConfig(Section):
     """Where images come from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str = Field(description="digits, imagefolder, shards, noise, or torchvision:<Name>")
     path: str | tuple[str, ...] | None = Field(
@@ -65,25 +56,26 @@ class SourceConfig(BaseModel):
     def _has_path(self) -> SourceConfig:
         if self.kind in ("imagefolder", "shards") and not self.path:
             raise ValueError(f"path is missing for a source of kind {self.kind}")
-        for path in (self.path,) if isinstance(self.path, str) else self.path or ():
-            check_braces(path)
+        for pattern in self.patterns:
+            check_braces(pattern)
         if self.kind == NOISE:
             noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
-        strange = [name for name in OF_SHARDS if getattr(self, name) != type(self).model_fields[name].default]
-        if strange and self.kind != "shards":
-            raise ValueError(f"{strange[0]} is for shards, not for {self.kind}")
+        given = [name for name in OF_SHARDS if name not in self._defaults]
+        if given and self.kind != "shards":
+            raise ValueError(f"{given[0]} is for shards, not for {self.kind}")
         return self
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings of shards are left out at their defaults: what hashes a source is the same as before they came."""
-        fields = type(self).model_fields
-        written: dict[str, Any] = handler(self)
-        return {
-            name: value for name, value in written.items() if name not in OF_SHARDS or value != fields[name].default
-        }
+        """Leave settings of shards out at their defaults, so that the hash of a source stays as it was without them."""
+        return {name: value for name, value in handler(self).items() if name not in self._defaults}
+
+    @property
+    def _defaults(self) -> set[str]:
+        """Settings of shards that have their default."""
+        return {name for name in OF_SHARDS if getattr(self, name) == type(self).model_fields[name].default}
 
     @property
     def patterns(self) -> list[str]:
@@ -92,8 +84,8 @@ class SourceConfig(BaseModel):
 
     def describe(self) -> str:
         """The source in words, for the report."""
-        place = "" if self.path is None else f" {self.path if isinstance(self.path, str) else ', '.join(self.path)}"
-        return ("scikit-learn's handwritten digits" if self.kind == "digits" else self.kind) + place
+        kind = "scikit-learn's handwritten digits" if self.kind == "digits" else self.kind
+        return f"{kind} {', '.join(self.patterns)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ class NoiseOptions:
     """Images of random pixels (LpLA, AsiaCCS 2025, section 4.2, as non-members that need no data).
 
     Args:
-        count: how many.
+        count: of the images.
         size: side in pixels; give data.image_size, or resizing will smooth them.
         distribution: ``uniform`` over 0 to 255, or ``gaussian`` around the middle with a deviation of 64.
     """
@@ -117,7 +109,7 @@ class NoiseOptions:
 
 
 def noise_options(source: SourceConfig) -> NoiseOptions:
-    """The options of a source of random pixels. Raises ValueError: they are none."""
+    """The options of a source of random pixels. Raises ValueError: they are wrong."""
     try:
         return build(NoiseOptions, source.options)
     except ValueError as error:
@@ -133,7 +125,7 @@ def known_dataset(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _dataset_names() -> tuple[str, ...]:
-    """What torchvision says it has, read off its source: importing it takes seconds."""
+    """Data sets that torchvision exports, read off its source: importing it takes seconds."""
     (folder,) = importlib.util.find_spec("torchvision").submodule_search_locations  # type: ignore[union-attr,misc]
     for statement in ast.parse((Path(folder) / "datasets" / "__init__.py").read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":

@@ -18,15 +18,15 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from pipelines.config.section import Section
 
 SEARCHED = ("defenses.", "encoders.")
 
 
-class SearchConfig(BaseModel):
+class SearchConfig(Section):
     """The values that one parameter may take: a choice, or a range from low to high."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     choice: tuple[str | int | float | bool, ...] = Field(default=(), description="values to choose from")
     low: float | None = Field(default=None, description="lowest value of a range")
@@ -68,10 +68,8 @@ class SearchConfig(BaseModel):
         return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
 
 
-class TuneConfig(BaseModel):
+class TuneConfig(Section):
     """A search for the parameters of a defense: many trials, each measured on one half of what is audited."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     search: dict[str, SearchConfig] = Field(min_length=1, description="fields of the config with the values to try")
     trials: int = Field(default=32, ge=1, description="trials in all; more may be asked for later")

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_pairs
 from pipelines.config.data import DataConfig, NearDuplicatesConfig, Role
+from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
 from pipelines.data.columns import Coded, codes_of, ids_of
 from pipelines.data.scan import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
@@ -94,4 +95,4 @@ def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs
 
 
 def _nonmember(role: str) -> bool:
-    return role.endswith("nonmember") or role == "control"
+    return of_nonmembers(role) or role == CANDIDATE_ROLES[1]

@@ -18,7 +18,7 @@ from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.numbers import DAGGER, count, estimate, percent, supported
 from mi_core.report.sides import share_found, sides_of, unsupported
 from mi_core.report.wording import TITLES, probe
-from pipelines.config.attacks import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
+from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage
 

@@ -44,8 +44,7 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
         for entry in every:
             changes = {field: value for field, value in entry.items() if field != LABEL}
             place = folder if not changes else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}")
-            whole = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
-            changed = with_changes(whole | ({"checkpoints": "last"} if changes else {}), changes)
+            changed = with_changes(config.plain() | ({"checkpoints": "last"} if changes else {}), changes)
             found.append(Point(name, str(entry[LABEL]), build(changed), place))
     return found
 

@@ -90,13 +90,12 @@ class Trial:
         tune = config.tune
         assert tune is not None
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
-        values = config.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})
-        whole = build(with_changes(values, changes | {"checkpoints": "last", "fold": self.fold}))
+        whole = build(with_changes(config.plain(), changes | {"checkpoints": "last", "fold": self.fold}))
         counted = [
             one for one in whole.attacks if one.target == self.target and one.attack in (tune.attacks or (one.attack,))
         ]
         named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
-        kept = {name for served in named for name in _chain(whole, served)}
+        kept = {name for encoder in named for name in whole.chain(encoder)}
         values = whole.model_dump(mode="json", by_alias=True)
         return build(
             values
@@ -108,14 +107,6 @@ class Trial:
                 "validity": {},
             }
         )
-
-
-def _chain(config: RunConfig, name: str | None) -> Iterator[str]:
-    """An encoder, with those that it starts from."""
-    while name is not None:
-        yield name
-        encoder = config.encoders[name]
-        name = encoder.start if isinstance(encoder, TrainedConfig) else None
 
 
 def trains(own: RunConfig, run: RunConfig) -> bool:

@@ -58,8 +58,8 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
             "outside holds target-member, which target was",
         ),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
-        ([{**LAST, "beside": "clean"}], "defenses: beside = 'clean', labels are: nothing"),
-        ([{**LAST, "without": ["lira"]}], "defenses.without = 'lira' is no attack of this config"),
+        ([{**LAST, "beside": "clean"}], "defenses.beside = 'clean', allowed: nothing"),
+        ([{**LAST, "without": ["lira"]}], "defenses.without = 'lira', allowed: encodermi-t, lpla"),
         ([{**LAST, "of": ["shadow"]}], "defenses.of = 'shadow', attacked and trained here: target, shadow"),
     ],
 )

@@ -78,7 +78,7 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ({"encoders.shadow.like": "nobody"}, "like = 'nobody', allowed: target, shadow"),
         ({"encoders.target.like": "shadow"}, "like goes in a circle"),
         ({"encoders.target.train_on": "control"}, "needs the role 'control'; data.roles has target-member"),
-        ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: target, shadow"),
+        ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: shadow, target"),
         ({"attacks.0.attack": "encodermi-x"}, "'encodermi-x' is an unknown attack; allowed: encodermi-"),
         ({"queries.views": 1}, "queries.views = 1, but encodermi-t compares pairs of views and needs at least 2"),
         ({"queries.outputs": ["pixels"]}, "outputs = 'pixels', allowed: backbone, "),

@@ -68,7 +68,7 @@ def test_every_field_of_a_config_that_names_files_is_known() -> None:
     from mi_core.attacks import ATTACKS
     from mi_core.defenses import DEFENSES
     from mi_core.objectives import OBJECTIVES
-    from pipelines.config.load import _models_in
+    from pipelines.config.mistakes import models_in
     from pipelines.config.paths import FILE_FIELDS
     from pipelines.config.run_config import RunConfig
 
@@ -81,7 +81,7 @@ def test_every_field_of_a_config_that_names_files_is_known() -> None:
             continue
         seen.add(model)
         for name, info in model.model_fields.items():
-            waiting += _models_in(info.annotation)
+            waiting += models_in(info.annotation)
             named |= {name} & FILE_FIELDS
             if any(word in (info.description or "") for word in ("a path", "folder;", "file with")):
                 said.add(name)

@@ -1,0 +1,27 @@
+"""The roles that samples play, by their names: a name says whether its samples are members of an encoder."""
+
+from __future__ import annotations
+
+TARGET_ROLES = ("target-member", "target-nonmember")
+CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
+SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
+KNOWN_ROLES = ("known-member", "known-nonmember")
+UNLABELLED_ROLE = "unlabelled"
+ANCHOR_ROLE = "anchor"
+CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
+BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
+
+
+def of_members(role: str) -> bool:
+    """Whether the name of a role says that its samples are members."""
+    return role.endswith("-member")
+
+
+def of_nonmembers(role: str) -> bool:
+    """Whether the name of a role says that its samples are no members."""
+    return role.endswith("nonmember")
+
+
+def nonmembers_beside(role: str) -> str:
+    """The role of the non-members that go with members: ``x-nonmember`` for ``x-member``."""
+    return role.removesuffix("-member") + "-nonmember"
