@@ -127,7 +127,7 @@ def _on_others(entries: Sequence[Mapping[str, Any]], made: Collection[str]) -> l
 
 def _is_defensible(settings: Mapping[str, Any]) -> bool:
     """Whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
-    return kind_of(settings) is TrainedConfig and not settings.get("half") and not settings.get("halves")
+    return kind_of(settings) is TrainedConfig and settings.get("half") is None
 
 
 def _entry(place: str, entry: Any) -> DefenseConfig:

@@ -70,6 +70,14 @@ def test_mistakes_are_one_line(defenses: list[dict[str, Any]], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+def test_no_encoder_made_by_halves_is_defended() -> None:
+    """The first has half 0, which is a half like any other."""
+    shadows = {"like": "shadow", "train_on": ["target-member", "target-nonmember"], "halves": 4}
+    attacks = [{"attack": "lpla"}, {"attack": "lpla", "target": "shadows-0"}]
+    config = config_with(LAST, encoders=small_config()["encoders"] | {"shadows": shadows}, attacks=attacks)
+    assert [name for name in config.encoders if "+" in name] == ["target+nothing", "shadow+nothing"]
+
+
 @pytest.mark.slow
 def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path: Path) -> None:
     short = {"queries": {"views": 2, "chunk": 64, "outputs": ["backbone"]}, "attacks": [{"attack": "encodermi-t"}]}

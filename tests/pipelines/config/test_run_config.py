@@ -74,6 +74,12 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ({"encoders.target.backbone": "resnet9"}, "encoders.target: backbone = 'resnet9', allowed: clip-vit-b, conv4"),
         ({"encoders.target.epochs": "many"}, "encoders.target.epochs = 'many': allowed is a whole number"),
         ({"encoders.target.epochs": 0}, "encoders.target.epochs = 0: allowed is at least 1"),
+        ({"encoders.trained": {"like": "target", "epochs": 0}}, "encoders.trained.epochs = 0: allowed is at least 1"),
+        ({"encoders.lpla": {"like": "target", "epoch": 1}}, "unknown key encoders.lpla.epoch; did you mean epochs?"),
+        (
+            {"encoders.shadow.train_on": "known-nonmember", "encoders.shadow.batch_size": 44},
+            "attacks.0.reference = 'shadow' was trained on 'known-nonmember': call it x-member",
+        ),
         ({"encoders.target.checkpoints": [500]}, "checkpoints holds 500, allowed: 1 to epochs = 400"),
         ({"encoders.shadow.like": "nobody"}, "like = 'nobody', allowed: target, shadow"),
         ({"encoders.target.like": "shadow"}, "like goes in a circle"),
