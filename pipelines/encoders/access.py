@@ -1,8 +1,7 @@
-"""Encoders behind an API in a run: one meter for all workers, whose ledger is in the run folder, and who may ask.
+"""Access to encoders behind an API: one meter for all workers, with a ledger in the run folder.
 
-The ledger, RUN/spend/*.json, holds what was charged for each address. It is written before anything is sent, so that
-whatever is killed, nothing that was sent is missing in it: before each request where it is on a disk, in blocks of
-requests where it is on an object store.
+The ledger, RUN/spend/*.json, holds the charges of each address. It is written before anything is sent, so that no kill
+loses a charge: on a disk before each request, on an object store before each block of requests.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.points import Run
 
-_KEEPING_SECONDS = 30.0  # an answer that came may take so long to be checked and kept
-_LAST_WORD_SECONDS = 1.0  # what a worker says last may take so long to arrive
+_KEEPING_SECONDS = 30.0  # for an answer to be checked and kept
+_LAST_WORD_SECONDS = 1.0  # for the last message of a worker to arrive
 
 
 @dataclass(frozen=True)
 class Access:
-    """How the workers of a run ask endpoints.
+    """Access of a run's workers to endpoints.
 
     Args:
         folder: of the run; points of a sweep share that of the whole.
@@ -66,19 +65,20 @@ class Access:
             ConfigError: as `Client`.
         """
         cached = parameters.cache and identity is not None and not storage.is_uri(self.folder)
+        key, query = secrets_of(name, parameters)
         return Client(
             parameters,
             _Account(self.meters, parameters.url),
             name=f"encoders.{name}.endpoint",
-            key=api_key(name, parameters),
-            query=secret_query(name, parameters),
+            key=key,
+            query=query,
             cache=AnswerCache(f"{self.folder}/answers/{socket.gethostname()}.sqlite") if cached else None,
             identity=identity or "",
             widths=widths,
         )
 
     def stop(self) -> None:
-        """Send nothing any more, and wait for what is in flight: it is paid for, and its answers are kept."""
+        """Send nothing any more, and wait for requests in flight: they are paid for, and their answers are kept."""
         import ray
 
         with suppress(ray.exceptions.RayError):
@@ -88,7 +88,7 @@ class Access:
                 self._wait(self.patience)
 
     def settle(self) -> None:
-        """Write what was really charged, once all work is over."""
+        """Write the real charges, once all work is over."""
         import ray
 
         with suppress(ray.exceptions.RayError):  # a ledger that is not settled counts too much, never too little
@@ -96,7 +96,7 @@ class Access:
             ray.get(self.meters.settle.remote())
 
     def _wait(self, seconds: float) -> None:
-        """Until nothing is in flight; what a worker asked that was killed is so for ever."""
+        """Wait until nothing is in flight; the requests of a killed worker stay in flight for ever."""
         import ray
 
         end = time.monotonic() + seconds
@@ -106,7 +106,7 @@ class Access:
 
 @dataclass(frozen=True)
 class _Account:
-    """What the requests of one client are charged to."""
+    """The account of one client: its requests are charged to the meter of an address."""
 
     meters: Any
     url: str
@@ -121,16 +121,16 @@ class _Account:
         self.meters.close.remote(self.url, ticket, sent)
 
 
-def api_key(name: str, parameters: EndpointParameters) -> str | None:
-    """The key of an endpoint. Raises UserError: its environment variable is not set on this machine."""
-    variable = parameters.api_key_env
-    return None if variable is None else _secret(f"encoders.{name}.endpoint.api_key_env", variable)
+def secrets_of(name: str, parameters: EndpointParameters) -> tuple[str | None, dict[str, str]]:
+    """The key of an endpoint, and the secret parameters of its address.
 
-
-def secret_query(name: str, parameters: EndpointParameters) -> dict[str, str]:
-    """The secret parameters of an address. Raises UserError: an environment variable is not set on this machine."""
-    place = f"encoders.{name}.endpoint.query_env"
-    return {field: _secret(f"{place}.{field}", variable) for field, variable in (parameters.query_env or {}).items()}
+    Raises:
+        UserError: an environment variable that should hold one is not set on this machine.
+    """
+    place, variable = f"encoders.{name}.endpoint", parameters.api_key_env
+    key = None if variable is None else _secret(f"{place}.api_key_env", variable)
+    variables = parameters.query_env or {}
+    return key, {field: _secret(f"{place}.query_env.{field}", variable) for field, variable in variables.items()}
 
 
 def _secret(place: str, variable: str) -> str:
@@ -160,7 +160,8 @@ def access_to(runs: Sequence[Run]) -> Iterator[Access | None]:
         _tell_of_a_kill(folder, url)
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Meters)
     meters = actor.remote(folder, limits)
-    shared = Access(folder, meters, _KEEPING_SECONDS + max(_timeouts(runs)))
+    patience = _KEEPING_SECONDS + max(parameters.timeout_s for _, parameters in _endpoints(runs))
+    shared = Access(folder, meters, patience)
     try:
         yield shared
     except Exception:
@@ -171,13 +172,15 @@ def access_to(runs: Sequence[Run]) -> Iterator[Access | None]:
         ray.kill(meters)
 
 
-def _timeouts(runs: Sequence[Run]) -> Iterator[float]:
+def _endpoints(runs: Sequence[Run]) -> Iterator[tuple[str, EndpointParameters]]:
     for config, _ in runs:
-        yield from (one.parameters().timeout_s for one in config.encoders.values() if isinstance(one, EndpointConfig))
+        for name, encoder in config.encoders.items():
+            if isinstance(encoder, EndpointConfig):
+                yield name, encoder.parameters()
 
 
 def _tell_of_a_kill(folder: str, url: str) -> None:
-    """Say what the ledger counts that a killed start may not have sent, or of which the answers are lost."""
+    """Say which charges in the ledger come from a killed start: not sent perhaps, or their answers are lost."""
     lost = spent(folder, url).minus(certain(folder, url))
     if lost.requests:
         requests = count_of(lost.requests, "request", "requests")
@@ -191,21 +194,17 @@ def _tell_of_a_kill(folder: str, url: str) -> None:
 
 
 def _limits(runs: Sequence[Run]) -> dict[str, Limits]:
-    """What each address may be asked."""
-    found: dict[str, tuple[str, Limits]] = {}
-    for config, _ in runs:
-        for name, encoder in config.encoders.items():
-            if isinstance(encoder, EndpointConfig):
-                parameters = encoder.parameters()
-                api_key(name, parameters)
-                secret_query(name, parameters)
-                other, limits = found.setdefault(parameters.url, (name, parameters.limits()))
-                if limits != parameters.limits():
-                    raise UserError(
-                        f"encoders.{other} and encoders.{name} ask {parameters.url} within different limits; give "
-                        "both the same requests_per_second, prices and max_spend"
-                    )
-    return {url: limits for url, (_, limits) in found.items()}
+    """The limits of each address."""
+    by_url: dict[str, tuple[str, Limits]] = {}
+    for name, parameters in _endpoints(runs):
+        secrets_of(name, parameters)
+        other, limits = by_url.setdefault(parameters.url, (name, parameters.limits()))
+        if limits != parameters.limits():
+            raise UserError(
+                f"encoders.{other} and encoders.{name} ask {parameters.url} within different limits; give "
+                "both the same requests_per_second, prices and max_spend"
+            )
+    return {url: limits for url, (_, limits) in by_url.items()}
 
 
 class Meters:
@@ -219,18 +218,18 @@ class Meters:
         }
 
     def reserve(self, url: str, images: int) -> Permit:
-        """Charge a request to an address; refused as well where the ledger cannot be written."""
+        """Charge a request to an address; it is refused too where the ledger cannot be written."""
         try:
             return self.meters[url].reserve(images)
         except OSError as error:
             return Permit(0, f"the ledger of what is spent cannot be written: {error}")
 
     def close(self, url: str, ticket: str, sent: bool) -> None:
-        """A request is over; see `Meter.close`."""
+        """End a request; see `Meter.close`."""
         self.meters[url].close(ticket, sent=sent)
 
     def stop(self) -> int:
-        """Grant nothing any more; returns how many requests are in flight, or 0 if this was known before."""
+        """Grant nothing any more; returns the requests in flight, at a second call 0."""
         first = not self.stopped
         self.stopped = True
         for meter in self.meters.values():
@@ -242,26 +241,25 @@ class Meters:
         return sum(meter.in_flight for meter in self.meters.values())
 
     def settle(self) -> None:
-        """Write what was really charged."""
+        """Write the real charges."""
         for meter in self.meters.values():
             meter.settle()
 
 
 def spent(folder: str, url: str) -> Spent:
-    """What a run was charged for an address so far, at most."""
+    """The charges of a run for an address so far, at most."""
     return _spent(_ledger(folder, url))
 
 
 def certain(folder: str, url: str) -> Spent:
-    """What of it was surely sent, and answered or given up; all of it unless a start was killed or is at work."""
+    """Charges of requests that were surely sent, and answered or given up: all, unless a start was killed or works."""
     ledger = _ledger(folder, url)
     return _spent(ledger.get("certain", ledger))
 
 
 def _ledger(folder: str, url: str) -> dict[str, Any]:
     path = _ledger_path(folder, url)
-    found: dict[str, Any] = storage.read_json(path) if storage.exists(path) else {}
-    return found
+    return dict(storage.read_json(path)) if storage.exists(path) else {}
 
 
 def _spent(entry: Mapping[str, Any]) -> Spent:

@@ -1,6 +1,6 @@
-"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint, see whether they work at all.
+"""Take encoders from elsewhere into the run folder: recognise, convert, fingerprint and try them out.
 
-Of one behind an API the folder holds a description and a few answers, by which it is known again.
+Of an encoder behind an API the folder holds a record and a few answers, by which it is known again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pipelines.console import say
 from pipelines.data.images import Loaded, load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders import preprocessing, probe_ledger
-from pipelines.encoders.access import Access, access_to, api_key, secret_query
+from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
 from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import ANSWERS, describe, is_done, share, weights_path, write_record
+from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -48,31 +48,27 @@ CHANGED = 0.01  # relative difference above which other weights answer; more whe
 
 
 @dataclass(frozen=True)
-class Adoption:
-    """One encoder from elsewhere of one seed; two of the same ``inputs`` are adopted once."""
+class Adoption(EncoderJob):
+    """An encoder from elsewhere to adopt; ``roles``: whose images it is tried out on."""
 
-    name: str
     config: LoadedConfig | EndpointConfig
-    data: DataConfig
-    folder: SeedFolder
     roles: tuple[str, ...]
-    inputs: str
 
     @property
     def probed(self) -> int:
-        """Images on which the encoder shows that it works."""
+        """Images on which the encoder is tried out."""
         return min(PROBED, len(Splits.load(self.folder.path).ids(self.roles)))
 
     @property
     def queries(self) -> int:
-        """What that takes."""
+        """Queries of the trial."""
         return self.queries_on(self.probed)
 
     def queries_on(self, images: int) -> int:
-        """What it takes on some images: two views of each, of an API some images twice as well."""
-        if isinstance(self.config, EndpointConfig):
-            return 2 * images + 2 * min(REPEATED, images)
-        return 2 * images + 2 * min(preprocessing.compared(self.config, self.data), images)
+        """Queries on some images: two views of each, and some images once more in two ways."""
+        config = self.config
+        again = preprocessing.compared(config, self.data) if isinstance(config, LoadedConfig) else REPEATED
+        return 2 * images + 2 * min(again, images)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
@@ -82,14 +78,14 @@ class Adoption:
 def run(runs: Sequence[Run]) -> None:
     """Adopt every loaded encoder of every seed of some runs that is not in its folder yet.
 
-    What two runs have in common is adopted once: the first gets it, the others a copy.
+    An encoder that two runs share is adopted once: the first gets it, the others a copy.
 
     Raises:
-        UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that
-            does not bear a look at whether the encoder works.
+        UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that is
+            too small to try the encoder out.
     """
     every = [job for config, folder in runs for job in adoptions(config, folder)]
-    once = Once(every, lambda job: job.inputs, lambda job: is_done(job.folder, job.name, job.inputs))
+    once = Once(every, lambda job: job.inputs, Adoption.is_done)
     jobs = once.todo()
     probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
     with access_to(runs if jobs else ()) as access:
@@ -104,7 +100,7 @@ def run(runs: Sequence[Run]) -> None:
             say("load", f"{job.name}: {answers_in_words(record.answers)}")
             if storage.is_uri(job.folder.path):
                 say("load", f"{job.name}: answers are not cached: the run folder is not on a local disk")
-    once.share(lambda done, job: share(done.folder, job.folder, job.name))
+    once.share(Adoption.copy_to)
     for job in every:
         _renew(job)
     for config, folder in runs:
@@ -118,7 +114,7 @@ def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
         for name, encoder in config.encoders.items():
             if isinstance(encoder, LoadedConfig | EndpointConfig):
                 inputs = digest(VERSION, place.seed, name, encoder.identity(), config.data.decoder().digest())
-                yield Adoption(name, encoder, config.data, place, config.audited, inputs)
+                yield Adoption(name, encoder, config.data, place, inputs, config.audited)
 
 
 def _renew(job: Adoption) -> None:
@@ -133,11 +129,11 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
 
     Args:
         config: of the run.
-        splits: who plays which role, for one seed.
+        splits: roles of the samples, for one seed.
         seed: that seed.
 
     Yields:
-        Its name, and in words what it is and whether it recognises images.
+        Its name, and in words its layout and whether it recognises images.
 
     Raises:
         UserError, ConfigError: a file is missing, or weights do not fit.
@@ -145,17 +141,16 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     shown: Loaded | None = None
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
-            found = _read(name, encoder, config.data, seed)[0]
-            check_outputs(config, name, found.encoder.outputs)
+            adopted = _read(name, encoder, config.data, seed)[0]
+            check_outputs(config, name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
-            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), found.encoder))
-            compared = _compared(found, config.data, splits, config.audited)
-            words = preprocessing.in_words(found.preprocessing, config.data, compared)
-            layout, outputs = layout_in_words(found), ", ".join(found.encoder.outputs)
+            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted.encoder))
+            compared = _compared(adopted, config.data, splits, config.audited)
+            words = preprocessing.in_words(adopted.preprocessing, config.data, compared)
+            layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
-            api_key(name, encoder.parameters())
-            secret_query(name, encoder.parameters())
+            secrets_of(name, encoder.parameters())
             yield name, f"{_layout(encoder)}, not queried here, outputs {', '.join(encoder.outputs)}"
 
 
@@ -167,7 +162,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
             raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
         content = storage.read_bytes(config.weights)
     try:
-        found = adopt(
+        adopted = adopt(
             config.load,
             content,
             channels=data.channels,
@@ -178,83 +173,72 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
         )
     except (ConfigError, ShapeError) as error:
         raise UserError(f"{config.place(name)}: {error}") from error
-    return found, content or b""
+    return adopted, content or b""
 
 
 def _adopt(job: Adoption, access: Access | None) -> None:
-    """Try an encoder out, and write down what it is."""
+    """Try an encoder out, and write its record."""
     if isinstance(job.config, LoadedConfig):
-        _write(job, _adopt_weights(job, job.config))
+        fields = _adopt_weights(job, job.config)
     else:
-        _write(job, _adopt_endpoint(job, access))
+        fields = _adopt_endpoint(job, job.config, access)
+    job.write(adopted=now(), **fields)
 
 
 def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
-    """Write an encoder down without asking it anything, as if ``probed`` images had shown that it works."""
-    _write(job, _adopt_weights(job, config, {"encoder": {"n": probed}}))
-
-
-def _write(job: Adoption, found: dict[str, Any]) -> None:
-    record = EncoderRecord(
-        name=job.name,
-        inputs=job.inputs,
-        config=job.config.model_dump(mode="json"),
-        seed=job.folder.seed,
-        channels=job.data.channels,
-        image_size=job.data.image_size,
-        adopted=now(),
-        **found,
-    )
-    write_record(job.folder, record)
+    """Write an encoder down without asking it anything, as if it had been tried out on ``probed`` images."""
+    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}}))
 
 
 def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read the weights, convert them and, where it is not given, see whether they work."""
-    found, data = _read(job.name, config, job.data, job.folder.seed)
-    code = config.load.partition(":")[0] in CODE
-    compared = None if shown else _compared(found, job.data, Splits.load(job.folder.path), job.roles)
-    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data if code else weights_bytes(found.encoder))
+    """Read the weights, convert them and try them out, unless the view consistency is ``shown``."""
+    adopted, data = _read(job.name, config, job.data, job.folder.seed)
+    if config.load.partition(":")[0] not in CODE:
+        data = weights_bytes(adopted.encoder)
+    compared = None if shown else _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
+    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data)
     return {
-        **{part: getattr(found, part) for part in ("layout", "used", "ignored", "assumed")},
-        "activations": dict(found.activations),
-        "outputs": found.encoder.outputs,
-        "preprocessing": asdict(found.preprocessing),
-        "preprocessing_words": preprocessing.in_words(found.preprocessing, job.data, compared),
-        **({} if compared is None else {"decoding": asdict(compared)}),
-        "consistency": shown or weights_consistency(_probe(job, config), found.encoder),
-        "fingerprints": {"0": found.fingerprint},
+        **{part: getattr(adopted, part) for part in ("layout", "used", "ignored", "assumed")},
+        "activations": dict(adopted.activations),
+        "outputs": adopted.encoder.outputs,
+        "preprocessing": asdict(adopted.preprocessing),
+        "preprocessing_words": preprocessing.in_words(adopted.preprocessing, job.data, compared),
+        "decoding": {} if compared is None else asdict(compared),
+        "consistency": shown or weights_consistency(_probe(job, config), adopted.encoder),
+        "fingerprints": {"0": adopted.fingerprint},
     }
 
 
-def layout_in_words(found: Adopted | EncoderRecord) -> str:
-    """Whose file it is, which of its keys were used, which were ignored and why, and what was assumed."""
-    return "; ".join([found.layout, *(f"{part}: {words}" for part, words in _accounts(found).items() if words)])
+def layout_in_words(encoder: Adopted | EncoderRecord) -> str:
+    """Layout of the file, the keys that were used, those that were ignored and why, and the assumptions."""
+    return "; ".join([encoder.layout, *(f"{part}: {words}" for part, words in _accounts(encoder).items())])
 
 
-def _accounts(found: Adopted | EncoderRecord) -> dict[str, str]:
-    return {"used": found.used, "ignored": ", ".join(found.ignored), "assumed": ", ".join(found.assumed)}
+def _accounts(encoder: Adopted | EncoderRecord) -> dict[str, str]:
+    parts = {"used": encoder.used, "ignored": ", ".join(encoder.ignored), "assumed": ", ".join(encoder.assumed)}
+    return {part: words for part, words in parts.items() if words}
 
 
 def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
     return Probe(config, job.data, job.folder.seed, job.images(PROBED))
 
 
-def _compared(found: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
-    """How alike the encoder's answers to the run's images are to those to its publisher's; None: they are the same."""
-    theirs = preprocessing.as_published(found.preprocessing, data)
+def _compared(adopted: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
+    """Agreement of the answers to the run's images and to its publisher's; None: the images are the same."""
+    theirs = preprocessing.as_published(adopted.preprocessing, data)
     if theirs is None:
         return None
     first, second = (load_images(way, splits, roles, limit=preprocessing.COMPARED).images for way in (theirs, data))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return agreement(found.encoder.to(device), torch.from_numpy(first), torch.from_numpy(second), device=device)
+    return agreement(adopted.encoder.to(device), torch.from_numpy(first), torch.from_numpy(second), device=device)
 
 
-def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
-    """Try out what answers, ask some images twice, and keep the answers by which it is known again."""
-    assert isinstance(job.config, EndpointConfig) and access is not None
-    parameters = job.config.parameters()
+def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None) -> dict[str, Any]:
+    """Try an API out, ask some images twice, and keep the answers by which it is known again."""
+    assert access is not None
+    parameters = config.parameters()
     encoder = Endpoint(access.client(job.name, parameters))
-    shown = view_consistency(_probe(job, job.config), encoder, None, torch.device("cpu"))
+    shown = view_consistency(_probe(job, config), encoder, None, torch.device("cpu"))
     images = clean(torch.from_numpy(job.images(REPEATED).images))
     first, second = encoder(images), encoder(images)
     apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
@@ -269,7 +253,7 @@ def _adopt_endpoint(job: Adoption, access: Access | None) -> dict[str, Any]:
     marks = [] if noise["largest"] > NOISY else [hashlib.sha256(data).hexdigest()]
     side = f"{parameters.size} px" if parameters.size else "any size"
     return {
-        "layout": _layout(job.config),
+        "layout": _layout(config),
         "outputs": parameters.outputs,
         "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
         "consistency": shown,
@@ -288,7 +272,7 @@ def _layout(config: EndpointConfig) -> str:
 
 
 def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict[str, str]:
-    """What an encoder from elsewhere is, in words, for the report."""
+    """An encoder from elsewhere in words, for the report."""
     if isinstance(config, LoadedConfig):
         source = {"load": config.load, "weights": str(config.weights or "its own")}
     else:
@@ -298,7 +282,7 @@ def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict
         source["answers"] = answers_in_words(record.answers)
     return source | {
         "layout": record.layout,
-        **{part: words for part, words in _accounts(record).items() if words},
+        **_accounts(record),
         "preprocessing": record.preprocessing_words,
         "consistency": consistency_in_words(record.consistency),
     }
@@ -309,10 +293,10 @@ def noisy(record: EncoderRecord) -> bool:
     return bool(record.answers) and float(record.answers["noise"]["largest"]) > NOISY
 
 
-def answers_in_words(found: dict[str, Any]) -> str:
-    """What an encoder behind an API answers, and whether it answers the same twice."""
-    widths = ", ".join(f"{width} numbers for the {output}" for output, width in found["widths"].items())
-    noise, unit = found["noise"], found["unit_length"]
+def answers_in_words(answers: dict[str, Any]) -> str:
+    """The answers of an encoder behind an API, and whether it answers the same twice."""
+    widths = ", ".join(f"{width} numbers for the {output}" for output, width in answers["widths"].items())
+    noise, unit = answers["noise"], answers["unit_length"]
     sent = f"{noise['n']} images sent twice"
     if noise["largest"] <= NOISY:
         words = f"answers with {widths}, and gives the same answer again ({sent})"
@@ -334,21 +318,21 @@ def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, st
         access: how they are asked.
 
     Raises:
-        UserError: one answers otherwise than when it was adopted, beyond its noise.
+        UserError: an answer differs from that at the adoption by more than noise.
     """
     jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
     mapped(_check, [(job, access) for job in jobs], "encoders", "checking that they have not changed")
 
 
 def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
-    """Those of some encoders that are behind an API and were not adopted by this very start of the run."""
+    """The encoders behind an API among some, without those adopted since this start of the run."""
     started = runs[0][1].manifest["runs"][-1]["started"]
     records = [(folder, name, describe(folder, name).record) for folder, name in places]
     return [(folder, name) for folder, name, record in records if record.answers and record.adopted < started]
 
 
 def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
-    """Write down that some encoders are going to be asked whether they are still the same."""
+    """Write down that some encoders will be asked whether they are still the same."""
     for folder, name in places:
         images = min(CHECKED, describe(folder, name).record.answers["noise"]["n"])
         checks = [*probe_ledger.recorded_checks(folder, name), {"asked": now(), "queries": images}]

@@ -1,4 +1,4 @@
-"""What it costs to see whether encoders from elsewhere work, and what a budget allows of that."""
+"""Queries that are spent on trying out encoders from elsewhere, and the budget for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.run.points import Run
 
 
 def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
-    """What it took to see whether an encoder from elsewhere works, and whether one behind an API is still the same."""
+    """Queries that tried an encoder from elsewhere out, and that checked whether an API is still the same."""
     if not isinstance(config.encoders[encoder], ForeignConfig):
         return 0
     record = describe(folder, encoder).record
@@ -25,34 +25,33 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
 
 
 def probed_images(folder: SeedFolder, encoder: str) -> int:
-    """Images on which it was tried out."""
+    """Images on which an encoder from elsewhere was tried out."""
     return int(describe(folder, encoder).record.consistency["encoder"]["n"])
 
 
 def checks_path(folder: SeedFolder, encoder: str) -> str:
-    """Where it is recorded when an encoder behind an API was asked whether it is still the same."""
+    """File of the checks whether an encoder behind an API is still the same."""
     return f"{folder.encoder(encoder)}/checks.json"
 
 
 def recorded_checks(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """When that was asked, and with how many queries."""
+    """The checks so far: when they were ``asked``, and with how many ``queries``."""
     path = checks_path(folder, encoder)
-    found: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
-    return found
+    return list(storage.read_json(path)) if storage.exists(path) else []
 
 
 def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None:
-    """Raise UserError if probing encoders from elsewhere, (name, queries) each, would already exceed the budget."""
-    budget = runs[0][0].budget.queries
-    asked = sum(queries for name, queries in probes if name in attacked(runs))
-    if budget is not None and asked > budget:
+    """Raise UserError if trying encoders out, (name, queries) each, exceeds the budget."""
+    budget = runs[0].config.budget.queries
+    needed = sum(queries for name, queries in probes if name in attacked(runs))
+    if budget is not None and needed > budget:
         names = ", ".join(sorted({name for name, _ in probes} & attacked(runs)))
         raise UserError(
-            f"budget.queries = {budget} is too small: checking that {names} works already takes {asked} queries; raise "
-            "the budget"
+            f"budget.queries = {budget} is too small: checking that {names} works already takes {needed} queries; "
+            "raise the budget"
         )
 
 
 def attacked(runs: Sequence[Run]) -> set[str]:
-    """The encoders that are under attack: those whose queries a budget bounds and a price is asked for."""
+    """The encoders under attack: a budget bounds their queries, and these have a price."""
     return {attack.target for config, _ in runs for attack in config.attacks}

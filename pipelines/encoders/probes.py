@@ -1,4 +1,4 @@
-"""Whether an encoder from elsewhere works at all: it recognises images that it is shown twice, in other views."""
+"""Trying out an encoder from elsewhere: it has to recognise images in two different views."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.images import Loaded
 
-PROBED = 256  # images on which an encoder shows that it works
-TRIED = 64  # as many in a first look, before anything runs
+PROBED = 256  # images on which an encoder is tried out
+TRIED = 64  # images in a first look, before anything runs
 RAW_PIXELS = "raw pixels"
 EASY = 0.8  # views of which a reference finds more than this share leave little room to be better
 SMALL = (0.1, 0.3)  # share of the image in a small crop
@@ -25,7 +25,7 @@ SMALL = (0.1, 0.3)  # share of the image in a small crop
 
 @dataclass(frozen=True)
 class Probe:
-    """What an encoder from elsewhere is shown: images of one seed, in the views that its attackers draw."""
+    """Images of one seed to try out an encoder from elsewhere, in the views that its attackers draw."""
 
     config: LoadedConfig | EndpointConfig
     data: DataConfig
@@ -56,9 +56,8 @@ def view_consistency(
 ) -> dict[str, Any]:
     """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh.
 
-    The views are those that attackers draw; where even the reference finds nearly all of these, small crops instead,
-    which leave room to be better. An encoder that is declared to be ``fresh`` is as it should be: a control, or a
-    planted truth.
+    The views are those that attackers draw. Where even the reference finds nearly all of these, small crops leave more
+    room to be better. An encoder that is declared to be ``fresh`` always counts as working.
     """
     streams = sample_streams(probe.seed, "probe", probe.shown.names())
     images, views, small = torch.from_numpy(probe.shown.images), probe.config.views(), False
@@ -76,26 +75,26 @@ def view_consistency(
     }
 
 
-def consistency_in_words(found: Mapping[str, Any]) -> str:
-    """How often two views of an image find each other, against a reference; a warning where no more often."""
-    return f"{_seen(found)}." if found["works"] else f"WARNING: {fault_in_words(found)}"
+def consistency_in_words(shown: Mapping[str, Any]) -> str:
+    """Share of images whose views find each other, beside a reference; a warning where it is no larger."""
+    return f"{_seen(shown)}." if shown["works"] else f"WARNING: {fault_in_words(shown)}"
 
 
-def fault_in_words(found: Mapping[str, Any]) -> str:
-    """What is wrong with an encoder that does not recognise images, and what was seen; empty where it does."""
-    if found["works"]:
+def fault_in_words(shown: Mapping[str, Any]) -> str:
+    """The fault of an encoder that does not recognise images, with the evidence; empty where it does."""
+    if shown["works"]:
         return ""
-    against = "a comparison of raw pixels" if found["reference_name"] == RAW_PIXELS else "an untrained one"
+    against = "a comparison of raw pixels" if shown["reference_name"] == RAW_PIXELS else "an untrained one"
     return (
         f"this encoder recognises images no better than {against}. Wrong weights file or preprocessing? "
-        f"It {_seen(found)}."
+        f"It {_seen(shown)}."
     )
 
 
-def _seen(found: Mapping[str, Any]) -> str:
-    own, other = found["encoder"], found["reference"]
-    view = "small crop" if found.get("small_crops") else "view"
+def _seen(shown: Mapping[str, Any]) -> str:
+    own, other = shown["encoder"], shown["reference"]
+    view = "small crop" if shown.get("small_crops") else "view"
     return (
         f"finds the other {view} of an image among {own['n']} in {own['value']:.1%} of cases "
-        f"({found['reference_name']}: {other['value']:.1%})"
+        f"({shown['reference_name']}: {other['value']:.1%})"
     )

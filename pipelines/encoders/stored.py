@@ -1,9 +1,10 @@
-"""Encoders in a run folder: how they are described, and how they come off the disk."""
+"""Encoders in a run folder: made once, described by a record, loaded from the disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import safetensors.numpy
 
@@ -15,7 +16,8 @@ from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.training.loop import audited_encoder
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
+from pipelines.config.data import DataConfig
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -23,7 +25,7 @@ from pipelines.run.folder import SeedFolder
 
 ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
 DEFENSE = "defense.safetensors"  # the state of a fitted defense
-PREPARED = "prepared-"  # beside an encoder: what several defenses of it have in common
+PREPARED = "prepared-"  # beside an encoder: the part of its defenses that they share
 
 
 @dataclass(frozen=True)
@@ -40,22 +42,23 @@ class StoredEncoder:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the files that it consists of besides its record."""
+        """Names of its files besides its record."""
         settings = self.record.settings
         if isinstance(settings, EndpointConfig):
             return (ANSWERS,)
-        return (*map(_weights_name, self.epochs), *((DEFENSE,) if isinstance(settings, DefendedConfig) else ()))
+        weights = [weights_path("", epoch)[1:] for epoch in self.epochs]
+        return (*weights, *((DEFENSE,) if isinstance(settings, DefendedConfig) else ()))
 
     def load(self, epoch: int, client: Callable[..., Client] | None = None) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
 
         Args:
             epoch: of the checkpoint.
-            client: makes what asks those behind an API, as `Access.client`.
+            client: makes a client of an API, as `Access.client`.
 
         Raises:
             UserError: it is behind an API, and no client is given, or its key is missing.
-            ConfigError: it is code, and the code is no longer what was adopted; or its weights are damaged.
+            ConfigError: it is code that was changed since its adoption, or its weights are damaged.
         """
         record, settings = self.record, self.record.settings
         mark = record.fingerprints[str(epoch)]
@@ -89,11 +92,7 @@ class StoredEncoder:
 
 def weights_path(folder: str, epoch: int) -> str:
     """File of the weights of one checkpoint."""
-    return f"{folder}/{_weights_name(epoch)}"
-
-
-def _weights_name(epoch: int) -> str:
-    return f"epoch-{epoch:04d}.safetensors"
+    return f"{folder}/epoch-{epoch:04d}.safetensors"
 
 
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:
@@ -107,20 +106,6 @@ def write_record(folder: SeedFolder, record: EncoderRecord) -> None:
     storage.write_json(f"{folder.encoder(record.name)}/encoder.json", record.as_json())
 
 
-def is_done(folder: SeedFolder, name: str, inputs: str) -> bool:
-    """Whether an encoder is in the folder already.
-
-    Raises:
-        UserError: it comes from other inputs.
-    """
-    path = f"{folder.encoder(name)}/encoder.json"
-    if not storage.exists(path):
-        return False
-    if storage.read_json(path)["inputs"] != inputs:
-        raise UserError(f"{path} was made from other inputs; redo with --force pretrain")
-    return True
-
-
 def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
     """Copy an encoder to another run that asks for the same one; its record comes last and says it is whole."""
     source, target = done.encoder(name), folder.encoder(name)
@@ -128,3 +113,51 @@ def share(done: SeedFolder, folder: SeedFolder, name: str) -> None:
     for file in (*describe(done, name).files, *(file for file in beside if file.startswith(PREPARED))):
         storage.copy(f"{source}/{file}", f"{target}/{file}")
     storage.copy(f"{source}/encoder.json", f"{target}/encoder.json")
+
+
+@dataclass(frozen=True)
+class EncoderJob:
+    """An encoder of one seed that is to be made; two of the same ``inputs`` are made once.
+
+    Args:
+        name: in the config.
+        config: its settings.
+        data: images of the run.
+        folder: of the seed.
+        inputs: digest of all that it is made from.
+    """
+
+    name: str
+    config: EncoderConfig
+    data: DataConfig
+    folder: SeedFolder
+    inputs: str
+
+    def is_done(self) -> bool:
+        """Whether it is in the folder already.
+
+        Raises:
+            UserError: it comes from other inputs.
+        """
+        path = f"{self.folder.encoder(self.name)}/encoder.json"
+        if not storage.exists(path):
+            return False
+        if storage.read_json(path)["inputs"] != self.inputs:
+            raise UserError(f"{path} was made from other inputs; redo with --force pretrain")
+        return True
+
+    def copy_to(self, other: EncoderJob) -> None:
+        """Copy the encoder to another run that asks for the same one."""
+        share(self.folder, other.folder, other.name)
+
+    def write(self, **fields: Any) -> None:
+        """Describe the encoder, with the other ``fields`` of its record, which says that it is whole."""
+        own: dict[str, Any] = {
+            "name": self.name,
+            "inputs": self.inputs,
+            "config": self.config.model_dump(mode="json"),
+            "seed": self.folder.seed,
+            "channels": self.data.channels,
+            "image_size": self.data.image_size,
+        }
+        write_record(self.folder, EncoderRecord(**own | fields))

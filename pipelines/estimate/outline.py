@@ -24,7 +24,7 @@ from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
-from pipelines.encoders.stored import describe, share, write_record
+from pipelines.encoders.stored import describe, share
 from pipelines.extract import run as extract
 from pipelines.extract.jobs import ShardJob
 from pipelines.files.digest import digest
@@ -125,8 +125,7 @@ def _describe(job: TrainingJob, outputs: tuple[str, ...] = (), epochs: tuple[int
     """Describe an encoder as if it were trained. One with a defense is described as the encoder that it defends."""
     plain = TrainedConfig(**{name: getattr(job.config, name) for name in TrainedConfig.model_fields})
     fingerprints = {str(epoch): digest(job.inputs, epoch) for epoch in epochs or job.config.kept_epochs}
-    record = replace(job, config=plain).record(fingerprints)
-    write_record(job.folder, replace(record, outputs=outputs or job.config.outputs))
+    replace(job, config=plain).write(fingerprints=fingerprints, outputs=outputs or job.config.outputs)
 
 
 def _query_kind(job: ShardJob) -> str:

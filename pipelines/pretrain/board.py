@@ -1,4 +1,4 @@
-"""One small Ray actor on which workers note how far they are, or why they gave up, and learn that they are to stop."""
+"""One small Ray actor where workers note their progress or their fault, and learn that they have to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Board:
         self.stopping = False
 
     def note(self, name: str, done: float, note: str) -> bool:
-        """Record how far a task is; whether it is to stop."""
+        """Record the progress of a task; whether it has to stop."""
         self.entries[name] = (done, note)
         self.working.add(name)
         return self.stopping
@@ -28,17 +28,17 @@ class Board:
         self.working.discard(name)
 
     def stop(self) -> list[str]:
-        """Tell every task that notes something to stop; returns those that work."""
+        """Tell every task to stop at its next note; returns those at work."""
         self.stopping = True
         return sorted(self.working)
 
     def accuse(self, name: str, fault: str) -> None:
-        """Record that a task ended because of what the user gave."""
+        """Record that a task ended with a fault of the user."""
         self.faults[name] = fault
         self.leave(name)
 
     def fault(self, name: str) -> str | None:
-        """What a task ended for, if it did."""
+        """The fault of a task, if it ended with one."""
         return self.faults.get(name)
 
     def read(self) -> dict[str, tuple[float, str]]:
@@ -47,9 +47,10 @@ class Board:
 
 
 class Reporter:
-    """A worker's side of the board: at most one note per half second, and after the last was answered; never waits.
+    """The worker's side of the board; it never waits.
 
-    ``stop``: whether the task is to stop, as the last note was answered.
+    It sends one note per half second at most, and none before the last was answered. ``stop``: whether an answer told
+    the task to stop.
     """
 
     def __init__(self, board: Any, name: str) -> None:

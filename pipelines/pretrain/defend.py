@@ -1,4 +1,4 @@
-"""Fit the defense of a trained encoder, and write down the encoder that is served."""
+"""Fit the defense of a trained encoder, and write down the defended encoder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from mi_core.hashing import digest64
 from pipelines.config.encoders import DefendedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import DEFENSE, PREPARED, describe, weights_path, write_record
+from pipelines.encoders.stored import DEFENSE, PREPARED, describe, weights_path
 from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -25,7 +24,7 @@ PIECES = 64  # tasks that many independent pieces of work are cut into
 
 
 def defend(job: TrainingJob, threads: int, spread: Spread = map) -> str:
-    """Defend one encoder of one seed; returns what is wrong with what the user gave, or nothing."""
+    """Defend one encoder of one seed; returns the fault of the user, if there is one."""
     return fault_in(_defend, job, threads, spread)
 
 
@@ -36,7 +35,7 @@ def over_cluster(function: Callable[[Any], Any], arguments: Sequence[Any]) -> li
     shared, remote = ray.put(function), ray.remote(num_cpus=1)(_each)
     size = max(1, -(-len(arguments) // PIECES))
     pending = [remote.remote(shared, arguments[start : start + size]) for start in range(0, len(arguments), size)]
-    return [found for some in ray.get(pending) for found in some]
+    return [result for results in ray.get(pending) for result in results]
 
 
 def _each(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
@@ -67,8 +66,8 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
         made = digest(base.record.fingerprints[str(epoch)], kept, roles, config.attribute)
         path = f"{base.folder}/{PREPARED}{made[:16]}.safetensors"
         if not storage.exists(path):
-            found = dict(defense.prepare(encoder, *provided(), spread=spread))
-            storage.write_atomic(path, safetensors.numpy.save(found))
+            prepared = dict(defense.prepare(encoder, *provided(), spread=spread))
+            storage.write_atomic(path, safetensors.numpy.save(prepared))
         state = dict(defense.release(encoder, safetensors.numpy.load(storage.read_bytes(path))))
     else:
         state = dict(defense.fit(encoder, *provided()))
@@ -77,20 +76,13 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))
     storage.write_atomic(f"{place}/{DEFENSE}", data)
     stored = hashlib.sha256(data).hexdigest()
-    served = digest(base.record.fingerprints[str(epoch)], stored, config.defense, config.settings, defense.seed)
-    record = EncoderRecord(
-        name=job.name,
-        inputs=job.inputs,
-        config=config.model_dump(mode="json"),
-        seed=job.folder.seed,
-        channels=job.data.channels,
-        image_size=job.data.image_size,
+    fingerprint = digest(base.record.fingerprints[str(epoch)], stored, config.defense, config.settings, defense.seed)
+    job.write(
         images=len(mine.rows(config.train_on)),
         outputs=defense.defended(encoder, state).outputs,
-        fingerprints={str(epoch): served},
+        fingerprints={str(epoch): fingerprint},
         defense=numbers(state),
     )
-    write_record(job.folder, record)
 
 
 def _provided(job: TrainingJob, splits: Splits, roles: Sequence[str]) -> ProviderData:

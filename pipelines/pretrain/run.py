@@ -1,7 +1,7 @@
 """Train target and shadow encoders with Ray Train, as many at once as the cluster holds; adopt those from elsewhere.
 
-Every encoder is one data-parallel TorchTrainer run. The truth is in the run folder: weights at the chosen
-epochs, then the state to resume from; a restarted worker or command continues after the last saved epoch.
+Every encoder is one data-parallel TorchTrainer run. It saves weights at the chosen epochs, then the state to resume
+from, in the run folder: a restarted worker or command continues after the last saved epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.console import bars, say, step
 from pipelines.data.splits import Splits, members_of
 from pipelines.encoders import adopt
-from pipelines.encoders.stored import describe, is_done, share
+from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -38,43 +38,41 @@ SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interru
 def run(runs: Sequence[Run]) -> None:
     """Make every encoder of every seed of some runs that is not in its folder yet.
 
-    What two runs have in common is trained once: the first gets it, the others a copy.
+    An encoder that two runs share is trained once: the first gets it, the others a copy.
 
     Raises:
         UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
     """
     adopt.run(runs)
     every = [job for config, folder in runs for job in training_jobs(config, folder)]
-    once = Once(every, lambda job: job.inputs, lambda job: is_done(job.folder, job.name, job.inputs))
+    once = Once(every, lambda job: job.inputs, TrainingJob.is_done)
     jobs, whole = once.todo(), len(once.first)
     if len(jobs) < whole:
         say("pretrain", f"{whole - len(jobs)} of {whole} encoders already done")
     if jobs:
         _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
-    once.share(lambda done, job: share(done.folder, job.folder, job.name))
+    once.share(TrainingJob.copy_to)
 
 
 def here(runs: Sequence[Run], threads: int) -> None:
-    """`run` in this process, of runs whose trained encoders one of them has: they are shared, and defenses fitted.
+    """Share trained encoders among some runs and fit their defenses, in this process; one of the runs has trained them.
 
     Raises:
         UserError: as `run`.
     """
     every = [job for config, folder in runs for job in training_jobs(config, folder)]
-    made = {job.inputs: job for job in every if is_done(job.folder, job.name, job.inputs)}
+    made = {job.inputs: job for job in every if job.is_done()}
     for job in sorted(every, key=lambda job: isinstance(job.config, DefendedConfig)):
-        if is_done(job.folder, job.name, job.inputs):
+        if job.is_done():
             continue
         if job.inputs in made:
-            share(made[job.inputs].folder, job.folder, job.name)
-            continue
-        fault = defend(job, threads)
-        if fault:
+            made[job.inputs].copy_to(job)
+        elif fault := defend(job, threads):
             raise UserError(f"{job.label}: {fault}")
 
 
 class _Bases:
-    """Which job makes what another one starts from, wherever that stands."""
+    """The jobs of the encoders that others start from, in whichever run these are made."""
 
     def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
         self.first = first
@@ -85,10 +83,10 @@ class _Bases:
         return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
 
     def bring(self, job: TrainingJob) -> None:
-        """Copy what a job starts from to its own run, where another run has made it."""
+        """Copy the encoder that a job starts from to its own run, where another run has made it."""
         base = self.of(job)
-        if base is not None and not is_done(base.folder, base.name, base.inputs):
-            share(self.first[base.inputs].folder, base.folder, base.name)
+        if base is not None and not base.is_done():
+            self.first[base.inputs].copy_to(base)
 
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
@@ -141,7 +139,7 @@ def _save_all(board: Any) -> None:
 
 
 def _in_words(job: TrainingJob) -> str:
-    """What a finished job made."""
+    """The result of a finished job."""
     record = describe(job.folder, job.name).record
     if isinstance(job.config, DefendedConfig):
         figures = "".join(f", {name} {value:.3g}" for name, value in record.defense.items())
@@ -163,7 +161,7 @@ def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]
 
 
 def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
-    """Hash of everything that makes a trained encoder what it is, the one it starts from included."""
+    """Hash of everything that a trained encoder depends on, with the inputs of the one it starts from."""
     encoder = config.encoders[name]
     if not isinstance(encoder, TrainedConfig):
         return describe(place, name).record.inputs
@@ -180,8 +178,7 @@ def _run_all(
 ) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[float, str]]]]:
     """Run jobs in threads; yields what finished since the last look, and how far the others are.
 
-    A job waits for the one it starts from. The threads are daemons: an error or Ctrl-C ends the stage at once instead
-    of after the other runs.
+    A job waits for the one it starts from. The threads are daemons, so that an error or Ctrl-C ends the stage at once.
     """
     import ray
 
@@ -217,9 +214,9 @@ def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
 
     started = time.perf_counter()
     if isinstance(job.config, DefendedConfig):
-        resources = config.resources
-        remote = ray.remote(num_cpus=resources.train_cpus, num_gpus=resources.train_gpus)(defend)
-        fault = ray.get(remote.remote(job, max(1, int(resources.train_cpus)), over_cluster))
+        cpus, gpus = config.resources.train_cpus, config.resources.train_gpus
+        remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(defend)
+        fault = ray.get(remote.remote(job, max(1, int(cpus)), over_cluster))
     else:
         fault = _fit(job, config, board)
     if fault:

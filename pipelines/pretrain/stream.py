@@ -1,8 +1,8 @@
 """Training images that do not fit the device: read from their shards anew every epoch, decoded ahead of the training.
 
-The shards of an epoch are ordered by a hash of (seed, epoch) and laid end to end; every worker takes an equal stretch
-of their samples, so a shard is read once, or by two neighbours where a stretch ends inside it. No sample is left out
-but those of the incomplete last batch, and none is seen twice in an epoch.
+The shards of an epoch are ordered by a hash of (seed, epoch) and laid end to end. Every worker takes an equal stretch
+of their samples, so two workers read the same shard only where a stretch ends inside it. An epoch holds every sample
+once, without those of an incomplete last batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from pipelines.errors import UserError
 
 MIXED_BYTES = 256 * 2**20  # decoded pixels that are shuffled among each other
 AHEAD = 4  # batches decoded before they are asked for
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ class StreamedImages:
 
     Args:
         data: sources and decoder.
-        splits: who is a member.
+        splits: roles of the samples.
         roles: the members' roles.
-        objective: what reads labels or captions, and its settings.
+        objective: class and settings; it reads labels or captions.
         batch_size: images per step over all workers.
         seed: of the order and of the views.
         threads: that decode.
@@ -151,39 +153,36 @@ class StreamedImages:
     def _batches(self, number: int) -> Iterator[Batch]:
         generator = np.random.default_rng(digest64(self.seed, "mix", number, self.rank))
         held: list[_Entry] = []
-        batch: list[_Entry] = []
-        for entry in self._entries(number):
-            if len(held) < self.mixed:
-                held.append(entry)
-                continue
-            place = int(generator.integers(self.mixed))
-            held[place], drawn = entry, held[place]
-            batch.append(drawn)
+
+        def shuffled() -> Iterator[_Entry]:
+            for entry in self._entries(number):
+                if len(held) < self.mixed:
+                    held.append(entry)
+                    continue
+                place = int(generator.integers(self.mixed))
+                held[place], drawn = entry, held[place]
+                yield drawn
+            yield from (held[place] for place in generator.permutation(len(held)))
+
+        for batch in _blocks(shuffled(), self.batch_size):
             if len(batch) == self.batch_size:
                 yield self._stacked(batch)
-                batch = []
-        for place in generator.permutation(len(held)):
-            batch.append(held[place])
-            if len(batch) == self.batch_size:
-                yield self._stacked(batch)
-                batch = []
 
     def _entries(self, number: int) -> Iterator[_Entry]:
         decoder = self.data.decoder()
         with ThreadPoolExecutor(self.threads) as pool:
             for shard, keys in self.stretch(number):
-                found = 0
-                samples = _read(shard, set(keys))
-                for some in _blocks(samples, 64):
+                read = 0
+                for some in _blocks(_read(shard, set(keys)), 64):
                     for sample, pixels in zip(some, pool.map(_decoder_of(shard, decoder), some), strict=True):
                         label = self.labels[f"{shard.source}/{sample.key}"]
                         (stream,) = stream_keys(self.seed, "train", shard.source, [sample.key]).tolist()
                         caption, _ = caption_of(self.data, shard.source, sample.key, sample.others, label)
                         yield _Entry(pixels, stream, label, caption)
-                        found += 1
-                if found != len(keys):
+                        read += 1
+                if read != len(keys):
                     raise UserError(
-                        f"{shard.source}, shard {shard.item.name}: {len(keys) - found} of {len(keys)} samples are "
+                        f"{shard.source}, shard {shard.item.name}: {len(keys) - read} of {len(keys)} samples are "
                         "gone; the data changed since the roles were drawn"
                     )
 
@@ -213,12 +212,7 @@ def _decoder_of(shard: _Shard, decoder: Decoder) -> Any:
     return pixels
 
 
-def _blocks(samples: Iterator[Sample], size: int) -> Iterator[list[Sample]]:
-    block: list[Sample] = []
-    for sample in samples:
-        block.append(sample)
-        if len(block) == size:
-            yield block
-            block = []
-    if block:
+def _blocks(entries: Iterator[Entry], size: int) -> Iterator[list[Entry]]:
+    """Blocks of a size, the last one with the rest."""
+    while block := list(islice(entries, size)):
         yield block

@@ -1,11 +1,11 @@
-"""What one worker of a pre-training run does: load or stream the members, resume, train, save, log."""
+"""One worker of a training: load or stream the members, resume, train, save, log."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,28 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory
 from mi_core.training.data import ResidentImages, TrainingImages
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
-from pipelines.config.data import DataConfig
 from pipelines.config.encoders import TrainedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import describe, weights_path, write_record
+from pipelines.encoders.stored import EncoderJob, describe, weights_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
 from pipelines.pretrain.stream import StreamedImages
-from pipelines.run.folder import SeedFolder
 
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
 
 
 @dataclass(frozen=True)
-class TrainingJob:
-    """One encoder of one seed to train."""
+class TrainingJob(EncoderJob):
+    """An encoder to train.
 
-    name: str
+    Args:
+        resident_bytes: of decoded members that a worker keeps.
+        point: of a sweep, as progress names it.
+    """
+
     config: TrainedConfig
-    data: DataConfig
-    folder: SeedFolder
-    inputs: str
     resident_bytes: int
     point: str = ""
 
@@ -50,22 +48,9 @@ class TrainingJob:
         """The encoder as progress and errors call it."""
         return f"{self.name} (seed {self.folder.seed}{self.point})"
 
-    def record(self, fingerprints: dict[str, str]) -> EncoderRecord:
-        """The encoder that it makes, with the fingerprints of its weights by epoch."""
-        return EncoderRecord(
-            name=self.name,
-            inputs=self.inputs,
-            config=self.config.model_dump(mode="json"),
-            seed=self.folder.seed,
-            channels=self.data.channels,
-            image_size=self.data.image_size,
-            outputs=self.config.outputs,
-            fingerprints=fingerprints,
-        )
-
 
 def train_worker(settings: dict[str, Any]) -> None:
-    """What every worker of one run does. A fault of the user's ends it for good; others let Ray try again."""
+    """The work of every worker of one training. A fault of the user ends it for good; after others Ray tries again."""
     try:
         _train_here(settings)
     except (ConfigError, NumericError, ShapeError, UserError) as error:
@@ -206,14 +191,14 @@ class _Keeper:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
             prints[str(epoch)] = fingerprint(encoder)
-        record = replace(
-            self.job.record(prints),
+        self.job.write(
+            outputs=config.outputs,
+            fingerprints=prints,
             images=data.count,
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
         )
-        write_record(self.job.folder, record)
 
 
 class _Log:

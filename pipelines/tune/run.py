@@ -1,8 +1,8 @@
-"""Search the parameters of a defense with Ray Tune and Optuna: what it costs in utility against what still leaks.
+"""Search the parameters of a defense with Ray Tune and Optuna: utility loss against the leak that is left.
 
-Every trial leaves a record in RUN/tune/search. These records are the truth: a search that was interrupted hands them to
-Optuna and goes on, and one that asks for more trials than before does too. What is chosen is measured once more, on
-the half of the audited images that the search never looked at.
+Every trial leaves a record in RUN/tune/search. An interrupted search hands these to Optuna and goes on, as does one
+that asks for more trials than before. The chosen trial is measured once more, on the half of the audited images that
+the search never looked at.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
-from pipelines.tune.trial import Record, Trial, measure, trains
+from pipelines.tune.trial import Record, Trial, measure, search_of, trains
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
 WORST = 1.0  # of loss and leak: what a trial that fails counts as
@@ -32,17 +32,17 @@ _TRAINING_CPUS = 0.1  # of a trial that waits for the workers that train
 
 
 def run(runs: Sequence[Run]) -> None:
-    """Search what the config asks for, in the first of some runs; nothing where it asks for nothing.
+    """Do the search of the first of some runs, if it has one.
 
     Raises:
-        UserError: the search cannot be done so; what was tried is kept.
+        UserError: the search cannot be done; finished trials are kept.
     """
     run = runs[0]
     config, folder = run
     if config.tune is None:
         return
-    target, plain = served_of(config)
-    ground = _measured(Trial(run, plain, {}, "search"), config.tune)
+    target, plain = defended_of(config)
+    ground = _measured(Trial(run, plain, {}, "search"))
     if "fault" in ground:
         raise UserError(f"tune: without a search, {ground['fault']}")
     done = [record for record in tried(folder) if record["whole"]]
@@ -54,15 +54,14 @@ def run(runs: Sequence[Run]) -> None:
     _conclude(run, target, plain, ground)
 
 
-def served_of(config: RunConfig) -> tuple[str, str]:
-    """The encoder that is measured, and the one that its utility is compared with.
+def defended_of(config: RunConfig) -> tuple[str, str]:
+    """The encoder that is measured, and the plain one that its utility is compared with.
 
     Raises:
-        UserError: the config does not say which, or there is no such encoder, or no attack on it; or candidates are
-            to be judged by an accuracy.
+        UserError: the config does not say which, or there is no such encoder, or no attack on it; or the metric is an
+            accuracy and candidates are audited.
     """
-    tune = config.tune
-    assert tune is not None
+    tune = search_of(config)
     attacked = list(dict.fromkeys(one.target for one in config.attacks))
     if config.asked and tune.metric != "auc":
         raise UserError(f"tune.metric = {tune.metric!r} needs known members, but candidates are audited; choose auc")
@@ -73,32 +72,36 @@ def served_of(config: RunConfig) -> tuple[str, str]:
             raise UserError(f"tune.target is missing; choose one of {', '.join(made)}")
         target = (made or attacked)[0]
     encoder = config.encoders.get(target)
-    defends = encoder.defends if isinstance(encoder, DefendedConfig) else target
-    for field, name in (("target", target), ("plain", tune.plain or defends)):
+    plain = tune.plain or (encoder.defends if isinstance(encoder, DefendedConfig) else target)
+    for field, name in (("target", target), ("plain", plain)):
         if name not in attacked:
             raise UserError(f"tune.{field} = {name!r} is not attacked; choose one of {', '.join(attacked)}")
-    return target, tune.plain or defends
+    return target, plain
 
 
 def tried(folder: RunFolder) -> list[Record]:
-    """The records of the trials of a search, one that was interrupted included, by identity."""
+    """The records of the trials of a search, sorted by identity; an interrupted trial has one too."""
     place = f"{folder.path}/{TUNED}/search"
     paths = [path for path in storage.list_files(place, recursive=False) if path.endswith(".json")]
     return [record for path in sorted(paths) if (record := storage.read_json(path))["parameters"]]
 
 
-def _measured(trial: Trial, tune: TuneConfig) -> Record:
+def _measured(trial: Trial) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
 
-    cpus = _TRAINING_CPUS if trains(trial.config(), trial.run[0]) else tune.cpus
-    remote = ray.remote(num_cpus=cpus, num_gpus=tune.gpus)(_last)
-    record: Record = ray.get(remote.remote(trial, max(1, int(tune.cpus))))
+    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus)(_last)
+    record: Record = ray.get(remote.remote(trial))
     return record
 
 
-def _last(trial: Trial, threads: int) -> Record:
-    *_, record = measure(trial, threads)
+def _cpus(trial: Trial) -> float:
+    """CPUs that a trial holds: hardly any while it waits for the workers that train."""
+    return _TRAINING_CPUS if trains(trial.config(), trial.run.config) else trial.tune.cpus
+
+
+def _last(trial: Trial) -> Record:
+    *_, record = measure(trial)
     return record
 
 
@@ -115,11 +118,10 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     from ray.tune.search.optuna import OptunaSearch
 
     config, folder = run
-    asked = config.tune
-    assert asked is not None
-    space = {name: _domain(one) for name, one in asked.search.items()}
-    sampler, stored = _study(asked, OptunaSearch.convert_search_space(space), done, ground)
-    single = asked.weight is not None
+    search = search_of(config)
+    space = {name: _domain(one) for name, one in search.search.items()}
+    sampler, stored = _study(search, OptunaSearch.convert_search_space(space), done, ground)
+    single = search.weight is not None
     begun = [record["parameters"] for record in tried(folder) if not record["whole"]]
     searcher = OptunaSearch(
         space=space,
@@ -128,10 +130,9 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
         sampler=sampler,
         storage=stored,
         study_name=STUDY,
-        points_to_evaluate=[*begun, *(point for point in asked.grid(done) if point not in begun)],
+        points_to_evaluate=[*begun, *(point for point in search.grid(done) if point not in begun)],
     )
-    first = Trial(run, target, {name: one.ends[0] for name, one in asked.search.items()}, "search")
-    cpus = _TRAINING_CPUS if trains(first.config(), config) else asked.cpus
+    first = Trial(run, target, {name: one.ends[0] for name, one in search.search.items()}, "search")
     with meter("trials", len(done) + left, "trials", len(done)) as progress:
 
         class Told(ray_tune.Callback):  # type: ignore[misc]
@@ -149,7 +150,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
         results = ray_tune.Tuner(
             ray_tune.with_resources(
                 ray_tune.with_parameters(_trial, run=run, target=target, ground=ground),
-                {"CPU": cpus, "GPU": asked.gpus},
+                {"CPU": _cpus(first), "GPU": search.gpus},
             ),
             tune_config=ray_tune.TuneConfig(
                 num_samples=left,
@@ -157,14 +158,14 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
                 scheduler=ASHAScheduler(metric=COST, mode="min", max_t=len(config.seeds), reduction_factor=2)
                 if single and len(config.seeds) > 1
                 else None,
-                max_concurrent_trials=asked.at_once,
+                max_concurrent_trials=search.at_once,
                 reuse_actors=True,
             ),
             run_config=ray_tune.RunConfig(
                 name="ray", storage_path=f"{folder.path}/{TUNED}", verbose=0, callbacks=[Told()]
             ),
         ).fit()
-    storage.remove(f"{folder.path}/{TUNED}/ray")  # what counts stands in the records
+    storage.remove(f"{folder.path}/{TUNED}/ray")  # the records alone count
     for error in results.errors:
         raise error
     for record in tried(folder):
@@ -173,18 +174,16 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
 
 
 def _trial(parameters: dict[str, Any], run: Run, target: str, ground: Record) -> None:
-    """What Ray Tune runs for every trial."""
+    """Do a trial and report it to Ray Tune: at its end, or with a weight after each seed."""
     from ray import tune as ray_tune
 
-    asked = run[0].tune
-    assert asked is not None
-    for record in measure(Trial(run, target, parameters, "search"), max(1, int(asked.cpus))):
+    trial = Trial(run, target, parameters, "search")
+    for record in measure(trial):
         loss, leak = costs(record, ground)
-        if asked.weight is None:
-            if record["whole"]:
-                ray_tune.report({LOSS: loss, LEAK: leak})
-        else:
-            ray_tune.report({COST: weighted(loss, leak, asked.weight)})
+        if trial.tune.weight is not None:
+            ray_tune.report({COST: weighted(loss, leak, trial.tune.weight)})
+        elif record["whole"]:
+            ray_tune.report({LOSS: loss, LEAK: leak})
 
 
 def _domain(one: SearchConfig) -> Any:
@@ -199,25 +198,20 @@ def _domain(one: SearchConfig) -> Any:
     return (ray_tune.loguniform if one.log else ray_tune.uniform)(low, high)
 
 
-def _study(asked: TuneConfig, distributions: Mapping[str, Any], done: Sequence[Record], ground: Record) -> Any:
-    """Optuna's sampler, and its storage with what was tried before."""
+def _study(search: TuneConfig, distributions: Mapping[str, Any], done: Sequence[Record], ground: Record) -> Any:
+    """Optuna's sampler, and its storage with the earlier trials."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    seed = asked.seed + len(done)  # what goes on does not propose what was proposed before
-    samplers = optuna.samplers
-    sampler = {
-        "tpe": samplers.TPESampler,
-        "nsga2": samplers.NSGAIISampler,
-        "random": samplers.RandomSampler,
-    }[asked.sampler](seed=seed)
+    names = {"tpe": "TPESampler", "nsga2": "NSGAIISampler", "random": "RandomSampler"}
+    seed = search.seed + len(done)  # a search that goes on proposes other trials than before
+    sampler = getattr(optuna.samplers, names[search.sampler])(seed=seed)
     stored = optuna.storages.InMemoryStorage()
-    down = optuna.study.StudyDirection.MINIMIZE
-    directions = [down] if asked.weight is not None else [down, down]
+    directions = ["minimize"] if search.weight is not None else ["minimize", "minimize"]
     study = optuna.create_study(storage=stored, study_name=STUDY, sampler=sampler, directions=directions)
     for record in done:
         loss, leak = costs(record, ground)
-        values = [loss, leak] if asked.weight is None else [weighted(loss, leak, asked.weight)]
+        values = [loss, leak] if search.weight is None else [weighted(loss, leak, search.weight)]
         study.add_trial(
             optuna.trial.create_trial(params=record["parameters"], distributions=dict(distributions), values=values)
         )
@@ -227,47 +221,44 @@ def _study(asked: TuneConfig, distributions: Mapping[str, Any], done: Sequence[R
 def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     """Choose a trial, measure it and the plain encoder on the other fold, and write everything down."""
     config, folder = run
-    asked = config.tune
-    assert asked is not None
+    search = search_of(config)
     every = tried(folder)
+    faults = [record["fault"] for record in every if "fault" in record]
     sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]
     if not sound:
-        faults = [record["fault"] for record in every if "fault" in record]
         raise UserError(f"tune: all of {len(every)} trials failed; the first: {(faults or ['cut'])[0]}")
     measured = np.array([costs(record, ground) for record in sound])
     front = pareto_front(measured)
-    chosen = sound[least_within(list(measured[:, 0]), list(measured[:, 1]), asked.allowed)]
-    final = _measured(Trial(run, target, chosen["parameters"], "final"), asked)
-    bare = _measured(Trial(run, plain, {}, "final"), asked)
+    chosen = sound[least_within(list(measured[:, 0]), list(measured[:, 1]), search.allowed)]
+    final = _measured(Trial(run, target, chosen["parameters"], "final"))
+    bare = _measured(Trial(run, plain, {}, "final"))
     for record in (final, bare):
         if "fault" in record:
             raise UserError(f"tune: on the images that were held back, {record['fault']}")
     on_front = {record["id"] for record, kept in zip(sound, front, strict=True) if kept}
     rows = [_row(record, ground, on_front, chosen["id"]) for record in every]
-    found = {
+    result = {
         "target": target,
         "plain": plain,
         "measure": ground["utility"]["measure"],
-        "metric": asked.metric,
-        "allowed": asked.allowed,
+        "metric": search.metric,
+        "allowed": search.allowed,
         "trials": len(every),
-        "failed": sum("fault" in record for record in every),
-        "cut": sum("fault" not in record and record["seeds"] < len(config.seeds) for record in every),
+        "failed": len(faults),
+        "cut": len(every) - len(faults) - len(sound),
         "seeds": len(config.seeds),
         "rows": rows,
         "without": {"search": _shown(ground), "final": _shown(bare)},
         "winner": {
             "id": chosen["id"],
             "parameters": chosen["parameters"],
-            "within": chosen["leak"] <= asked.allowed,
+            "within": chosen["leak"] <= search.allowed,
             "search": _shown(chosen) | {LOSS: costs(chosen, ground)[0]},
             "final": _shown(final) | {LOSS: costs(final, bare)[0]},
         },
     }
-    storage.write_json(_outcome_path(folder), found)
-    flat = [
-        {**row["parameters"], **{name: value for name, value in row.items() if name != "parameters"}} for row in rows
-    ]
+    storage.write_json(_outcome_path(folder), result)
+    flat = [row["parameters"] | {name: row[name] for name in row if name != "parameters"} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     storage.write_table(
         f"{folder.path}/{TUNED}/trials.parquet", pa.table({name: [row.get(name) for row in flat] for name in names})
@@ -276,7 +267,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
-    """What the search of a run has found; nothing where there was none."""
+    """The result of a run's search; empty where there was none."""
     path = _outcome_path(folder)
     return dict(storage.read_json(path)) if storage.exists(path) else {}
 

@@ -1,8 +1,8 @@
 """One trial of a search: a defense with some parameters, attacked anew and measured, in a run folder of its own.
 
-A trial is a run with some fields changed, of the attacks on what is served alone. What the parameters do not change it
-takes from the run itself: roles, encoders, features. It is done in one process, seed after seed, and leaves a record;
-a trial that was interrupted goes on from what is in its folder.
+A trial is a run with some fields changed and the attacks on the defended encoder alone. It shares roles, encoders and
+features with the run itself where the parameters do not change them. One process does it, seed after seed, and leaves
+a record; an interrupted trial goes on from its folder.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pipelines.config.checks import build
 from pipelines.config.encoders import ForeignConfig, TrainedConfig
 from pipelines.config.fields import with_changes
 from pipelines.config.run_config import RunConfig
+from pipelines.config.tuning import TuneConfig
 from pipelines.console import silence
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.encoders.stored import share
@@ -41,13 +42,19 @@ from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 
 Record = dict[str, Any]
-"""What a trial found: ``id``, ``parameters``, ``fold``, ``seeds`` (how many so far), ``utility`` and ``attacks``
-(estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; instead of what was measured ``fault``, where it failed."""
+"""The results of a trial: ``id``, ``parameters``, ``fold``, ``seeds`` (how many so far), ``utility`` and ``attacks``
+(estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
+
+
+def search_of(config: RunConfig) -> TuneConfig:
+    """The search of a run that has one."""
+    assert config.tune is not None
+    return config.tune
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the search, on one fold of what is audited.
+    """One point of the search, on one fold of the audited images.
 
     Args:
         run: the run whose parameters are searched, and its folder.
@@ -63,7 +70,7 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """A name that its parameters alone make."""
+        """A name that depends on its parameters alone."""
         return digest(self.target, dict(self.parameters))[:12]
 
     @property
@@ -77,60 +84,58 @@ class Trial:
         return f"{self.folder.path}.json"
 
     def record(self) -> Record:
-        """What it found so far; empty: nothing yet."""
+        """Its results so far, perhaps none."""
         return dict(storage.read_json(self.path)) if storage.exists(self.path) else {}
 
+    @property
+    def tune(self) -> TuneConfig:
+        """The search."""
+        return search_of(self.run.config)
+
     def config(self) -> RunConfig:
-        """The run that it is.
+        """The config of the trial as a run of its own.
 
         Raises:
             ValueError: the parameters make no valid run.
         """
-        config, _ = self.run
-        tune = config.tune
-        assert tune is not None
+        config, tune = self.run.config, self.tune
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         whole = build(with_changes(config.plain(), changes | {"checkpoints": "last", "fold": self.fold}))
-        counted = [
-            one for one in whole.attacks if one.target == self.target and one.attack in (tune.attacks or (one.attack,))
-        ]
+        counted = [one for one in whole.attacks if one.target == self.target]
+        if tune.attacks:
+            counted = [one for one in counted if one.attack in tune.attacks]
         named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
         kept = {name for encoder in named for name in whole.chain(encoder)}
         values = whole.model_dump(mode="json", by_alias=True)
-        return build(
-            values
-            | {
-                "encoders": {name: values["encoders"][name] for name in whole.encoders if name in kept},
-                "attacks": [one.model_dump(mode="json") for one in counted],
-                "defenses": [],
-                "attribute_inference": [],
-                "validity": {},
-            }
-        )
+        encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
+        attacks = [one.model_dump(mode="json") for one in counted]
+        left_out = {"defenses": [], "attribute_inference": [], "validity": {}}
+        return build(values | {"encoders": encoders, "attacks": attacks} | left_out)
 
 
 def trains(own: RunConfig, run: RunConfig) -> bool:
-    """Whether a trial, as a run of its own, trains encoders that the run itself has not; else it only defends those."""
+    """Whether a trial trains encoders that the run itself does not have; else it only defends those of the run."""
     return any(
         type(encoder) is TrainedConfig and encoder != run.encoders.get(name) for name, encoder in own.encoders.items()
     )
 
 
-def measure(trial: Trial, threads: int) -> Iterator[Record]:
-    """Do a trial, seed after seed; yields its record, which is kept, after each.
+def measure(trial: Trial) -> Iterator[Record]:
+    """Do a trial, seed after seed; yields and keeps its record after each.
 
-    A fault of the parameters ends it with a record that says so.
+    A fault of the parameters ends it with a record of the fault.
     """
     before = trial.record()
     if before.get("whole"):
         yield before
         return
+    threads = max(1, int(trial.tune.cpus))
     torch.set_num_threads(threads)
     started, burnt = time.perf_counter(), _cpu_seconds()
 
-    def kept(found: Record) -> Record:
+    def kept(results: Record) -> Record:
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - burnt}
-        record = {"id": trial.id, "parameters": dict(trial.parameters), "fold": trial.fold, **found}
+        record = {"id": trial.id, "parameters": dict(trial.parameters), "fold": trial.fold, **results}
         record |= {name: round(before.get(name, 0.0) + value, 3) for name, value in spent.items()}
         storage.write_json(trial.path, record)
         return record
@@ -141,8 +146,8 @@ def measure(trial: Trial, threads: int) -> Iterator[Record]:
         for count in range(1, len(seeds) + 1):
             with silence():
                 _do(trial, own.model_copy(update={"seeds": seeds[count - 1 : count]}), threads)
-            found = _found(trial, own.model_copy(update={"seeds": seeds[:count]}))
-            yield kept({**found, "seeds": count, "whole": count == len(seeds)})
+            results = _results(trial, own.model_copy(update={"seeds": seeds[:count]}))
+            yield kept({**results, "seeds": count, "whole": count == len(seeds)})
     except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
         yield kept({"fault": str(error), "seeds": 0, "whole": True})
     for seed in seeds:
@@ -150,7 +155,7 @@ def measure(trial: Trial, threads: int) -> Iterator[Record]:
 
 
 def _do(trial: Trial, own: RunConfig, threads: int) -> None:
-    """Make, query and attack what one seed of a trial asks for."""
+    """Make, query and attack the encoders of one seed of a trial."""
     config, folder = trial.run
     (seed,) = own.seeds
     run, place = Run(config.model_copy(update={"seeds": own.seeds}), folder), trial.folder.seed(seed)
@@ -164,32 +169,31 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
         pretrain.run(runs)
     else:
         pretrain.here(runs, threads)
-    extract.here(runs, stopping_rule, *_known())
+    extract.here(runs, stopping_rule, *_memory())
     attack.here(own, place)
 
 
 @cache
-def _known() -> tuple[Memory, Kept]:
-    """What backbones have answered and samples were read in this process, which does one trial after another."""
+def _memory() -> tuple[Memory, Kept]:
+    """Answers of backbones and samples that this process has read; it does one trial after another."""
     return Memory(), Kept()
 
 
-def _found(trial: Trial, own: RunConfig) -> Record:
-    """What was measured of the seeds that a trial has done.
+def _results(trial: Trial, own: RunConfig) -> Record:
+    """Utility and attacks, pooled over the seeds that a trial has done.
 
     Raises:
-        UserError: no attack found anything to read, or the utility cannot be measured so.
+        UserError: no attack found anything to read, or this kind of utility is not measured.
     """
-    tune = trial.run[0].tune
-    assert tune is not None
-    by_attack: dict[tuple[str, str], list[Estimate]] = {}
+    tune = trial.tune
+    by_attack: dict[tuple[str, int, str], list[Estimate]] = {}
     utilities = []
     for seed in own.seeds:
         place = trial.folder.seed(seed)
         for task in tasks(own, place):
             result = result_of(task)
             if "metrics" in result:
-                name = f"{task.attack.attack}-{task.position}", task.output
+                name = task.attack.attack, task.position, task.output
                 by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
         epoch = own.attacked_epochs(trial.target)[-1]
         measured = storage.read_json(utility_path(place, trial.target, epoch))
@@ -200,15 +204,15 @@ def _found(trial: Trial, own: RunConfig) -> Record:
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
-    pooled = {name: pool(found, same_samples=own.same_samples) for name, found in by_attack.items()}
-    (attack_name, output), worst = max(pooled.items(), key=lambda item: item[1].high)
+    pooled = {name: pool(estimates, same_samples=own.same_samples) for name, estimates in by_attack.items()}
+    strongest, worst = max(pooled.items(), key=lambda item: item[1].high)
     return {
         "utility": {"measure": chosen, **pool(utilities).as_json()},
         "attacks": [
-            {"attack": name.rpartition("-")[0], "output": output, **found.as_json()}
-            for (name, output), found in pooled.items()
+            {"attack": attack, "output": output, **estimate.as_json()}
+            for (attack, _, output), estimate in pooled.items()
         ],
-        "strongest": f"{attack_name.rpartition('-')[0]}, {output}",
+        "strongest": f"{strongest[0]}, {strongest[2]}",
         "leak": min(1.0, worst.high),
     }
 

@@ -116,7 +116,7 @@ def test_how_far_it_differs_is_measured_on_images_of_the_run(trained_run: Path) 
 
     def measured(**decoding: Any) -> Agreement | None:
         data = DataConfig(sources={"digits": {"kind": "digits"}}, roles=roles, **decoding)
-        job = Adoption("target", config, data, RunFolder(str(trained_run)).seed(0), ("target-member",), "inputs")
+        job = Adoption("target", config, data, RunFolder(str(trained_run)).seed(0), "inputs", ("target-member",))
         assert job.queries == 2 * 60 + 2 * compared(config, data)
         return _compared(found, data, Splits.load(job.folder.path), job.roles)
 

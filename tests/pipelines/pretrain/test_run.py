@@ -198,7 +198,7 @@ def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"start": "nobody"}, "encoders.target.start = 'nobody', allowed: base, target, shadow, classifier"),
+        ({"start": "nobody"}, "encoders.target.start = 'nobody', allowed: base, classifier, shadow, target"),
         ({"start": "target"}, "encoders.target.start goes in a circle: target -> target"),
         ({"objective": "moco-v2", "parameters": {"queue": 60, "projection_width": 8}, "batch_size": 25}, "use 50"),
         ({"objective": "moco-v2", "parameters": {"queue": 90}}, "queue = 90 exceeds the 60 images"),

@@ -25,7 +25,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from pipelines.tune.run import served_of, tried
+from pipelines.tune.run import defended_of, tried
 from pipelines.tune.trial import Trial
 from tests.conftest import background, small_config, wait_until
 
@@ -117,7 +117,7 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     trial = Trial((config, folder), "target+noise", {SCALE: 0.1}, "search")
     from pipelines.tune.trial import measure
 
-    *_, record = measure(trial, 1)
+    *_, record = measure(trial)
     assert describe(trial.folder.seed(0), "target+noise").record.fingerprints == (
         describe(folder.seed(0), "target+noise").record.fingerprints
     )
@@ -209,7 +209,7 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
     assert own.control_of(own.attacks[0]) is None
     assert {demand.asking.encoder for demand in demands_of(own)} == {"target+noise", "shadow+noise"}
-    assert served_of(config) == ("target+noise", "target")
+    assert defended_of(config) == ("target+noise", "target")
 
 
 @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ def test_mistakes_are_one_line(tune: dict[str, Any], message: str) -> None:
 
 def test_what_is_served_has_to_be_attacked() -> None:
     with pytest.raises(UserError, match="tune.target = 'shadow' is not attacked; choose one of target, target"):
-        served_of(config_of({**SEARCH, "target": "shadow"}))
+        defended_of(config_of({**SEARCH, "target": "shadow"}))
     two = [{"defense": "additive-logistic"}, {"defense": "additive-laplace"}]
-    with pytest.raises(UserError, match="tune.target is missing: which of target\\+additive-logistic, target"):
-        served_of(config_of(defenses=two))
+    with pytest.raises(UserError, match="tune.target is missing; choose one of target\\+additive-logistic, target"):
+        defended_of(config_of(defenses=two))
 
 
 def test_lists_stand_for_defenses_one_by_one() -> None:
