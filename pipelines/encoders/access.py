@@ -258,8 +258,7 @@ def certain(folder: str, url: str) -> Spent:
 
 
 def _ledger(folder: str, url: str) -> dict[str, Any]:
-    path = _ledger_path(folder, url)
-    return dict(storage.read_json(path)) if storage.exists(path) else {}
+    return dict(storage.read_json_or(_ledger_path(folder, url), {}))
 
 
 def _spent(entry: Mapping[str, Any]) -> Spent:

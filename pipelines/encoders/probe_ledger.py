@@ -36,8 +36,7 @@ def checks_path(folder: SeedFolder, encoder: str) -> str:
 
 def recorded_checks(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
     """The checks so far: when they were ``asked``, and with how many ``queries``."""
-    path = checks_path(folder, encoder)
-    return list(storage.read_json(path)) if storage.exists(path) else []
+    return list(storage.read_json_or(checks_path(folder, encoder), []))
 
 
 def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None:

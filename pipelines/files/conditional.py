@@ -1,4 +1,4 @@
-"""Write an object on condition that nobody else has: If-None-Match and If-Match on S3, generations on GCS."""
+"""Write an object unless somebody else has: If-None-Match and If-Match on S3, generations on GCS."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-PATIENCE = timedelta(seconds=15)  # for a store that does not answer; what cannot be had so is done without
+PATIENCE = timedelta(seconds=15)  # for a store that does not answer
 Version = dict[str, Any]
-"""What tells one state of an object from the next: the store's own tag."""
+"""The store's own tag for one state of an object."""
 
 
 class Conditional:
@@ -40,10 +40,10 @@ class Conditional:
         from obstore.exceptions import BaseError
 
         try:
-            found = obstore.head(self.store, self.name)
+            head = obstore.head(self.store, self.name)
         except (BaseError, FileNotFoundError):
             return None
-        return {name: found[name] for name in ("e_tag", "version") if found.get(name) is not None}
+        return {name: head[name] for name in ("e_tag", "version") if head.get(name) is not None}
 
     def write(self, data: bytes, before: Version | None) -> bool | None:
         """Write the object if it is still in the state ``before``, or still not there.
@@ -64,9 +64,9 @@ class Conditional:
 
 
 def _settings(query: str) -> dict[str, str]:
-    """What the query of an address says, in the way of pyarrow, in that of obstore."""
+    """The query of an address, which is in the terms of pyarrow, in those of obstore."""
     given = {name: values[-1] for name, values in parse_qs(query).items()}
-    found = {"region": given["region"]} if "region" in given else {}
+    settings = {"region": given["region"]} if "region" in given else {}
     if "endpoint_override" in given:
-        found["endpoint"] = f"{given.get('scheme', 'https')}://{given['endpoint_override']}"
-    return found
+        settings["endpoint"] = f"{given.get('scheme', 'https')}://{given['endpoint_override']}"
+    return settings

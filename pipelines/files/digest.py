@@ -1,4 +1,4 @@
-"""The hash that says that two pieces of work have the same inputs."""
+"""The hash of inputs: two pieces of work with the same hash are the same."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def digest(*parts: Any) -> str:
-    """Sha256 (64 hex digits) of JSON-able values: the hash that says two pieces of work have the same inputs."""
+    """Sha256 (64 hex digits) of values as JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -30,7 +30,7 @@ def lock(folder: str) -> Iterator[Callable[[], bool]]:
     """Hold a folder for this process; the lock ends with the block, or with the process however it dies.
 
     Yields:
-        What says whether the folder was deleted meanwhile; of an object store it never does.
+        A function: whether the folder was deleted meanwhile; on an object store always False.
 
     Raises:
         UserError: another process holds it, or the path leads out of its folder.
@@ -82,9 +82,9 @@ def _remote_lock(folder: str) -> Iterator[Callable[[], bool]]:
 
 
 def _claim(folder: str, me: str) -> None:
-    """Write the lock of a folder on an object store, of which two starts in the same moment get one.
+    """Write the lock of a folder on an object store; of two starts in the same moment, one gets it.
 
-    Stores that write under a condition decide; where that cannot be had, the lock is read back after a while.
+    Stores that write on condition decide. With others the lock is read back after a while.
 
     Raises:
         UserError: another process holds the folder.
@@ -114,7 +114,11 @@ def _conditional(path: str) -> Conditional | None:
 
 
 def _outlived(folder: str) -> bool:
-    """Return once the holder of a lock is known to be dead, and whether it took the lock away; raise if it lives."""
+    """Wait until the holder of a lock is known to be dead; whether the lock is gone.
+
+    Raises:
+        UserError: it lives.
+    """
     held = _held(folder)
     if held is None:
         return True
@@ -132,7 +136,7 @@ def _outlived(folder: str) -> bool:
 
 
 def _held(folder: str) -> dict[str, Any] | None:
-    """What the lock of a folder says; None: there is none."""
+    """The content of a folder's lock; None: there is none."""
     for _ in range(READS):
         try:
             return dict(read_json(f"{folder}/.lock"))

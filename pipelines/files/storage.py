@@ -48,7 +48,7 @@ def absolute(path: str) -> str:
 
 
 def target(path: str) -> str:
-    """The place that a user names for what is to be written: absolute, ``..`` followed to where it leads.
+    """The place that a user names for output: absolute, with ``..`` resolved.
 
     Raises:
         UserError: as `absolute`.
@@ -83,18 +83,22 @@ def _resolve_by_fsspec(path: str, unknown: pa.ArrowInvalid) -> tuple[Any, str]:
     import fsspec
 
     try:
-        found, place = fsspec.core.url_to_fs(path)
+        store, place = fsspec.core.url_to_fs(path)
     except ImportError as error:
         raise UserError(f"{path}: {_first_line(error)}") from error
     except ValueError:
         raise UserError(f"{path}: {_first_line(unknown)}") from unknown
-    return fs.PyFileSystem(fs.FSSpecHandler(found)), place
+    return fs.PyFileSystem(fs.FSSpecHandler(store)), place
+
+
+def _info(path: str) -> Any:
+    filesystem, place = _resolve(path)
+    return filesystem.get_file_info(place)
 
 
 def exists(path: str) -> bool:
     """Whether a file or folder is there."""
-    filesystem, place = _resolve(path)
-    return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
+    return bool(_info(path).type != fs.FileType.NotFound)
 
 
 def existing(paths: Iterable[str]) -> set[str]:
@@ -105,15 +109,13 @@ def existing(paths: Iterable[str]) -> set[str]:
 
 def stamp(path: str) -> str:
     """When a file was written and how long it is: another stamp says that it was written again."""
-    filesystem, place = _resolve(path)
-    info = filesystem.get_file_info(place)
+    info = _info(path)
     return f"{info.mtime_ns}:{info.size}"
 
 
 def is_folder(path: str) -> bool:
     """Whether a folder is there."""
-    filesystem, place = _resolve(path)
-    return bool(filesystem.get_file_info(place).type == fs.FileType.Directory)
+    return bool(_info(path).type == fs.FileType.Directory)
 
 
 def list_files(folder: str, *, recursive: bool = True) -> list[str]:
@@ -123,11 +125,11 @@ def list_files(folder: str, *, recursive: bool = True) -> list[str]:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder holds.
+    """The content of a folder.
 
     Args:
-        files: paths, sorted; hidden ones are left out, and what stands in hidden folders.
-        others: what is neither file nor folder, in words by path, sorted. A link to a folder that it stands in is not
+        files: paths, sorted, without hidden files and those in hidden folders.
+        others: entries that are neither file nor folder, in words by path, sorted. A link to a folder around it is not
             followed.
     """
 
@@ -136,7 +138,7 @@ class Listing:
 
 
 def listing(folder: str, *, recursive: bool = True) -> Listing:
-    """What a folder holds; nothing when it is not there.
+    """The content of a folder; empty when it is not there.
 
     Raises:
         OSError: it is no folder, or one in it cannot be read.
@@ -146,12 +148,12 @@ def listing(folder: str, *, recursive: bool = True) -> Listing:
     filesystem, place = _resolve(folder)
     selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
     root = absolute(folder)
-    found = []
+    files = []
     for info in filesystem.get_file_info(selector):
         relative = info.path.removeprefix(place).lstrip("/")
         if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
-            found.append(f"{root}/{relative}")
-    return Listing(tuple(sorted(found)), {})
+            files.append(f"{root}/{relative}")
+    return Listing(tuple(sorted(files)), {})
 
 
 def _local_listing(root: str, recursive: bool) -> Listing:
@@ -181,8 +183,8 @@ def _local_listing(root: str, recursive: bool) -> Listing:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    found = Path(path).stat()
-    return found.st_dev, found.st_ino
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -199,9 +201,9 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
     filesystem, place = _resolve(folder)
-    found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+    entries = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
     root = absolute(folder)
-    return {f"{root}/{info.base_name}": info.size for info in found if info.type == fs.FileType.File}
+    return {f"{root}/{info.base_name}": info.size for info in entries if info.type == fs.FileType.File}
 
 
 @contextmanager
@@ -250,7 +252,7 @@ def write_atomic(path: str, data: bytes) -> None:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Let errors of the system in the block name the file that was to be written: those of writing name none."""
+    """Let system errors in the block name the file that is written: by themselves they name none."""
     try:
         yield
     except OSError as error:
@@ -260,7 +262,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def remove_unfinished(folder: str) -> None:
-    """Remove what killed writes have left in a folder on a disk, for the one process that may write there."""
+    """Remove the leftovers of killed writes in a folder on a disk; only its one writer may do so."""
     if is_uri(folder):
         return
     for place, folders, files in os.walk(absolute(folder)):
@@ -276,6 +278,11 @@ def copy(source: str, target: str) -> None:
 def read_json(path: str) -> Any:
     """The content of a JSON file."""
     return json.loads(read_bytes(path))
+
+
+def read_json_or(path: str, default: Any) -> Any:
+    """The content of a JSON file, or a default where there is no file."""
+    return read_json(path) if exists(path) else default
 
 
 def write_json(path: str, content: Any) -> None:

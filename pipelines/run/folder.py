@@ -1,4 +1,4 @@
-"""The run folder: what a run has made, from what, and how long it took.
+"""The run folder: the results of a run, their inputs and how long they took.
 
 RUN/config.yaml and RUN/manifest.json describe the run; RUN/seed-K/ holds splits, encoders, features and
 attacks of one seed. A marker of finished work counts only if it carries the hash of the same inputs.
@@ -38,7 +38,7 @@ SECTION_STAGE = {
     "tune": "tune",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
-FREE = (  # say what is borne and how it is asked, change no result
+FREE = (  # fields that change no result
     "data.max_rejected",
     "tune.trials",
     "tune.at_once",
@@ -119,8 +119,7 @@ class RunFolder:
     @property
     def manifest(self) -> dict[str, Any]:
         """The manifest as it stands; empty for a new run."""
-        path = f"{self.path}/manifest.json"
-        return dict(storage.read_json(path)) if storage.exists(path) else {}
+        return dict(storage.read_json_or(f"{self.path}/manifest.json", {}))
 
     def update_manifest(self, **entries: Any) -> None:
         """Replace some top-level entries of the manifest."""
@@ -143,10 +142,10 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder for this process, and remove what killed writes have left there.
+        """Hold the folder for this process, and remove the leftovers of killed writes.
 
         Raises:
-            UserError: another process holds it, or it was deleted meanwhile; what was written there since is removed.
+            UserError: another process holds it, or it was deleted meanwhile; files written there since are removed.
         """
         with lock(self.path) as deleted:
             storage.remove_unfinished(self.path)
@@ -160,7 +159,7 @@ class RunFolder:
                 raise UserError(f"{self.path} {_GONE}")
 
     def _gone(self, deleted: Callable[[], bool]) -> bool:
-        """Whether somebody deleted the folder; then nothing that the run wrote since is left."""
+        """Whether somebody deleted the folder; then the files that the run wrote since are removed too."""
         if not deleted() or storage.exists(f"{self.path}/config.yaml"):
             return False
         for made in _OF_RUN:
@@ -171,7 +170,7 @@ class RunFolder:
         return True
 
     def open(self, config: dict[str, Any], *, command: str, force: str | None = None) -> str:
-        """Begin or continue a run with this resolved config; returns a line on what differs from the last start.
+        """Begin or continue a run with this resolved config; returns a line on the changes since the last start.
 
         Args:
             config: the whole config as plain values.
@@ -186,7 +185,7 @@ class RunFolder:
         if storage.exists(before_path):
             before = yaml.safe_load(storage.read_bytes(before_path))
             self._check_changes(before, config, force)
-            difference = self._difference(before, config)
+            difference = _difference(before, config)
         elif storage.list_files(self.path):
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
         if force is not None:
@@ -201,39 +200,19 @@ class RunFolder:
         self.append_manifest("runs", {"started": now(), "command": command, "forced": force or ""})
         return difference
 
-    def _difference(self, before: dict[str, Any], config: dict[str, Any]) -> str:
-        """What changed since the last start, and from which stage on that counts; empty: nothing that counts."""
-        found = {
-            key: stage
-            for section, stage in SECTION_STAGE.items()
-            for key in changed_keys(before.get(section), config.get(section), section)
-            if not any(fnmatchcase(key, free) for free in FREE)
-        }
-        if not found:
-            return ""
-        names = ", ".join(list(found)[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
-        return f"changed since the last start: {names}; {min(found.values(), key=STAGES.index)} and what follows use it"
-
     def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
-        covered = STAGES[STAGES.index(force) :] if force is not None else ()
-        changed = [
-            key
-            for section, stage in SECTION_STAGE.items()
-            if stage not in covered and self._has_results(stage, before)
-            for key in changed_keys(before.get(section), _compared(section, before, config), section)
-            if not any(fnmatchcase(key, free) for free in FREE)
-            if not (section in GROWING and _only_added(before.get(section), config.get(section)))
-        ]
+        kept = STAGES if force is None else STAGES[: STAGES.index(force)]
+        finished = {stage for stage in kept if any(map(storage.list_files, self._made(stage, before)))}
+        grown = {section for section in GROWING if _only_added(before.get(section), config.get(section))}
+        changes = _changes(before, _without_new_defenses(before, config))
+        changed = {
+            key: stage for key, stage in changes.items() if stage in finished and key.partition(".")[0] not in grown
+        }
         if changed:
-            stage = min((SECTION_STAGE[key.split(".")[0]] for key in changed), key=STAGES.index)
             raise UserError(
-                f"{self.path} holds a run of another config; changed: {', '.join(changed[:6])}. "
-                f"Choose another --out, or redo from there with --force {stage}"
+                f"{self.path} holds a run of another config; changed: {', '.join(list(changed)[:6])}. "
+                f"Choose another --out, or redo from there with --force {_first(changed)}"
             )
-
-    def _has_results(self, stage: str, config: dict[str, Any]) -> bool:
-        """Whether the folder holds anything that the stage or a later one has made."""
-        return any(storage.list_files(place) for place in self._made(stage, config))
 
     def _made(self, stage: str, config: dict[str, Any]) -> Iterator[str]:
         """Folders that a stage and all later ones fill."""
@@ -251,6 +230,30 @@ class RunFolder:
             self.update_manifest(extraction=[])
 
 
+def _changes(before: dict[str, Any], config: dict[str, Any]) -> dict[str, str]:
+    """Changed fields that matter to results, each with the first stage that it matters to."""
+    return {
+        key: stage
+        for section, stage in SECTION_STAGE.items()
+        for key in changed_keys(before.get(section), config.get(section), section)
+        if not any(fnmatchcase(key, free) for free in FREE)
+    }
+
+
+def _first(changes: Mapping[str, str]) -> str:
+    """The earliest stage that some changes matter to."""
+    return min(changes.values(), key=STAGES.index)
+
+
+def _difference(before: dict[str, Any], config: dict[str, Any]) -> str:
+    """Changes since the last start in words, with the first stage that they matter to; empty: none matters."""
+    changes = _changes(before, config)
+    if not changes:
+        return ""
+    names = ", ".join(list(changes)[:6]) + (f" and {len(changes) - 6} more" if len(changes) > 6 else "")
+    return f"changed since the last start: {names}; {_first(changes)} and what follows use it"
+
+
 def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
     """Dotted names of all leaves that differ between two plain configs."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -259,13 +262,11 @@ def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:
     return [] if before == after else [prefix]
 
 
-def _compared(section: str, before: dict[str, Any], config: dict[str, Any]) -> Any:
-    """A section as it is held against that of the last start: defended encoders that are new change no result."""
-    found = config.get(section)
-    if section != "encoders" or not isinstance(found, dict):
-        return found
-    known = before.get(section) or {}
-    return {name: settings for name, settings in found.items() if name in known or "defends" not in settings}
+def _without_new_defenses(before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The config without defended encoders that are new since the last start: these change no result."""
+    known, encoders = before.get("encoders", {}), config.get("encoders", {})
+    kept = {name: one for name, one in encoders.items() if name in known or "defends" not in one}
+    return config | {"encoders": kept} if encoders else config
 
 
 def _only_added(before: Any, after: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A run's heartbeat: by the clock, not by what gets finished, a line of how far it is, and the same for `status`."""
+"""A run's heartbeat: lines of progress by the clock, however little gets finished, and the same for `status`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LINE_SECONDS = 30.0  # longest silence
 WRITE_SECONDS = 10.0  # between two states of `progress.json`
 PROGRESS = "progress.json"
 LABELS = {"pretrain": "encoders"}  # a stage that may load encoders and train none
-SHOWN = 4  # pieces that are told of, each on a line
+SHOWN = 4  # pieces that have a line each
 
 
 class Heartbeat:
-    """Tells how far a run is, to whoever reads the log and to whoever asks for `status`.
+    """The progress of a run, for readers of the log and for `status`.
 
     Args:
         folder: of the run.
@@ -36,12 +36,12 @@ class Heartbeat:
         self.over = threading.Event()
 
     def enter(self, stage: str) -> None:
-        """A stage begins."""
+        """Begin a stage."""
         self.stage, self.began = stage, time.time()
         self.write("running")
 
     def write(self, state: str, why: str = "") -> None:
-        """Write the state of the run; a storage that refuses is left to those who write results."""
+        """Write the state of the run; errors of the storage are ignored here, as writing results raises them."""
         with suppress(OSError):
             storage.write_json(f"{self.folder.path}/{PROGRESS}", self._content(state, why))
             note(self.folder.path)
@@ -74,7 +74,7 @@ class Heartbeat:
 
 @contextmanager
 def heartbeat(folder: RunFolder, stages: Sequence[str]) -> Iterator[Heartbeat]:
-    """A heartbeat for the duration of the block, whose end it writes down."""
+    """A heartbeat for the duration of the block; it writes down how the block ended."""
     pulse = Heartbeat(folder, stages)
     thread = threading.Thread(target=pulse.beat, daemon=True)
     pulse.write("running")
@@ -93,6 +93,6 @@ def heartbeat(folder: RunFolder, stages: Sequence[str]) -> Iterator[Heartbeat]:
 
 
 def lines(pieces: Sequence[Piece]) -> list[str]:
-    """A line per piece of work, of many the first, and how many more there are."""
+    """A line for each of the first pieces of work, and the number of the others."""
     told = [piece.line() for piece in pieces[:SHOWN]]
     return told + ([f"and {len(pieces) - SHOWN} more"] if len(pieces) > SHOWN else [])

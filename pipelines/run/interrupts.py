@@ -1,4 +1,4 @@
-"""SIGTERM ends a run as Ctrl-C does: what is under way is saved, Ray is stopped, one line says how to go on."""
+"""SIGTERM ends a run as Ctrl-C does: work is saved, Ray is stopped, one line says how to go on."""
 
 from __future__ import annotations
 

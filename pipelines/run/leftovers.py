@@ -1,7 +1,7 @@
 """Processes of a local Ray that a killed run has left: the next start in the same folder ends them, and no others.
 
-A run writes down the pid and start time of every process of its Ray while it lives. What is ended has both, is a
-process of Ray's by its command line, and belongs to a run whose own process is gone.
+A run writes down the pid and start time of every process of its Ray while it lives. A process is ended if it has both,
+is one of Ray's by its command line, and belongs to a run whose own process is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORD = ".ray.json"
 
 @contextmanager
 def watched(folder: str) -> Iterator[None]:
-    """End what an earlier run of a folder left; when this one ends and its Ray with it, nothing is on record."""
+    """End the leftovers of an earlier run of a folder; clear the record when this run and its Ray end."""
     end_leftovers(folder)
     try:
         yield
@@ -45,9 +45,8 @@ def note(folder: str) -> None:
 
 
 def end_leftovers(folder: str) -> int:
-    """End the processes on record whose run is gone; how many were."""
-    path = f"{folder}/{RECORD}"
-    record: dict[str, Any] = storage.read_json(path) if storage.exists(path) else {}
+    """End the processes on record whose run is gone; returns their number."""
+    record: dict[str, Any] = storage.read_json_or(f"{folder}/{RECORD}", {})
     if record.get("machine") != identity() or Process(*record["driver"]).alive():
         return 0
     left = [one for one in (Process(*pair) for pair in record["processes"]) if _of_ray(one, record["session"])]

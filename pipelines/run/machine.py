@@ -1,4 +1,4 @@
-"""What this machine gives a process: CPUs within its limits, and processes known by pid and start time (Linux)."""
+"""This machine: CPUs within the limits of a process, and processes known by pid and start time (Linux)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-END_SECONDS = 5.0  # what killed processes may take to go
+END_SECONDS = 5.0  # for killed processes to go
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -74,11 +74,11 @@ class Process:
 
     def alive(self) -> bool:
         """Whether it has not ended."""
-        found = _status(self.pid)
-        return found is not None and found[1] == self.started and found[2] != "Z"
+        status = _status(self.pid)
+        return status is not None and status[1] == self.started and status[2] != "Z"
 
     def end(self) -> bool:
-        """Kill it if it is alive and this user's; whether it was."""
+        """Kill it if it is alive and this user's; whether it was killed."""
         try:
             handle = os.pidfd_open(self.pid)  # from now on the number cannot come to mean another process
         except (AttributeError, OSError):
@@ -95,7 +95,7 @@ class Process:
 
 
 def end_all(processes: Iterable[Process]) -> int:
-    """Kill processes and wait until they are gone, for some seconds at most; how many were killed."""
+    """Kill processes and wait some seconds at most until they are gone; returns the number of killed ones."""
     ended = [one for one in processes if one.end()]
     until = time.monotonic() + END_SECONDS
     while any(one.alive() for one in ended) and time.monotonic() < until:
@@ -105,17 +105,17 @@ def end_all(processes: Iterable[Process]) -> int:
 
 def this_process() -> Process:
     """The process that asks."""
-    found = _status(os.getpid())
-    return Process(os.getpid(), 0 if found is None else found[1])
+    status = _status(os.getpid())
+    return Process(os.getpid(), 0 if status is None else status[1])
 
 
 def descendants(pid: int) -> list[Process]:
-    """The processes that a process has started, and those that these have; none where there is no /proc."""
+    """The children of a process, their children and so on; none where there is no /proc."""
     children: dict[int, list[Process]] = {}
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        found = _status(int(entry.name)) if entry.name.isdigit() else None
-        if found is not None:
-            parent, started, _ = found
+        status = _status(int(entry.name)) if entry.name.isdigit() else None
+        if status is not None:
+            parent, started, _ = status
             children.setdefault(parent, []).append(Process(int(entry.name), started))
     reached, waiting = [], [pid]
     while waiting:

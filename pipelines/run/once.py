@@ -1,4 +1,4 @@
-"""Work that several runs have in common is done once: the first that asks for it gets it, the others a copy."""
+"""Work that several runs share is done once: the first run gets the result, the others a copy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Work = TypeVar("Work")
 
 
 class Once(Generic[Work]):
-    """Pieces of work of some runs, of which those of one identity are done once.
+    """Pieces of work of some runs; pieces with the same identity are done once.
 
     Args:
-        every: all pieces, in the order in which they are asked for.
-        identity: what two pieces share that make the same.
+        every: all pieces, in order.
+        identity: of a piece; equal for two pieces with the same result.
         done: whether a piece is there already.
     """
 
@@ -29,7 +29,7 @@ class Once(Generic[Work]):
         return [work for work in self.first.values() if not self.done(work)]
 
     def share(self, copy: Callable[[Work, Work], None]) -> None:
-        """Copy what is done, by ``copy(done, piece)``, to the pieces that are not there yet."""
+        """Copy results to the pieces that are not there yet, by ``copy(done, piece)``."""
         for work in self.every:
             if not self.done(work):
                 copy(self.first[self.identity(work)], work)

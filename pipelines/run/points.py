@@ -39,14 +39,14 @@ class Point:
 
 def points(config: RunConfig, folder: RunFolder) -> list[Point]:
     """All points of all sweeps of a run; one without changes is the run itself."""
-    found = []
-    for name, every in config.sweep.items():
-        for entry in every:
+    every = []
+    for name, entries in config.sweep.items():
+        for entry in entries:
             changes = {field: value for field, value in entry.items() if field != LABEL}
             place = folder if not changes else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}")
             changed = with_changes(config.plain() | ({"checkpoints": "last"} if changes else {}), changes)
-            found.append(Point(name, str(entry[LABEL]), build(changed), place))
-    return found
+            every.append(Point(name, str(entry[LABEL]), build(changed), place))
+    return every
 
 
 def runs_of(config: RunConfig, folder: RunFolder) -> list[Run]:

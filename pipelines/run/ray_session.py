@@ -69,7 +69,10 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     import ray
 
     if not joined:
-        arguments = _local_arguments(object_store_mb) if local else {"address": address}
+        arguments: dict[str, Any] = {"address": address}
+        if local:
+            arguments = {"address": "local", "num_cpus": cpus(), "object_store_memory": object_store_mb * 2**20}
+            arguments["include_dashboard"] = False
         here = f"starting Ray on {count_of(cpus(), 'CPU', 'CPUs')}"
         say("ray", here if local else f"joining the Ray cluster at {address}")
 
@@ -101,20 +104,11 @@ def _guard() -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
-def _local_arguments(object_store_mb: int) -> dict[str, Any]:
-    return {
-        "address": "local",
-        "num_cpus": cpus(),
-        "object_store_memory": object_store_mb * 2**20,
-        "include_dashboard": False,
-    }
-
-
 def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
-    """Start a local Ray; one that does not come is ended, with all its processes, and started once more.
+    """Start a local Ray; after a failure end all its processes and start once more.
 
     Raises:
-        Unavailable: it did not come either.
+        Unavailable: the last start failed too.
     """
     before = set(descendants(os.getpid()))
 
@@ -159,12 +153,10 @@ def trainings_at_once(resources: ResourcesConfig) -> int:
     """Encoders that the connected cluster can train side by side; one at least."""
     import ray
 
-    held = {
-        "CPU": resources.train_workers * resources.train_cpus,
-        "GPU": resources.train_workers * resources.train_gpus,
-    }
+    per_worker = {"CPU": resources.train_cpus, "GPU": resources.train_gpus}
+    held = {kind: resources.train_workers * amount for kind, amount in per_worker.items() if amount}
     there = ray.cluster_resources()
-    return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items() if amount))
+    return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items()))
 
 
 def available_cpus() -> float:
@@ -219,17 +211,17 @@ def mapped(
     """Call a function on many arguments as Ray tasks, with a bar.
 
     Args:
-        function: what a task does.
+        function: of a task.
         arguments: of each task.
-        unit: what a task is, as the bar counts it.
+        unit: of the bar, such as encoders.
         title: of the bar.
         cpus, gpus: that a task holds.
 
     Returns:
-        What the tasks return, in order.
+        The results of the tasks, in order.
 
     Raises:
-        UserError: the first fault of what the user gave; the other tasks are not waited for.
+        UserError: the first fault of the user; the other tasks are not waited for.
     """
     import ray
 

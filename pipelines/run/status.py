@@ -1,4 +1,4 @@
-"""How far a run is, from its folder alone: while another process runs it, and after that ended. Needs no Ray."""
+"""The progress of a run, from its folder alone: while another process runs it, and after its end. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.heartbeat import PROGRESS, WRITE_SECONDS, lines
 from pipelines.run.machine import Process, identity
 
-SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that says nothing for so long may be dead
+SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that is silent for longer may be dead
 
 
 def status(run: str) -> str:
@@ -24,8 +24,7 @@ def status(run: str) -> str:
     folder = RunFolder(storage.absolute(run))
     if not folder.manifest:
         raise UserError(f"{run} holds no run; give the --out of one")
-    path = f"{folder.path}/{PROGRESS}"
-    progress: dict[str, Any] = storage.read_json(path) if storage.exists(path) else {}
+    progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
     spent = folder.manifest.get("seconds", {})
     told = [f"run    {folder.path} ({folder.manifest['name']})"]
     told += _now(progress, folder) if progress else ["state  unknown: no progress was written yet"]
@@ -34,7 +33,7 @@ def status(run: str) -> str:
 
 
 def _now(progress: dict[str, Any], folder: RunFolder) -> list[str]:
-    """The state of the run's last start, and where that stands or ended."""
+    """The state of the run's last start, and its stage."""
     state, stage, stages = progress["state"], progress["stage"], progress["stages"]
     if state == "done":
         report = f"{folder.path}/report.html"

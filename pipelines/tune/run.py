@@ -207,7 +207,8 @@ def _study(search: TuneConfig, distributions: Mapping[str, Any], done: Sequence[
     seed = search.seed + len(done)  # a search that goes on proposes other trials than before
     sampler = getattr(optuna.samplers, names[search.sampler])(seed=seed)
     stored = optuna.storages.InMemoryStorage()
-    directions = ["minimize"] if search.weight is not None else ["minimize", "minimize"]
+    down = optuna.study.StudyDirection.MINIMIZE
+    directions = [down] if search.weight is not None else [down, down]
     study = optuna.create_study(storage=stored, study_name=STUDY, sampler=sampler, directions=directions)
     for record in done:
         loss, leak = costs(record, ground)
@@ -268,8 +269,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
     """The result of a run's search; empty where there was none."""
-    path = _outcome_path(folder)
-    return dict(storage.read_json(path)) if storage.exists(path) else {}
+    return dict(storage.read_json_or(_outcome_path(folder), {}))
 
 
 def _outcome_path(folder: RunFolder) -> str:

@@ -85,7 +85,7 @@ class Trial:
 
     def record(self) -> Record:
         """Its results so far, perhaps none."""
-        return dict(storage.read_json(self.path)) if storage.exists(self.path) else {}
+        return dict(storage.read_json_or(self.path, {}))
 
     @property
     def tune(self) -> TuneConfig:
@@ -109,8 +109,8 @@ class Trial:
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
-        left_out = {"defenses": [], "attribute_inference": [], "validity": {}}
-        return build(values | {"encoders": encoders, "attacks": attacks} | left_out)
+        values |= {"encoders": encoders, "attacks": attacks, "defenses": [], "attribute_inference": [], "validity": {}}
+        return build(values)
 
 
 def trains(own: RunConfig, run: RunConfig) -> bool:

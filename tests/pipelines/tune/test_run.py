@@ -25,6 +25,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from pipelines.tune.run import defended_of, tried
 from pipelines.tune.trial import Trial
 from tests.conftest import background, small_config, wait_until
@@ -114,7 +115,7 @@ def test_folds_share_no_image(run: Path) -> None:
 def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Path, tmp_path: Path) -> None:
     """A trial with the scale of the config itself: the same noise, and the same scores on the images of its fold."""
     config, folder = config_of(), RunFolder(str(run))
-    trial = Trial((config, folder), "target+noise", {SCALE: 0.1}, "search")
+    trial = Trial(Run(config, folder), "target+noise", {SCALE: 0.1}, "search")
     from pipelines.tune.trial import measure
 
     *_, record = measure(trial)
@@ -148,7 +149,7 @@ def test_noise_hides_the_members_and_costs_what_it_costs(run: Path) -> None:
 def test_more_trials_go_on_from_those_that_are_done(run: Path, local_ray: None) -> None:
     place = RunFolder(str(run))
     path_of = {
-        record["id"]: Path(Trial((config_of(), place), "target+noise", record["parameters"], "search").path)
+        record["id"]: Path(Trial(Run(config_of(), place), "target+noise", record["parameters"], "search").path)
         for record in tried(place)
     }
     before = {name: path.stat().st_mtime_ns for name, path in path_of.items()}
@@ -189,7 +190,7 @@ def test_a_field_takes_with_it_what_is_like_it() -> None:
     assert found.fields == ("encoders.target.parameters.freeze_backbone", "encoders.shadow.parameters.freeze_backbone")
     again = parse(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))), "again.yaml")
     assert again == config
-    trial = Trial((config, RunFolder("runs/none")), "target", {next(iter(search["search"])): True}, "search")
+    trial = Trial(Run(config, RunFolder("runs/none")), "target", {next(iter(search["search"])): True}, "search")
     own = trial.config()
     assert all(own.encoders[name].parameters["freeze_backbone"] for name in ("target", "shadow"))  # type: ignore[union-attr]
     assert [attack.target for attack in own.attacks] == ["target", "target"]
@@ -197,7 +198,7 @@ def test_a_field_takes_with_it_what_is_like_it() -> None:
 
 def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     config = config_of()
-    trial = Trial((config, RunFolder("runs/none")), "target+noise", {SCALE: 0.5}, "search")
+    trial = Trial(Run(config, RunFolder("runs/none")), "target+noise", {SCALE: 0.5}, "search")
     own = trial.config()
     assert set(own.encoders) == {"target", "shadow", "target+noise", "shadow+noise"}
     assert {name for name, encoder in own.encoders.items() if isinstance(encoder, DefendedConfig)} == {
@@ -308,8 +309,8 @@ def test_a_search_may_train(local_ray: None, tmp_path: Path) -> None:
     assert by_epochs[20]["leak"] == found["without"]["search"]["leak"]
     assert by_epochs[10]["leak"] != by_epochs[20]["leak"]
     for epochs in (10, 20):
-        place = Trial((config, folder), "target", {name: epochs}, "search").folder.seed(0)
+        place = Trial(Run(config, folder), "target", {name: epochs}, "search").folder.seed(0)
         for encoder in ("target", "shadow"):
             assert describe(place, encoder).epochs[-1] == epochs
-    same = Trial((config, folder), "target", {name: 20}, "search").folder.seed(0)
+    same = Trial(Run(config, folder), "target", {name: 20}, "search").folder.seed(0)
     assert describe(same, "target").record.fingerprints == (describe(folder.seed(0), "target").record.fingerprints)
