@@ -58,10 +58,10 @@ def run(
         force: a stage to redo, with all that follow.
         command: the command line, kept in the manifest.
         verbose: show Ray's logs.
-        yes: spend what the budget says to ask about first.
+        yes: spend more than the budget without a question.
 
     Raises:
-        UserError: the user's input is wrong; what was committed is kept.
+        UserError: the user's input is wrong; committed work is kept.
     """
     folder = RunFolder(storage.target(out))
     asked = STAGES[: STAGES.index(last) + 1]
@@ -90,7 +90,7 @@ def run(
                 if stage == "data":
                     draw_roles(runs)
                 elif stage == "report":
-                    _report_points(runs[1:])
+                    mapped(report.run, runs[1:], "points", "reports of sweeps")
                     with step("tables and figures"):
                         report.run(config, folder, points(config, folder))
                 else:
@@ -101,13 +101,8 @@ def run(
     return folder
 
 
-def _report_points(runs: Sequence[Run]) -> None:
-    """Report every point of the sweeps, as Ray tasks: drawing takes seconds each."""
-    mapped(report.run, runs, "points", "reports of sweeps")
-
-
 def register(config: RunConfig, folder: RunFolder) -> None:
-    """Write down what will be decided on, and how, before the target is queried for the first time."""
+    """Write the primary attack, its output and the roles down before the target is queried for the first time."""
     primary = config.attacks[config.validity.attack]
     drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
     for of_seed in drawn.values():

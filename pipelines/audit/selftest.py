@@ -1,8 +1,8 @@
-"""The audit checked on itself: the truth is planted, and every verdict has to come out as planted.
+"""The self-test: runs with a planted truth, whose verdicts have to come out as planted.
 
-Four runs of the whole pipeline on the data of one config. An encoder that was trained on the members leaks; the shadow
-of the same run, which saw neither group, does not; nor does one of random weights. Where the non-members were saved at
-a lower quality or shrunk before, the two groups differ by themselves, and that must never be called a leak.
+Four runs of the whole pipeline on the data of one config. An encoder that was trained on the members leaks. The shadow
+of the same run saw neither group and does not leak; nor does an encoder with random weights. Non-members that were
+saved at a lower quality or shrunk differ from members by themselves, and that must never be called a leak.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipelines.data.images import read_samples
 from pipelines.data.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.run.folder import versions
+from pipelines.run.folder import RunFolder, versions
 from pipelines.run.leftovers import note, watched
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster
@@ -46,8 +46,8 @@ _CASES = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one case came to."""
+class Outcome:
+    """The verdict on one case."""
 
     name: str
     planted: str
@@ -58,7 +58,7 @@ class Found:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is the one that was planted."""
+        """Whether the verdict is as planted."""
         return self.verdict == self.expected
 
     def as_json(self) -> dict[str, Any]:
@@ -74,9 +74,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     Args:
         config: its data, its primary attack, and the encoders of that; everything else is left out.
         out: folder for the runs, a path or URI; what stands there is resumed.
-        address: as `audit.run`.
-        command: as `audit.run`.
-        verbose: as `audit.run`.
+        address, command, verbose: as `audit.run`.
 
     Returns:
         Whether every verdict is as planted.
@@ -86,34 +84,33 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     """
     place = storage.target(out)
     _check(config)
-    found: list[Found] = []
+    outcomes: list[Outcome] = []
     store = config.resources.object_store_mb
     with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
         note(place)
 
-        def verdict(name: str, folder: str) -> None:
-            report = storage.read_json(f"{folder}/report.json")
-            validity = report.get("validity", {})
-            found.append(
-                Found(name, *_CASES[name], validity.get("verdict", "undecided"), validity, f"{folder}/report.html")
-            )
-            say("selftest", f"{name}: {found[-1].verdict}, expected {found[-1].expected}")
+        def judge(name: str, folder: RunFolder) -> None:
+            outcomes.append(outcome(name, folder))
+            say("selftest", f"{name}: {outcomes[-1].verdict}, expected {outcomes[-1].expected}")
 
         trained = _trained(config)
         folder = audit.run(trained, f"{place}/trained", command=command, verbose=verbose)
-        verdict("leak", folder.path)
-        verdict("other-data", points(trained, folder)[0].folder.path)
-        audit.run(_random(config, {}), f"{place}/random-weights", command=command, verbose=verbose)
-        verdict("random-weights", f"{place}/random-weights")
-        for name, alter in _ALTERED.items():
-            sources = _altered(config, f"{place}/images/{name}", alter)
-            audit.run(_random(config, sources), f"{place}/{name}", command=command, verbose=verbose)
-            verdict(name, f"{place}/{name}")
-    passed = all(one.right for one in found)
+        judge("leak", folder)
+        judge("other-data", points(trained, folder)[0].folder)
+        for name, alter in (("random-weights", None), *_ALTERED.items()):
+            sources = {} if alter is None else _altered(config, f"{place}/images/{name}", alter)
+            judge(name, audit.run(_random(config, sources), f"{place}/{name}", command=command, verbose=verbose))
+    passed = all(one.right for one in outcomes)
     storage.write_json(
-        f"{place}/{RESULT}", {"passed": passed, "versions": versions(), "cases": [one.as_json() for one in found]}
+        f"{place}/{RESULT}", {"passed": passed, "versions": versions(), "cases": [one.as_json() for one in outcomes]}
     )
     return passed
+
+
+def outcome(name: str, folder: RunFolder) -> Outcome:
+    """The verdict on a case whose run is finished."""
+    validity = storage.read_json(f"{folder.path}/report.json").get("validity", {})
+    return Outcome(name, *_CASES[name], validity.get("verdict", "undecided"), validity, folder.path)
 
 
 def table(out: str) -> Table:
@@ -155,7 +152,7 @@ def _fresh(config: RunConfig) -> dict[str, Any]:
 
 
 def _trained(config: RunConfig) -> RunConfig:
-    """The primary attack on its target; as a point of a sweep, its shadow audited for what it never saw."""
+    """The primary attack on its target; as a point of a sweep, its shadow, which never saw the audited images."""
     primary = config.attacks[config.validity.attack]
     whole = config.model_dump(mode="json", by_alias=True)
     kin = {*config.chain(primary.target), *config.chain(primary.reference)}
@@ -208,9 +205,9 @@ _ALTERED: dict[str, Callable[..., tuple[bytes, str]]] = {"compression": _compres
 
 
 def _altered(config: RunConfig, place: str, alter: Callable[..., tuple[bytes, str]]) -> dict[str, Any]:
-    """The audited images of the first seed as files: members as they are, non-members altered; as sources of a config.
+    """Sources of a config: the audited images of the first seed as files, members as they are, non-members altered.
 
-    What is there is kept: the images are a function of the config, whose runs stand beside them.
+    Existing files are kept: the images are a function of the config.
     """
     folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
     if not storage.exists(f"{place}/{RESULT}"):

@@ -1,4 +1,4 @@
-"""What a run may cost without asking: its estimate beside `budget.cpu_hours`, `.gpu_hours` and `.money`."""
+"""The estimated costs of a run beside `budget.cpu_hours`, `.gpu_hours` and `.money`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}
 
 
 def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
-    """Compare what a run would spend with its budget before it starts; nothing is measured where there is none.
+    """Compare the estimated costs of a run with its budget before it starts; without a budget nothing is measured.
 
-    What was once within the budget or confirmed for the same config and stages is not asked again.
+    A config with stages that were once within the budget or confirmed is not estimated again.
 
     Args:
         runs: a run and the points of its sweeps; Ray is connected.
         stages: those that will run.
-        yes: spend whatever it costs.
+        yes: spend more than the budget without a question.
 
     Raises:
         UserError: the estimate exceeds the budget and nobody confirms.
@@ -37,22 +37,22 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
     asked = digest([of_run.model_dump(mode="json", by_alias=True) for of_run, _ in runs], list(stages))
     if asked in [entry["asked"] for entry in folder.manifest.get("estimates", [])]:
         return
-    found = estimate(runs)
-    above = exceeded(found, config, stages)
+    costs = estimate(runs)
+    above = exceeded(costs, config, stages)
     for line in above:
         say("estimate", line)
     if above and not yes:
         _ask(above)
-    spent = {name: asdict(found.spent(name, stages)) for name in config.budget.estimated}
+    spent = {name: asdict(costs.spent(name, stages)) for name in config.budget.estimated}
     folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
 
 
-def exceeded(found: Estimate, config: RunConfig, stages: Sequence[str]) -> list[str]:
-    """What of an estimate is above the budget, a line each; an estimate is compared by its value."""
+def exceeded(costs: Estimate, config: RunConfig, stages: Sequence[str]) -> list[str]:
+    """The costs above the budget, a line each; the value of an estimate counts, not its interval."""
     return [
-        f"{_words(name, found.spent(name, stages))}, more than budget.{name} = {most:g}"
+        f"{_words(name, costs.spent(name, stages))}, more than budget.{name} = {most:g}"
         for name, most in config.budget.estimated.items()
-        if found.spent(name, stages).value > most
+        if costs.spent(name, stages).value > most
     ]
 
 
