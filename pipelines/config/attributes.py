@@ -1,4 +1,4 @@
-"""Properties of samples with a few values each: what a classifier is trained on, or what an attacker wants to know.
+"""Attributes: properties of samples with a few values each, which classifiers learn or attackers infer.
 
     attributes:
       race: {from: key, pattern: '^[0-9]+_[0-9]_([0-4])_', values: ["0", "1", "2", "3", "4"]}    # UTKFace file names
@@ -27,7 +27,7 @@ CLASS, KEY, JSON = "class", "key", "json:"
 
 
 class AttributeConfig(Section):
-    """Where the values of one attribute come from, and which there are."""
+    """The origin of one attribute, and its values."""
 
     model_config = ConfigDict(ignored_types=(cached_property,))
 
@@ -68,7 +68,7 @@ class AttributeConfig(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the values 0, 1, ... are called."""
+        """Names of the values 0, 1, ..."""
         if self.bounds is not None:
             edges = [f"{bound:g}" for bound in self.bounds]
             middle = [f"{low} to {high}" for low, high in pairwise(edges)]
@@ -88,7 +88,7 @@ class AttributeConfig(Section):
 
 
 class GroupConfig(Section):
-    """Which samples belong together (one person, album or burst) and are drawn, judged and resampled as one.
+    """Groups of samples (one person, album or burst) that are drawn, judged and resampled as one.
 
     group_by: json:person                                   # .json in the shards
     group_by: {from: key, pattern: '^([^/]+)/'}             # the folder

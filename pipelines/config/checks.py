@@ -125,7 +125,7 @@ def check_loaded(config: RunConfig, place: str, encoder: LoadedConfig) -> None:
 
 
 def check_repeats(config: RunConfig) -> None:
-    """Raise ValueError if queries are to be repeated where the first answer is kept."""
+    """Raise ValueError if queries are repeated although the first answer is kept."""
     for name, encoder in config.encoders.items():
         if config.queries.repeats > 1 and isinstance(encoder, EndpointConfig) and encoder.parameters().cache:
             raise ValueError(
@@ -212,7 +212,7 @@ def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
 
 
 def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack would be judged on samples that it was fitted on, or anchored at."""
+    """Raise ValueError if an attack is judged on samples that it is fitted on or anchored at."""
     if attack.reference in config.encoders:
         judged = [role for role in config.reference_roles(attack) if _inside_audited(config, role)]
         if attack.reference == attack.target or judged:

@@ -1,4 +1,4 @@
-"""Where images come from, how they are decoded, what is known of them, and who plays which role."""
+"""The section ``data`` of a config: sources, decoding, attributes and roles of the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.files.digest import digest
 
 
 class Role(Section):
-    """Which samples play a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
+    """The samples of a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -35,12 +35,12 @@ class Role(Section):
 
     @property
     def drawn(self) -> bool:
-        """Whether we draw the role; otherwise the user gives it as a whole source."""
+        """Whether the role is drawn; otherwise the user gives it as a whole source."""
         return self.count is not None or self.fraction is not None
 
 
 class CaptionWords(Section):
-    """What captions made from class names may say of the images of one class."""
+    """Words for the captions of one class, where images have no captions of their own."""
 
     name: str = Field(min_length=1)
     attributes: tuple[str, ...] = Field(min_length=2)
@@ -51,7 +51,7 @@ class CaptionWords(Section):
 
 
 class DataConfig(Section):
-    """Where images come from, how they are decoded, and who plays which role."""
+    """Sources, decoding, attributes and roles of the samples."""
 
     sources: dict[str, SourceConfig] = Field(min_length=1)
     image_size: int = Field(
@@ -75,13 +75,13 @@ class DataConfig(Section):
         default_factory=dict, description="properties of samples with a few values each"
     )
     group_by: GroupConfig | None = Field(
-        default=None, description="what samples belong to (person, album, burst): json:<field>, or part of the key"
+        default=None, description="group of a sample (person, album, burst): json:<field>, or part of the key"
     )
     near_duplicates: NearDuplicatesConfig | None = Field(
         default=None, description="look for near-copies and keep one of each; {} for the defaults"
     )
     label: str | None = Field(default=None, description="attribute that classifiers learn; default: the class")
-    max_rejected: float = Field(default=0.01, ge=0, le=1, description="share of unusable samples a run bears")
+    max_rejected: float = Field(default=0.01, ge=0, le=1, description="largest share of unusable samples")
 
     @field_validator("channels")
     @classmethod
@@ -141,7 +141,7 @@ class DataConfig(Section):
 
     @property
     def scan_digest(self) -> str:
-        """What two data sections share that are scanned alike, whatever their roles."""
+        """Hash of the settings of a scan; roles do not count."""
         parts = {"sources", "attributes", "group_by", "label"}
         own = self.model_dump(mode="json", include=parts)
         return digest(own, self.decoder().digest(), self.near_duplicates is not None)
@@ -152,10 +152,10 @@ class DataConfig(Section):
 
 
 class NearDuplicatesConfig(Section):
-    """Which images count as near-copies of each other: those whose hashes are close and whose detail is alike.
+    """Near-copies: images with close perceptual hashes and similar detail.
 
-    Re-compressed, resized and brightened copies are. Mirrored and cropped ones (5 % a side is enough), and those with a
-    caption bar, mostly are not.
+    Re-compressed, resized and brightened copies count. Mirrored copies, cropped ones (5 % a side is enough) and those
+    with a caption bar mostly do not.
     """
 
     distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")

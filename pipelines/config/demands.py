@@ -1,4 +1,4 @@
-"""What a config asks of its encoders, each query once, however many attacks and measurements read the answer."""
+"""The queries that a config needs of its encoders, each once, however many attacks and measurements read the answer."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Asking:
-    """What is asked of an encoder, and how.
+    """One way of querying an encoder.
 
     Args:
-        encoder: that is asked.
-        outputs: embeddings that it is asked for.
-        recipe: of the views; None: nothing that is needed consumes views.
+        encoder: that is queried.
+        outputs: embeddings that are read.
+        recipe: of the views; None: no views are needed.
         crafter: encoder that adversarial images are crafted on.
         count: samples of each role, by rank of a hash; None: all.
-        stopping: what decides when to stop asking for views, of one checkpoint.
+        stopping: the attack that decides when to stop asking for views, on one checkpoint.
         without: roles whose samples are left out.
     """
 
@@ -49,7 +49,7 @@ class Asking:
     without: tuple[str, ...] = ()
 
     def narrowed(self, need: str) -> Asking:
-        """What of it makes a difference to a membership feature: views and crafted images do where it consumes them."""
+        """Without the settings that a membership feature does not depend on: views or crafted images, and outputs."""
         return Asking(
             self.encoder,
             recipe=self.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
@@ -61,7 +61,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Demand:
-    """Features that later stages need from the kept checkpoints of one encoder: ``needs`` by role."""
+    """Membership features, by role, that later stages need from the kept checkpoints of one encoder."""
 
     asking: Asking
     needs: Mapping[str, AbstractSet[str]]
@@ -69,7 +69,7 @@ class Demand:
 
 @dataclass
 class _Asked:
-    """One set of queries of one encoder for one role, with everything that is read off the answers."""
+    """One set of queries of one encoder for one role, with all features that are read off the answers."""
 
     outputs: set[str] = field(default_factory=set)
     needs: set[str] = field(default_factory=set)
@@ -82,10 +82,10 @@ class _Asked:
 
 
 def demands_of(config: RunConfig) -> tuple[Demand, ...]:
-    """Everything that extraction must compute, one entry per encoder, set of outputs and way of asking.
+    """All work of the extraction, one entry per encoder, set of outputs and way of asking.
 
-    What reads the same queries joins: an embedding asked by one attack on the projection, by another on the backbone,
-    is one query. What consumes no views goes with the first recipe, to be queried in one pass.
+    Features that read the same queries share an entry, also where attacks read different outputs. Features that consume
+    no views go with the first recipe, so that one pass queries both.
     """
     wanted: dict[tuple[Asking, str, str], _Asked] = {}
 
@@ -129,12 +129,12 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
 
 
 def _joined(wanted: dict[tuple[Asking, str, str], _Asked]) -> Iterable[Demand]:
-    """Sets of queries of one encoder, the same outputs and as many samples in one pass per way of asking."""
+    """Join queries of one encoder with the same outputs and number of samples, one pass per way of asking."""
     passes: dict[tuple[str, tuple[str, ...], int | None], dict[Asking, dict[str, set[str]]]] = {}
-    for (asking, _, role), found in wanted.items():
-        outputs = tuple(output for output in OUTPUTS if output in found.outputs)
-        by_role = passes.setdefault((asking.encoder, outputs, found.count), {}).setdefault(asking, {})
-        by_role.setdefault(role, set()).update(found.needs)
+    for (asking, _, role), queries in wanted.items():
+        outputs = tuple(output for output in OUTPUTS if output in queries.outputs)
+        by_role = passes.setdefault((asking.encoder, outputs, queries.count), {}).setdefault(asking, {})
+        by_role.setdefault(role, set()).update(queries.needs)
     for (encoder, outputs, count), by_asking in passes.items():
         plain = by_asking.pop(Asking(encoder), {})
         first = next((asking for asking in by_asking if asking.stopping is None), Asking(encoder))
@@ -146,10 +146,10 @@ def _joined(wanted: dict[tuple[Asking, str, str], _Asked]) -> Iterable[Demand]:
 
 
 def asking_of(config: RunConfig, attack: AttackConfig, encoder: str) -> Asking:
-    """What an attack asks of an encoder: the attacked one, a shadow, or a control."""
+    """The way in which an attack queries an encoder: the attacked one, a shadow, or a control."""
     return Asking(encoder, config.outputs_of(attack), config.recipe(attack), config.crafter(attack), attack.count)
 
 
 def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:
-    """What decides how many views an attack asks; None: it asks all. Equal attacks are the first of them."""
+    """The rule for the number of views of an attack; None: all views. Equal attacks share the rule of the first."""
     return Stopping(config.attacks.index(attack), output, epoch) if attack.method().sequential else None

@@ -1,6 +1,6 @@
-"""Reading a config file: files it extends, overrides, sweeps; and mistakes told in one line.
+"""Reading a config file, with the files it extends, overrides and sweeps.
 
-Every mistake is one line naming the file, the field, the value and what is allowed.
+Every mistake is one line with the file, the field, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
         overrides: as on the command line.
 
     Raises:
-        UserError: one line naming the file, the field, the value and what is allowed.
+        UserError: the first mistake, in one line.
     """
     raw = _read(shipped.found(path), ())
     for override in overrides:
@@ -104,10 +104,10 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
 
 
 def _fill_data_path(raw: dict[str, Any]) -> list[str]:
-    """``data.path`` is the path of every source that has none, so that a config need not name one.
+    """Give every source without a path that of ``data.path``.
 
     Returns:
-        Sources that have no path all the same; they get a placeholder, with which the rest can be checked.
+        Sources that are left without a path; they get a placeholder, so that the rest can be checked.
     """
     data = raw.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):

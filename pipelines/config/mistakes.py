@@ -1,4 +1,4 @@
-"""What is wrong with a value of a config, in one line: the field, the value, what is allowed."""
+"""Mistakes in a config, each in one line: the field, the value, the allowed values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = {
     "model": "a section of fields with values",
     "dataclass": "a section of fields with values",
 }
-"""What is allowed where the type is wrong, by the first word of pydantic's name for it."""
+"""The allowed type, by the first word of pydantic's name for it."""
 _LIMITS = {
     "greater_than": "a number above {gt}",
     "greater_than_equal": "at least {ge}",
@@ -43,7 +43,7 @@ _LIMITS = {
     "string_pattern_mismatch": "text that fits {pattern}",
     "literal_error": "{expected}",
 }
-"""What is allowed where the type is right and the value is not."""
+"""The allowed values where the type is right."""
 
 
 def told(error: ValidationError, model: type[BaseModel] | None = None) -> str:
@@ -111,7 +111,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 def _shown(value: object) -> str:
     try:
         json.dumps(value)
-    except (TypeError, ValueError):  # what was made of the value on the way, which no user wrote
+    except (TypeError, ValueError):  # an object that was made of the value, which no user wrote
         return ""
     return f" = {shortened(value)}"
 

@@ -28,8 +28,7 @@ def build(parameters: type[T], values: Mapping[str, Any]) -> T:
     """A parameter dataclass from plain values.
 
     Raises:
-        ValueError: an unknown name, listing the known ones; or a value of a wrong type or range, named with what is
-            allowed.
+        ValueError: an unknown name, or a value of a wrong type or range; the message lists the allowed ones.
     """
     known = [field.name for field in fields(parameters)]  # type: ignore[arg-type]
     unknown = [name for name in values if name not in known]
@@ -59,7 +58,7 @@ def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """Entries one by one: one with lists under some names stands for all combinations of their values.
 
     Raises:
-        ValueError: they are too many to be meant.
+        ValueError: they are too many.
     """
     spelled = []
     for entry in entries:
@@ -72,7 +71,7 @@ def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 def told_apart(chosen: BaseModel, alike: Sequence[BaseModel], without: Sequence[str] = ()) -> str:
-    """The settings that tell an entry of a config from those alike, in words; empty if there are none."""
+    """The settings in which an entry of a config differs from similar ones, in words; empty if there are none."""
     others = [one.model_dump(mode="json") for one in alike]
     return ", ".join(
         f"{name} = {value}"

@@ -1,4 +1,4 @@
-"""Paths in a config: which fields hold them, and which names braces in them stand for."""
+"""Paths in a config: the fields that hold them, and the names that braces in them stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape that a config must have before its shorthands can be spelled out: sections, lists of entries, names."""
+"""The shape of a config that its shorthands rest on: sections, lists of entries, names."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TEXTS = ("train_on", "outside")  # of encoders
 
 
 def check_shape(config: Mapping[str, Any]) -> None:
-    """Check what the shorthands of a config rest on; everything else is left to its models.
+    """Check the shape that the shorthands of a config rest on; the models check all else.
 
     Raises:
-        ValueError: a section, entry or name is of another kind; the message names it and says what is allowed.
+        ValueError: a section, entry or name has a wrong type; the message names it and the allowed type.
     """
     if isinstance(config.get("name"), str):
         check_name("name", config["name"])

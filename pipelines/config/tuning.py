@@ -1,4 +1,4 @@
-"""The section ``tune`` of a config: which parameters of a defense are searched, for what, and what is given up.
+"""The section ``tune`` of a config: the parameters of a defense to search, and the goal.
 
     tune:
       search:
@@ -7,8 +7,8 @@
       trials: 32
       allowed: 0.6
 
-A name is that of a field, as a sweep has it. A field of an encoder that others are ``like`` changes in these too;
-`with_fields` spells out which ones, so that a resolved config says the same as the one it came from.
+Names are those of fields, as in a sweep. A field of an encoder that others are ``like`` changes in these too;
+`with_fields` spells these fields out, so that a resolved config says the same as the one it came from.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ class SearchConfig(Section):
     choice: tuple[str | int | float | bool, ...] = Field(default=(), description="values to choose from")
     low: float | None = Field(default=None, description="lowest value of a range")
     high: float | None = Field(default=None, description="highest value of a range")
-    log: bool = Field(default=False, description="a factor counts alike everywhere in the range")
+    log: bool = Field(default=False, description="search the range on a logarithmic scale")
     integer: bool = Field(default=False, description="whole numbers only")
-    fields: tuple[str, ...] = Field(
-        default=(), description="fields that take the value; default: the one it is named by"
-    )
+    fields: tuple[str, ...] = Field(default=(), description="fields that take the value; default: the one of its name")
 
     @model_validator(mode="before")
     @classmethod
@@ -69,29 +67,29 @@ class SearchConfig(Section):
 
 
 class TuneConfig(Section):
-    """A search for the parameters of a defense: many trials, each measured on one half of what is audited."""
+    """A search for the parameters of a defense: many trials, each measured on one half of the audited images."""
 
     search: dict[str, SearchConfig] = Field(min_length=1, description="fields of the config with the values to try")
     trials: int = Field(default=32, ge=1, description="trials in all; more may be asked for later")
     target: str | None = Field(
-        default=None, description="encoder that is served; default: the attacked one with the only defense"
+        default=None, description="defended encoder; default: the attacked one with the only defense"
     )
     plain: str | None = Field(
-        default=None, description="encoder that its utility is compared with; default: the one that it defends"
+        default=None, description="encoder to compare its utility with; default: the one that it defends"
     )
     attacks: tuple[str, ...] = Field(default=(), description="attacks that count, by name; default: all on the target")
     metric: Literal["auc", "accuracy"] = Field(
         default="auc", description="of attacks; the upper end of its interval is the leak"
     )
     utility: Literal["classifier", "linear", "knn"] | None = Field(
-        default=None, description="what utility is; default: classifier where there is one, else linear"
+        default=None, description="measure of utility; default: classifier where there is one, else linear"
     )
-    allowed: float = Field(default=0.6, ge=0, le=1, description="the most that may leak from what is chosen")
+    allowed: float = Field(default=0.6, ge=0, le=1, description="the largest leak of the chosen trial")
     weight: float | None = Field(
         default=None,
         ge=0,
-        description="searches for the least utility loss + weight x leak, and gives up trials that are behind after "
-        "a part of the seeds; default: both are searched as they are",
+        description="search for the least utility loss + weight x leak, and give up trials that are behind after some "
+        "seeds; default: search both at once",
     )
     sampler: Literal["tpe", "nsga2", "random"] = Field(default="tpe", description="how Optuna proposes trials")
     seed: int = Field(default=0, ge=0, description="of the proposals")
@@ -107,7 +105,7 @@ class TuneConfig(Section):
         return self
 
     def grid(self, done: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """All combinations of values that are not done, where there are no more of them than trials; else nothing."""
+        """All combinations of values that are not done; nothing where they are more than the trials."""
         choices = [one.choice for one in self.search.values()]
         if not all(choices) or math.prod(map(len, choices)) > self.trials:
             return []
@@ -116,7 +114,7 @@ class TuneConfig(Section):
         return [point for point in every if point not in known]
 
     def left(self, done: Sequence[Mapping[str, Any]]) -> int:
-        """How many trials are to be done, some being done."""
+        """Number of trials that are left."""
         choices = [one.choice for one in self.search.values()]
         most = math.prod(map(len, choices)) if all(choices) else self.trials
         return max(0, min(self.trials, most) - len(done))

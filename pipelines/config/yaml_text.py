@@ -1,7 +1,7 @@
 """YAML as text to plain values: mappings with text for keys, lists, text, numbers, true, false and null.
 
-Whatever could mean two things is refused with its line: a key that stands twice, a number that no machine holds. What
-grows without bounds is refused before it grows: levels, and aliases that repeat each other.
+Ambiguous text is refused with its line: a key that stands twice, a number beyond 64 bits. Too many levels, or aliases of
+aliases, are refused before they are built.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _extent(self, node: Any, line: int) -> tuple[int, int]:
-        """Values below a node, itself included and aliases as often as they stand there; and levels."""
+        """Number of values in a node, itself and repeated aliases included, and of levels."""
         if node.tag.removeprefix(_YAML) not in _TAGS[type(node)]:
             raise _Refused(line, f"the tag {node.tag} is not for configs; write the value without it")
         inner = []
@@ -92,7 +92,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Refused(Exception):
-    """What is wrong, and in which line."""
+    """A refusal: the reason and the line."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -116,7 +116,7 @@ def read_text(text: str, origin: str) -> Any:
         origin: names the text in errors.
 
     Raises:
-        UserError: it is no YAML, or what no config can hold; with the line, and both lines of a key that stands twice.
+        UserError: it is no YAML, or holds something that no config can; with the line.
     """
     try:
         loader = _Loader(text)
@@ -139,7 +139,7 @@ def _in_line(origin: str, text: str, line: int) -> str:
 
 
 def read_value(text: str, origin: str) -> Any:
-    """The value of an override on the command line, in YAML without comments: there ``#`` is a character as any other.
+    """The value of an override on the command line, in YAML without comments: ``#`` is an ordinary character.
 
     Raises:
         UserError: as `read_text`.
@@ -159,10 +159,10 @@ def read_value(text: str, origin: str) -> Any:
     if len(tokens) == 2 or (len(tokens) == 3 and scalars and scalars[0].plain):  # nothing, or plain text, to the #
         return stripped
     try:
-        found = read_text(text, origin)
+        value = read_text(text, origin)
     except UserError as error:
         raise UserError(f"{error}; put text with # in quotes") from error
     ends = [token.end_mark.index for token in tokens if token.end_mark.index > token.start_mark.index]
     if ends[-1] == len(stripped):
-        return found
+        return value
     raise UserError(f"{origin}: what follows # would be lost; put text with # in quotes")
