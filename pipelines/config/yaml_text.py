@@ -1,7 +1,7 @@
 """YAML as text to plain values: mappings with text for keys, lists, text, numbers, true, false and null.
 
-Ambiguous text is refused with its line: a key that stands twice, a number beyond 64 bits. Too many levels, or aliases of
-aliases, are refused before they are built.
+Ambiguous text is refused with its line: a key that stands twice, a number beyond 64 bits. Too many levels or aliases of
+aliases are refused before they are built.
 """
 
 from __future__ import annotations
