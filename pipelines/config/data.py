@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
+from mi_core.checks import check_choice
 from mi_core.images import Decoder
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.names import LONGEST, shortened
@@ -103,41 +105,38 @@ class DataConfig(Section):
                 f"label = {self.label!r}, allowed: {', '.join(self.attributes) or 'none without attributes'}"
             )
         for name, attribute in self.attributes.items():
-            strange = sorted(set(attribute.sources or ()) - set(self.sources))
-            if strange:
-                raise ValueError(f"attributes.{name}.sources has {strange[0]!r}, allowed: {', '.join(self.sources)}")
+            for source in attribute.sources or ():
+                check_choice(f"attributes.{name}.sources", source, self.sources)
         both = [name for name in self.roles if name in self.sources]
         if both:
             raise ValueError(f"{both[0]!r} names a source and a role; rename one")
-        takers: dict[str, list[str]] = {}
+        parts: dict[str, dict[str, Role]] = {}
         for name, role in self.roles.items():
-            place, parent = f"roles.{name}", self.roles.get(role.source_name)
-            if role.source_name not in self.sources:
-                if parent is None:
-                    allowed = ", ".join([*self.sources, *self.roles])
-                    raise ValueError(f"{place}.from = {role.source_name!r}, allowed: {allowed}")
-                if parent.source_name not in self.sources:
-                    raise ValueError(f"{place}.from = {role.source_name!r} is itself a part; take a part of a role")
-                if not role.drawn:
-                    raise ValueError(f"{place} is a part of {role.source_name}; give its count or fraction")
-            takers.setdefault(role.source_name, []).append(name)
-        for origin, names in takers.items():
-            self._check_takers(origin, names)
+            place, origin = f"roles.{name}", role.source_name
+            check_choice(f"{place}.from", origin, [*self.sources, *self.roles])
+            if origin in self.roles and self.roles[origin].source_name not in self.sources:
+                raise ValueError(f"{place}.from = {origin!r} is itself a part; take a part of a role")
+            if origin in self.roles and not role.drawn:
+                raise ValueError(f"{place} is a part of {origin}; give its count or fraction")
+            parts.setdefault(origin, {})[name] = role
+        for origin, roles in parts.items():
+            self._check_parts(origin, roles)
         return self
 
-    def _check_takers(self, origin: str, names: list[str]) -> None:
-        roles = [self.roles[name] for name in names]
+    def _check_parts(self, origin: str, parts: Mapping[str, Role]) -> None:
+        """Raise ValueError if roles do not fit into the source or role that they are parts of."""
+        names, roles = ", ".join(parts), list(parts.values())
         if any(not role.drawn for role in roles) and len(roles) > 1:
-            raise ValueError(f"roles {', '.join(names)} share {origin}, so each needs a count or a fraction")
+            raise ValueError(f"roles {names} share {origin}, so each needs a count or a fraction")
         if {role.count is None for role in roles} == {True, False}:
-            raise ValueError(f"roles {', '.join(names)} of {origin} mix count and fraction; use one of them")
+            raise ValueError(f"roles {names} of {origin} mix count and fraction; use one of them")
         share = sum(role.fraction or 0 for role in roles)
         if share > 1 + 1e-9:
-            raise ValueError(f"roles {', '.join(names)} ask for {share:g} of {origin}, more than 1")
-        parent = self.roles.get(origin)
-        asked = sum(role.count or 0 for role in roles)
-        if origin not in self.sources and parent is not None and parent.count is not None and asked > parent.count:
-            raise ValueError(f"roles {', '.join(names)} ask for {asked} of the {parent.count} samples of {origin}")
+            raise ValueError(f"roles {names} ask for {share:g} of {origin}, more than 1")
+        count = sum(role.count or 0 for role in roles)
+        there = self.roles[origin].count if origin in self.roles else None
+        if there is not None and count > there:
+            raise ValueError(f"roles {names} ask for {count} of the {there} samples of {origin}")
 
     @property
     def scan_digest(self) -> str:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, check_choice
@@ -63,7 +73,7 @@ class TrainedConfig(ConfigOfEncoder):
     compile: bool = Field(default=False, description="torch.compile the training step")
     mean: tuple[float, ...] = Field(default=(0.5,), description="per-channel normalisation, pixels in [0, 1]")
     std: tuple[float, ...] = Field(default=(0.5,))
-    optimizer: dict[str, Any] = Field(
+    optimizer: Annotated[dict[str, Any], AfterValidator(partial(complete, OptimizerParameters))] = Field(
         default_factory=dict, validate_default=True, description="see OptimizerParameters"
     )
     parameters: dict[str, Any] = Field(
@@ -72,11 +82,6 @@ class TrainedConfig(ConfigOfEncoder):
     attribute: str | None = Field(
         default=None, description="attribute that the objective or the defense hides, of data.attributes"
     )
-
-    @field_validator("optimizer")
-    @classmethod
-    def _complete_optimizer(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return complete(OptimizerParameters, value)
 
     @field_validator("parameters")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
@@ -98,15 +98,11 @@ class RunConfig(Section):
     def _inherit(cls, value: Any) -> Any:
         return spell_out(value) if isinstance(value, dict) else value
 
-    @field_validator("attacks", mode="before")
+    @field_validator("attacks", "attribute_inference", mode="before")
     @classmethod
-    def _spell_out(cls, value: Any) -> Any:
-        return each_attack(value) if isinstance(value, list | tuple) else value
-
-    @field_validator("attribute_inference", mode="before")
-    @classmethod
-    def _spell_out_inferences(cls, value: Any) -> Any:
-        return each_inference(value) if isinstance(value, list | tuple) else value
+    def _one_by_one(cls, value: Any, info: ValidationInfo) -> Any:
+        each = each_attack if info.field_name == "attacks" else each_inference
+        return each(value) if isinstance(value, list | tuple) else value
 
     @field_validator("seeds")
     @classmethod

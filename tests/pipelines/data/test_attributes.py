@@ -154,7 +154,7 @@ def test_what_a_sample_lacks_is_said(sample: Sample, reason: str) -> None:
         ({"from": "key", "bounds": [3, 1]}, "allowed: ascending numbers"),
         ({"from": "key", "pattern": "a", "values": ["a", "b"]}, "has 0 groups, expected one"),
         ({"from": "key", "pattern": "(", "values": ["a", "b"]}, r"pattern = '\('"),
-        ({"from": "key", "values": ["a", "b"], "sources": ["pol"]}, "sources has 'pol', allowed: pool"),
+        ({"from": "key", "values": ["a", "b"], "sources": ["pol"]}, "sources = 'pol', allowed: pool"),
     ],
 )
 def test_mistakes_in_the_config(tmp_path: Path, attribute: dict[str, Any], message: str) -> None:

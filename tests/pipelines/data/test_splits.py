@@ -173,7 +173,7 @@ def test_a_source_that_is_too_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("roles", "text"),
     [
-        ({"a": {"from": "lake", "count": 1}}, "roles.a.from = 'lake', allowed: pool, a"),
+        ({"a": {"from": "lake", "count": 1}}, "roles.a.from = 'lake', allowed: a, pool"),
         ({"a": {"from": "pool", "count": 1, "fraction": 0.1}}, "count and fraction are both given"),
         ({"a": {"from": "pool"}, "b": {"from": "pool", "count": 1}}, "roles a, b share pool"),
         ({"a": {"from": "pool", "count": 1}, "b": {"from": "pool", "fraction": 0.1}}, "mix count and fraction"),
