@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Tells whether given images were used to train an image encoder, and how sure that is.",
+    help="Find out whether images were used to train an image encoder, and how sure that is.",
 )
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
@@ -41,26 +41,30 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def _options(
     told: Annotated[
-        bool, typer.Option("--version", help="Tell the version.", is_eager=True, callback=_tell_version)
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_tell_version)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere in a command.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere in a command.")
     ] = False,
 ) -> None:
     """`guarded` reads ``--debug`` before the command does."""
 
 
-Config = Annotated[str, typer.Argument(help="A config file (YAML), or a run folder to continue.", metavar="CONFIG|RUN")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value ...", metavar="[section.field=value]")]
-Out = Annotated[str | None, typer.Option("--out", help="Run folder; default runs/<name of the run>.")]
+Config = Annotated[
+    str, typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
+]
+Out = Annotated[str | None, typer.Option("--out", help="Run folder; default: runs/<name of the run>.")]
 Address = Annotated[
-    str | None, typer.Option("--address", help="Ray cluster (host:port); default RAY_ADDRESS, else local.")
+    str | None, typer.Option("--address", help="Ray cluster (host:port); default: RAY_ADDRESS, else a local Ray.")
 ]
 Force = Annotated[
     str | None,
     typer.Option(
         "--force",
-        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
+        help="Redo this stage and all later ones: data, pretrain, extract, attack, tune or report.",
         metavar="STAGE",
     ),
 ]
@@ -129,7 +133,7 @@ def quickstart(
     force: Force = None,
     verbose: Verbose = False,
 ) -> None:
-    """The whole chain on embedded real data: CPU, no download, two to four minutes on two cores."""
+    """Audit an encoder of handwritten digits: no GPU, no download, two to four minutes on two cores."""
     from pipelines.config.shipped import shipped
 
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
@@ -137,13 +141,13 @@ def quickstart(
 
 @app.command()
 def selftest(
-    config: Annotated[str | None, typer.Argument(help="Default: the quickstart's.", metavar="[CONFIG]")] = None,
+    config: Annotated[str | None, typer.Argument(help="Default: the config of quickstart.", metavar="[CONFIG]")] = None,
     overrides: Overrides = None,
     out: Out = "runs/selftest",
     address: Address = None,
     verbose: Verbose = False,
 ) -> None:
-    """Plants leaks, none, and differences that are none, through the whole chain; exit code 1 if a verdict is wrong."""
+    """Check the tool itself on five cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
     from pipelines.config.load import load
     from pipelines.config.shipped import shipped
@@ -160,11 +164,11 @@ def selftest(
 
 STAGE_HELP = {
     "pretrain": "Draw the roles and train the encoders.",
-    "extract": "Query the encoders for membership features (after pre-training, if that is not done).",
-    "attack": "Fit and score the attacks and their controls (after the stages before).",
-    "tune": "Search the parameters of a defense (after the stages before).",
-    "report": "Write report.json and report.html (after the stages before).",
-    "audit": "All stages of a config, resuming what is there.",
+    "extract": "Query the encoders for membership features, after the earlier stages.",
+    "attack": "Fit and score the attacks and their controls, after the earlier stages.",
+    "tune": "Search the parameters of a defense, after the earlier stages.",
+    "report": "Write report.json and report.html, after the earlier stages.",
+    "audit": "Run all stages of a config; the same command continues a run.",
 }
 
 
@@ -177,7 +181,9 @@ def _add_stage(name: str, last: str) -> None:
         address: Address = None,
         force: Force = None,
         verbose: Verbose = False,
-        yes: Annotated[bool, typer.Option("--yes", help="Spend what the budget says to ask about first.")] = False,
+        yes: Annotated[
+            bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
+        ] = False,
     ) -> None:
         _run(config, overrides, out, last, address, force, verbose, yes)
 
@@ -188,11 +194,11 @@ for _name in STAGE_HELP:
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(help="A finished run folder.", metavar="RUN")],
-    second: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
-    json: Annotated[str | None, typer.Option("--json", help="Write the comparison here.", metavar="FILE")] = None,
+    first: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
+    second: Annotated[str, typer.Argument(help="Folder of another finished run.", metavar="RUN")],
+    json: Annotated[str | None, typer.Option("--json", help="Write the comparison to a file.", metavar="FILE")] = None,
 ) -> None:
-    """Two reports side by side: verdicts, images, encoders, attacks, utility, defenses, and how the configs differ."""
+    """Compare two reports: verdicts, images, encoders, attacks, utility, defenses, and differences of the configs."""
     from pipelines.files import storage
     from pipelines.report import compare as comparison
 
@@ -204,9 +210,9 @@ def compare(
 
 @app.command()
 def status(
-    run: Annotated[str, typer.Argument(help="A run folder, of any machine.", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
 ) -> None:
-    """How far a run is: stage, share done, rate, time left; while it runs, and after it ended."""
+    """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
     from pipelines.run.status import status as found
 
     output.print(found(run), soft_wrap=True, highlight=False)
@@ -214,7 +220,7 @@ def status(
 
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
-    """Validate config, data, weights and resources; runs nothing."""
+    """Check config, data, weights and resources, without a run."""
     from pipelines.config.checks import check_drawn
     from pipelines.config.load import load
     from pipelines.console import count_of
@@ -254,15 +260,17 @@ def submit(
     overrides: Overrides = None,
     out: Annotated[str | None, typer.Option("--out", help="Run folder that all nodes share, such as s3://...")] = None,
     address: Annotated[
-        str | None, typer.Option("--address", help="Dashboard, http://HOST:8265; default RAY_API_SERVER_ADDRESS.")
+        str | None, typer.Option("--address", help="Ray dashboard, http://HOST:8265; default: RAY_API_SERVER_ADDRESS.")
     ] = None,
-    include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send; repeat.")] = None,
+    include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send (repeatable).")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
     force: Force = None,
     verbose: Verbose = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Spend what the budget says to ask about first.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
+    ] = False,
 ) -> None:
-    """The same run as a job of a Ray cluster; the same command again joins or resumes it."""
+    """Run an audit as a job of a Ray cluster; the same command again joins or resumes it."""
     from pipelines.files import storage
     from pipelines.jobs import submit as jobs
 
@@ -293,13 +301,19 @@ def estimate(
     overrides: Overrides = None,
     out: Out = None,
     address: Address = None,
-    wall: Annotated[float | None, typer.Option("--wall", min=1e-3, help="Hours in which to query.")] = None,
-    node_cpus: Annotated[float | None, typer.Option("--node-cpus", min=0.01, help="CPUs of a node.")] = None,
-    node_gpus: Annotated[float | None, typer.Option("--node-gpus", min=0, help="GPUs of a node.")] = None,
-    json: Annotated[str | None, typer.Option("--json", help="Write the estimate here.", metavar="FILE")] = None,
+    wall: Annotated[
+        float | None, typer.Option("--wall", min=1e-3, help="Plan nodes to query in so many hours.")
+    ] = None,
+    node_cpus: Annotated[
+        float | None, typer.Option("--node-cpus", min=0.01, help="CPUs per node; default: largest node.")
+    ] = None,
+    node_gpus: Annotated[
+        float | None, typer.Option("--node-gpus", min=0, help="GPUs per node; default: largest node.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", help="Write the estimate to a file.", metavar="FILE")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Hours, queries, bytes and money of a run, from a short calibration; runs nothing big."""
+    """Estimate hours, queries, bytes and money of a run from a short calibration."""
     from pipelines.data.draw import check_sizes
     from pipelines.estimate import view as estimate_view
     from pipelines.estimate.run import cluster

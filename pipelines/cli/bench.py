@@ -1,4 +1,4 @@
-"""``encoder-audit bench``: our speed beside the published ways and the limit."""
+"""``encoder-audit bench``: our speed beside published code and the bare network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.console import RenderableType
 from pipelines.console import output
 from pipelines.files import storage
 
-bench_app = typer.Typer(no_args_is_help=True, help="Our speed beside the published ways and the limit.")
-Json = Annotated[str | None, typer.Option("--json", help="Write the result here.", metavar="FILE")]
+bench_app = typer.Typer(no_args_is_help=True, help="Measure our speed beside published code and the bare network.")
+Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file.", metavar="FILE")]
 
 
 def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> None:
-    """Print a result, and write it where that is asked for."""
+    """Print a result, and write it to a file if one is given."""
     output.print(table)
     if json is not None:
         storage.write_json(storage.target(json), result)
@@ -24,11 +24,11 @@ def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> No
 @bench_app.command("train")
 def bench_train(
     json: Json = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeat.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Shards to take images from; default random ones.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeatable.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards with images; default: random images.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default: all.")] = None,
 ) -> None:
-    """The whole training loop against a PIL DataLoader, lightly and the bare step of the network."""
+    """Compare our training loop with a PIL DataLoader, lightly, and the bare step of the network."""
     from pipelines.bench import train
 
     result = train.run(case or (), data=data, threads=threads)
@@ -38,10 +38,10 @@ def bench_train(
 @bench_app.command("label-only")
 def bench_label_only(
     json: Json = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeat.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeatable.")] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
 ) -> None:
-    """The search of the label-only attack against that of the Adversarial Robustness Toolbox."""
+    """Compare the search of the label-only attack with the Adversarial Robustness Toolbox."""
     from pipelines.bench import label_only
 
     result = label_only.run(case or (), threads=threads)
@@ -51,11 +51,11 @@ def bench_label_only(
 @bench_app.command("extract")
 def bench_extract(
     json: Json = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeat.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Shards to query with; default random ones.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default all.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeatable.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Shards with images; default: random images.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default: all.")] = None,
 ) -> None:
-    """Membership features through Ray against the published way, a batched loop and the bare encoder."""
+    """Compare extraction through Ray with the published way, a batched loop and the bare encoder."""
     from pipelines.bench import extract
 
     result = extract.run(case or (), data=data, threads=threads)

@@ -1,4 +1,4 @@
-"""``encoder-audit shards``: make and inspect WebDataset shards."""
+"""``encoder-audit shards``: makes and inspects WebDataset shards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Source = Annotated[
         metavar="SOURCE",
     ),
 ]
-Root = Annotated[str | None, typer.Option("--root", help="Folder of a torchvision data set.")]
+Root = Annotated[str | None, typer.Option("--root", help="Folder that holds, or receives, a torchvision data set.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", help="name=value: of a torchvision data set, or of tars."),
+    typer.Option("--option", help="Setting of a torchvision data set or of tars, as name=value; repeatable."),
 ]
 
 
@@ -30,9 +30,9 @@ def import_(
     out: Annotated[str, typer.Argument(help="Folder or URI for the shards.", metavar="OUT")],
     root: Root = None,
     option: Options = None,
-    max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Share of unusable samples to bear.")] = 0.01,
+    max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Largest share of unusable samples.")] = 0.01,
 ) -> None:
-    """Write images as WebDataset shards, bytes as they are, with a manifest."""
+    """Write images as WebDataset shards, with unchanged bytes and a manifest."""
     from pipelines.data import shards
 
     found = shards.source_of(source, root=root, options=_named_values(option))
@@ -45,7 +45,7 @@ def inspect(
     root: Root = None,
     option: Options = None,
 ) -> None:
-    """Counts, formats, bad samples and duplicates."""
+    """Show counts, formats, bad samples and duplicates."""
     from pipelines.data import shards
 
     found = shards.source_of(source, root=root, options=_named_values(option))
