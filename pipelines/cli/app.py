@@ -64,7 +64,7 @@ Force = Annotated[
     str | None,
     typer.Option(
         "--force",
-        help="Redo this stage and all later ones: data, pretrain, extract, attack, tune or report.",
+        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
         metavar="STAGE",
     ),
 ]
