@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn import metrics as sklearn_metrics
 
 from mi_core.checks import ConfigError, check_range
 from mi_core.metrics.delong import auc, split_scores
@@ -166,24 +165,6 @@ def tpr_at_fpr(
         supported=carrying >= 10 / fpr,
         false_positives=int((nonmembers > falling[allowed]).sum()),
     )
-
-
-def roc_curve(
-    scores: FloatArray, member: BoolArray
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The ROC curve of scikit-learn: false- and true-positive rates, rising, and their thresholds, falling from inf.
-
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores`.
-
-    Example:
-        >>> fpr, tpr, thresholds = roc_curve(np.array([0.9, 0.1]), np.array([True, False]))
-        >>> fpr.tolist(), tpr.tolist(), thresholds.tolist()
-        ([0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [inf, 0.9, 0.1])
-    """
-    split_scores(scores, member)
-    fpr, tpr, thresholds = sklearn_metrics.roc_curve(member, scores)
-    return fpr, tpr, thresholds
 
 
 def published_tpr(precision: float) -> float | None:

@@ -13,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.intervals import clopper_pearson
-from mi_core.metrics.membership import accuracy, evaluate, precision, recall, roc_curve, tpr_at_fpr
+from mi_core.metrics.membership import accuracy, evaluate, precision, recall, tpr_at_fpr
 
 CASES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=4, max_size=40)
 
@@ -99,13 +99,6 @@ def test_a_rate_that_n_cannot_carry_is_marked(nonmembers: int, fpr: float, suppo
     estimate = tpr_at_fpr(scores, np.arange(nonmembers + 50) < 50, fpr, seed=0)
     assert estimate.supported is supported
     assert ("supported" in estimate.as_json()) is not supported
-
-
-def test_roc_curve_ends_in_the_corners() -> None:
-    fpr, tpr, thresholds = roc_curve(*gaussian(50, 1, 3))
-    assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
-    assert (np.diff(fpr) >= 0).all()
-    assert thresholds[0] == np.inf
 
 
 def test_everything_about_one_run_as_json() -> None:
