@@ -51,6 +51,7 @@ class Estimate:
         longest_training_hours: on the clock.
         seconds_per_image, training_seconds_per_image: measured, by the first encoder of a kind.
         prices: of the run.
+        endpoints: encoders behind an API: their answers may take longer than is told.
         notes: facts that a reader has to know, in sentences.
     """
 
@@ -62,6 +63,7 @@ class Estimate:
     seconds_per_image: Mapping[str, QueryCost]
     training_seconds_per_image: Mapping[str, TrainingCost]
     prices: Mapping[str, float]
+    endpoints: Sequence[str]
     notes: Sequence[str]
 
     @property
@@ -93,11 +95,8 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         timed = measure.time_queries(planned.passes, config, samples, seconds)
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _asked(planned, name) for of_run, _ in runs for name in of_run.encoders}
-    remote = [
-        of_endpoint(name, encoder, encoders[name]["queries"].value)
-        for name, encoder in config.encoders.items()
-        if isinstance(encoder, EndpointConfig)
-    ]
+    endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
+    remote = [of_endpoint(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
     encoding = total(
         timed[one.kind].per_image(one.job.source, len(one.job.query.epochs)) * one.images for one in planned.passes
     )
@@ -119,8 +118,8 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
             terms += [encoders[name]["queries"] * prices.get("query", 0.0) for name in attacked(runs)]
         amounts["money"] = total(terms)
     notes = [*(words for _, words in remote), *_notes(config, planned, timed)]
-    longest = largest(trainings) * (1 / HOUR)
-    return Estimate(stages, encoders, encoding, reading, longest, _named(timed), _named(trained), prices, notes)
+    longest, measured = largest(trainings) * (1 / HOUR), (_named(timed), _named(trained))
+    return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
 
 
 def _named(costs: Mapping[str, Any]) -> dict[str, Any]:

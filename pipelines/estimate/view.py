@@ -36,7 +36,7 @@ def lines(found: Estimate, wanted: Cluster | None = None) -> Iterator[str]:
     """The estimate in words: the whole run, its stages and encoders, the measured times, notes."""
     clock, asked = amount(found.total["wall_hours"], TIME), _words({"queries": found.total["queries"]})
     money = f"it costs {_words({'money': found.total['money']})}" if found.prices else "the config has no prices"
-    yield f"The run takes about {clock} here and asks {asked}; {money}."
+    yield f"The run takes {'at least' if found.endpoints else 'about'} {clock} here and asks {asked}; {money}."
     for name, amounts in [*found.stages.items(), ("total", found.total)]:
         yield f"{name}: {_words(amounts)}"
     for name, amounts in found.encoders.items():

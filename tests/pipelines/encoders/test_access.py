@@ -42,6 +42,7 @@ from pipelines.encoders.adopt import CHECKED, REPEATED, try_out
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.estimate.run import estimate
+from pipelines.estimate.view import lines
 from pipelines.run.folder import FREE, RunFolder
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer, slow, status
@@ -245,6 +246,7 @@ def test_an_estimate_counts_everything_and_asks_nothing(server: FaultyServer, lo
     assert f"at 2 requests per second its answers take {requests / 2 / 3600:.3g} h at least" in told
     assert f"they cost {0.5 * (PROBE + ASKED):.4g}," in told
     assert found.stages["extract"]["wall_hours"].low >= requests / 2 / 3600
+    assert next(lines(found)).startswith("The run takes at least ")
     assert not list(tmp_path.iterdir())
 
 
