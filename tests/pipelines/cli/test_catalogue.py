@@ -131,7 +131,9 @@ def test_missing_and_left_over_entries_are_found() -> None:
     assert undocumented(Wrong) == {"five"}
 
 
-@pytest.mark.parametrize(("name", "reference"), [(name, kind) for name in ATTACKS for kind in sorted(ATTACKS[name].reference)])
+@pytest.mark.parametrize(
+    ("name", "reference"), [(name, kind) for name in ATTACKS for kind in sorted(ATTACKS[name].reference)]
+)
 def test_the_lines_of_an_attack_are_valid(name: str, reference: str) -> None:
     method = ATTACKS[name]
     lines = yaml.safe_load(catalogue.example("attack", name))
