@@ -270,7 +270,7 @@ def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:
     if labels is not None:
         encoder = describe(job.folder, job.encoder).load(query.epochs[0])
         for sample in Source(job.reader).read(shard.item, set(wanted)):
-            pixels = torch.from_numpy(decode(sample.image, job.decoder))[None]
+            pixels = torch.tensor(decode(sample.image, job.decoder))[None]
             with torch.inference_mode():
                 labels[sample.key] = int(encoder(clean(pixels))["logits"].argmax())
     made = None if job.captions is None else captions
