@@ -14,6 +14,8 @@ from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
 Scores = npt.NDArray[np.float64]
+State = dict[str, npt.NDArray[Any]]
+"""What a fit learned, as arrays by name."""
 
 
 class NotApplicable(NumericError):
@@ -59,7 +61,7 @@ class Attack(ABC):
         if not isinstance(self.parameters, self.Parameters):
             raise ConfigError(f"{self.name} takes {self.Parameters.__qualname__}, got {type(parameters).__name__}")
         self.seed = seed
-        self._state: dict[str, npt.NDArray[Any]] = {}
+        self._state: State = {}
 
     @property
     @abstractmethod
@@ -122,7 +124,7 @@ class Attack(ABC):
         """
         raise ConfigError(f"{self.name} asks for all views")
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
+    def state(self) -> State:
         """What the fit learned, as arrays by name.
 
         Raises:
@@ -133,12 +135,12 @@ class Attack(ABC):
         return dict(self._state)
 
     @abstractmethod
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]: ...
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State: ...
 
     @abstractmethod
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]: ...
+    def _score(self, features: Features, state: State) -> npt.NDArray[Any]: ...
 
-    def _check_width(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> None:
+    def _check_width(self, features: Features, state: State) -> None:
         """Raise NotApplicable if embeddings are wider or narrower than those of the fit, whose mean is in the state."""
         width, fitted = features.values["embedding"].shape[1], len(state["mean"])
         if width != fitted:

@@ -9,16 +9,15 @@ members, and a network learns to tell them from the non-members by the embedding
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack, directions
-from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
-from mi_core.attacks.network import NetworkAttack
+from mi_core.attacks.base import Scores, State, directions
+from mi_core.attacks.network import NetworkAttack, TrainingParameters
+from mi_core.attacks.threshold import ConformalAttack
 from mi_core.checks import NumericError, check_range
 from mi_core.records import Features
 
@@ -39,7 +38,7 @@ class CaptionCosineParameters:
         check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
-class CaptionCosine(Attack):
+class CaptionCosine(ConformalAttack):
     """CSA: cosine of image and caption, with a conformal threshold from known non-members.
 
     One query per image, as it is. It takes the captions that the images had on the web (``.txt`` beside the image in
@@ -49,40 +48,22 @@ class CaptionCosine(Attack):
     name = "clip-cosine"
     threat_model = "embeddings of an image and of its caption; some known non-members"
     source = "Ko et al. (ICCV 2023), section 4, cosine-similarity attack; conformal threshold"
-    reference = frozenset({"nonmembers"})
     outputs = ("projection",)
     Parameters = CaptionCosineParameters
+    needs = ("caption:cosine",)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Cosine of image and caption."""
-        return ("caption:cosine",)
-
-    @property
-    def needed_nonmembers(self) -> int:
-        """Enough to tell the share ``fpr``."""
-        return least_nonmembers(self.parameters.fpr)
-
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> Scores:
         """(N,) cosine of an image and its caption."""
         return np.asarray(features.values["caption:cosine"], dtype=np.float64)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        scores = self.statistic(features)[~member]
-        return {"threshold": np.array(conformal_threshold(scores, self.parameters.fpr, self.name))}
-
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        return self.statistic(features)
-
 
 @dataclass(frozen=True)
-class WeakSupervisionParameters:
+class WeakSupervisionParameters(TrainingParameters):
     """Settings of WSA.
 
     Args:
         deviations: lambda: by how many standard deviations the cosine of a pair must exceed the mean of known
             non-members for the pair to be taken for a member; the paper tries -2.5 to 2.5.
-        learning_rate: of Adam.
         epochs: passes over the pairs; all are run, where the released script stops after 3 without improvement.
         batch_size: pairs per step.
     """
@@ -91,13 +72,6 @@ class WeakSupervisionParameters:
     learning_rate: float = 1e-3
     epochs: int = 15
     batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        self.training()
-
-    def training(self) -> mlp.Training:
-        """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
 
 
 class WeakSupervision(NetworkAttack):
@@ -113,13 +87,9 @@ class WeakSupervision(NetworkAttack):
     reference = frozenset({"unlabelled"})
     outputs = ("projection",)
     Parameters = WeakSupervisionParameters
+    needs = ("caption:cosine", "caption:embedding", "embedding")
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Cosine of image and caption, and both embeddings."""
-        return ("caption:cosine", "caption:embedding", "embedding")
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         cosines = np.asarray(features.values["caption:cosine"], dtype=np.float64)
         outside = cosines[~member]
         least = outside.mean() + self.parameters.deviations * outside.std()

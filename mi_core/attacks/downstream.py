@@ -18,25 +18,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
-from mi_core import mlp
 from mi_core.attacks.classifier import ClassifierAttack, posteriors
-from mi_core.attacks.network import NetworkAttack
-from mi_core.checks import check_range
+from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.records import Features
 
 
 @dataclass(frozen=True)
-class DownstreamParameters:
+class DownstreamParameters(HiddenParameters):
     """Settings of Baselines A and B.
 
     Args:
         hidden: width of the two hidden layers.
-        learning_rate: of Adam.
-        epochs: passes over the reference.
-        batch_size: samples of the reference per step.
     """
 
     hidden: int = 256
@@ -44,21 +38,10 @@ class DownstreamParameters:
     epochs: int = 300
     batch_size: int = 100
 
-    def __post_init__(self) -> None:
-        check_range("hidden", self.hidden, 1)
-        self.training()
-
-    def training(self) -> mlp.Training:
-        """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
-
 
 class _Downstream(ClassifierAttack, NetworkAttack):
     reference = frozenset({"shadow"})
     Parameters = DownstreamParameters
-
-    def _network(self, width: int) -> nn.Module:
-        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
 
 class BaselineA(_Downstream):
@@ -86,11 +69,7 @@ class BaselineB(_Downstream):
     queries = "11 at 10 views"
     threat_model = "classes that a classifier built on the encoder predicts for views, and the true class; a shadow"
     source = "EncoderMI (CCS 2021), section 5.1, Baseline-B"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Logits of the image itself and of its views."""
-        return ("embedding", "view-embeddings")
+    needs = ("embedding", "view-embeddings")
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         own, views = (features.values[need] for need in self.needs)

@@ -23,9 +23,7 @@ trained by Adam at 1e-3.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,38 +31,19 @@ import torch
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
 from mi_core.attacks.network import NetworkAttack
+from mi_core.attacks.pairwise import PairwiseAttack, PairwiseParameters
+from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
-from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
 
-_THREAT_MODEL = "embeddings of augmented views; a shadow encoder trained on own data, or known members of the target"
-_SOURCE = "EncoderMI (CCS 2021), sections 4.2-4.3"
-_RELEASED_RATE, _RELEASED_EPSILON, _RELEASED_CLIP = 1e-3, 1e-3, 5.0
-
 
 @dataclass(frozen=True)
-class ThresholdParameters:
-    """Settings of EncoderMI-T.
-
-    Args:
-        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (table 3).
-    """
-
-    metric: str = "cosine"
-
-    def __post_init__(self) -> None:
-        check_choice("metric", self.metric, METRICS)
-
-
-@dataclass(frozen=True)
-class NetworkParameters:
+class NetworkParameters(PairwiseParameters):
     """Settings of EncoderMI-V and -S (section 5.1).
 
     Args:
         variant: ``paper``, or ``released`` for what the authors' scripts do.
-        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (table 3).
         hidden: width of the hidden layers.
         learning_rate: of Adam; None: 1e-4, and 1e-3 of the released variant of S.
         epochs: passes over the reference.
@@ -72,50 +51,37 @@ class NetworkParameters:
     """
 
     variant: str = "paper"
-    metric: str = "cosine"
     hidden: int = 256
     learning_rate: float | None = None
     epochs: int = 300
     batch_size: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("variant", self.variant, VARIANTS)
-        check_choice("metric", self.metric, METRICS)
         check_range("hidden", self.hidden, 1)
-        if self.learning_rate is not None:
-            check_range("learning_rate", self.learning_rate, 0, open_low=True)
-        check_range("epochs", self.epochs, 1)
         check_range("batch_size", self.batch_size, 1)
+        self.training()
 
     @property
     def released(self) -> bool:
         """Whether the released scripts are followed instead of the paper."""
         return self.variant == "released"
 
+    def training(self, default_rate: float = 1e-4) -> mlp.Training:
+        """Optimizer and schedule; the rate is ``default_rate`` where no ``learning_rate`` is set."""
+        rate = default_rate if self.learning_rate is None else self.learning_rate
+        return mlp.Training(rate, self.epochs, self.batch_size)
 
-class _Pairwise(Attack):
-    """What the three variants share: the feature, the threat model, the source."""
 
+class _EncoderMI(PairwiseAttack):
     queries = "10 at 10 views"
-    threat_model = _THREAT_MODEL
-    source = _SOURCE
+    threat_model = "embeddings of augmented views; a shadow encoder trained on own data, or known members of the target"
+    source = "EncoderMI (CCS 2021), sections 4.2-4.3"
     reference = frozenset({"shadow", "known"})
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return (f"pairwise:{self.parameters.metric}",)
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
-        """(N,) mean similarity of an image's views."""
-        mean: npt.NDArray[np.float64] = self._similarities(features).mean(axis=1, dtype=np.float64)
-        return mean
-
-    def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
-        """(N, V (V - 1) / 2), in the order of the pairs."""
-        return np.asarray(features.values[self.needs[0]], dtype=np.float32)
-
-
-class EncoderMIThreshold(_Pairwise):
+class EncoderMIThreshold(_EncoderMI, ThresholdAttack):
     """EncoderMI-T: the mean similarity against the threshold that makes the fewest errors on the reference.
 
     The simplest of the three: one number per image, and nothing is learned but a threshold. That carries over as far as
@@ -124,23 +90,17 @@ class EncoderMIThreshold(_Pairwise):
     """
 
     name = "encodermi-t"
-    Parameters = ThresholdParameters
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        return {"threshold": np.array(best_threshold(self._score(features, {}), member))}
-
-    def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        return self.statistic(features)
+    Parameters = PairwiseParameters
 
 
-class _Network(_Pairwise, NetworkAttack):
+class _Network(_EncoderMI, NetworkAttack):
     """A network on standardised similarities; what differs is how they enter, their scale and the network."""
 
     Parameters = NetworkParameters
 
-    def _training(self) -> mlp.Training:
-        chosen = self.parameters
-        return mlp.Training(chosen.learning_rate or 1e-4, chosen.epochs, chosen.batch_size)
+    def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
+        """(N, V (V - 1) / 2), in the order of the pairs."""
+        return np.asarray(features.values[self.needs[0]], dtype=np.float32)
 
 
 class EncoderMIVector(_Network):
@@ -156,10 +116,9 @@ class EncoderMIVector(_Network):
         return -np.sort(-self._similarities(features), axis=1)
 
     def _network(self, width: int) -> nn.Module:
-        hidden = self.parameters.hidden
         if self.parameters.released:
-            return mlp.layers(width, hidden, 1, activation=nn.Tanh)
-        return mlp.layers(width, hidden, hidden, 1)
+            return mlp.layers(width, self.parameters.hidden, 1, activation=nn.Tanh)
+        return super()._network(width)
 
     def _training(self) -> mlp.Training:
         return replace(super()._training(), weight_decay=1e-6 if self.parameters.released else 0.0)
@@ -216,11 +175,10 @@ class EncoderMISet(_Network):
         return (PointCloudSets if self.parameters.released else DeepSets)(self.parameters.hidden)
 
     def _training(self) -> mlp.Training:
-        usual = super()._training()
         if not self.parameters.released:
-            return usual
-        rate = self.parameters.learning_rate or _RELEASED_RATE
-        return replace(usual, learning_rate=rate, weight_decay=1e-7, epsilon=_RELEASED_EPSILON, clip=_RELEASED_CLIP)
+            return super()._training()
+        released: mlp.Training = self.parameters.training(default_rate=1e-3)
+        return replace(released, weight_decay=1e-7, epsilon=1e-3, clip=5.0)
 
     def _augment(self) -> mlp.Augment | None:
         return _turned_and_stretched if self.parameters.released else None
@@ -255,31 +213,3 @@ def _turned_and_stretched(points: torch.Tensor, generator: torch.Generator) -> t
     first, second, third = points.unbind(2)
     turned = torch.stack([cosine * first - sine * second, sine * first + cosine * second, third], dim=2)
     return turned * (0.8 + 0.45 * drawn[:, None, 1:])
-
-
-def best_threshold(scores: npt.NDArray[np.float64], member: npt.NDArray[np.bool_]) -> float:
-    """The threshold with the fewest errors when ``score >= threshold`` is called a member (section 4.3).
-
-    All thresholds that tell samples apart are tried: halfway between neighbouring scores, at the lowest score, and just
-    above the highest. Of equally good ones the lowest is taken.
-
-    Args:
-        scores: (N,) higher = more likely a member.
-        member: (N,) bool.
-
-    Example:
-        >>> best_threshold(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True]))
-        0.2
-    """
-    order = np.argsort(scores, kind="stable")
-    values, truth = scores[order], member[order]
-    # errors[k]: the k lowest scores are called non-members
-    errors = np.concatenate([[0], np.cumsum(truth)]) + (~truth).sum() - np.concatenate([[0], np.cumsum(~truth)])
-    splits = np.concatenate([[True], values[1:] > values[:-1], [True]])
-    best = int(np.argmin(np.where(splits, errors, len(scores) + 1)))
-    if best == 0:
-        return float(values[0])
-    if best == len(values):
-        return float(np.nextafter(values[-1], np.inf))
-    middle = (values[best - 1] + values[best]) / 2
-    return float(middle if middle > values[best - 1] else values[best])

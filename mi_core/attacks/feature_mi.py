@@ -7,41 +7,28 @@ is EncoderMI's Baseline-D (CCS 2021, section 5.1), though coordinates of two enc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
-from mi_core import mlp
-from mi_core.attacks.network import NetworkAttack
-from mi_core.checks import check_range
+from mi_core.attacks.base import Scores, State
+from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.records import Features
 
 
 @dataclass(frozen=True)
-class FeatureMIParameters:
+class FeatureMIParameters(HiddenParameters):
     """Settings of the network, which has two hidden layers with ReLU (LpLA, table 1).
 
     Args:
         hidden: width of the hidden layers; the paper gives none.
         learning_rate: of Adam; the paper gives none.
-        epochs: passes over the reference.
-        batch_size: samples of the reference per step.
     """
 
     hidden: int = 256
     learning_rate: float = 1e-3
     epochs: int = 500
     batch_size: int = 128
-
-    def __post_init__(self) -> None:
-        check_range("hidden", self.hidden, 1)
-        self.training()
-
-    def training(self) -> mlp.Training:
-        """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
 
 
 class FeatureMI(NetworkAttack):
@@ -55,19 +42,12 @@ class FeatureMI(NetworkAttack):
     threat_model = "one embedding; some known members and non-members, or a shadow encoder"
     source = "LpLA (AsiaCCS 2025), section 3.2, Fe-MI; EncoderMI (CCS 2021), section 5.1, Baseline-D"
     reference = frozenset({"known", "shadow"})
+    needs = ("embedding",)
     Parameters = FeatureMIParameters
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The embedding of the image itself."""
-        return ("embedding",)
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         return np.asarray(features.values["embedding"], dtype=np.float32)
 
-    def _network(self, width: int) -> nn.Module:
-        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
-
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    def _score(self, features: Features, state: State) -> Scores:
         self._check_width(features, state)
         return super()._score(features, state)

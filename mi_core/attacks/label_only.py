@@ -10,15 +10,13 @@ The distance costs up to ``queries`` queries per image, see `mi_core.querying.ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mi_core.attacks.base import Scores
 from mi_core.attacks.classifier import ClassifierAttack
-from mi_core.attacks.encodermi import best_threshold
+from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.records import Features
 
@@ -44,7 +42,7 @@ class LabelOnlyParameters:
         return f"{self.iterations}/{self.queries}"
 
 
-class LabelOnly(ClassifierAttack):
+class LabelOnly(ClassifierAttack, ThresholdAttack):
     """The distance of an image from the decision boundary of a classifier.
 
     It works where a classifier tells nothing but a class, and where a defense changes the posteriors alone. It costs
@@ -63,12 +61,6 @@ class LabelOnly(ClassifierAttack):
         """Distance to the boundary, 2-norm over pixels in [0, 1]; 0 where the prediction is wrong."""
         return (f"boundary:{self.parameters.setting}",)
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> Scores:
         """(N,) distance to the boundary."""
         return np.asarray(features.values[self.needs[0]], dtype=np.float64)
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        return {"threshold": np.array(best_threshold(self.statistic(features), member))}
-
-    def _score(self, features: Features, state: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        return self.statistic(features)

@@ -12,13 +12,12 @@ another such shadow would differ from the mean of these few; the threshold is a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from mi_core.attacks.base import Attack
+from mi_core.attacks.base import Attack, Scores, State
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.records import Features
 
@@ -83,7 +82,7 @@ class LiRA(Attack):
         """Cosines of all pairs of views, or a norm."""
         return ("pairwise:cosine",) if self.parameters.statistic == "cosine" else ("norm:2",)
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> Scores:
         """(N,) Fisher's z of the mean cosine, or the log of the norm.
 
         Raises:
@@ -96,12 +95,12 @@ class LiRA(Attack):
             raise NumericError(f"lira: the embedding of {features.ids[int(np.argmin(values))]} has length 0")
         return np.asarray(np.log(values))
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         samples = np.array([name.rpartition("#")[0] for name in features.ids], dtype=np.str_)
         names, sample_of = np.unique(samples, return_inverse=True)
         values = self.statistic(features)
         online = self.parameters.mode == "online"
-        state: dict[str, npt.NDArray[Any]] = {
+        state: State = {
             "names": names,
             "threshold": np.array(0.0),
         }
@@ -121,7 +120,7 @@ class LiRA(Attack):
 
     def _gaussians(
         self, side: str, values: npt.NDArray[np.float64], sample_of: npt.NDArray[np.intp], names: npt.NDArray[np.str_]
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> State:
         """Location and deviation per sample (n,) of what the shadows on one side give."""
         counts = np.bincount(sample_of, minlength=len(names))
         least = 2 if self.parameters.variance == "per-sample" else 1
@@ -146,7 +145,7 @@ class LiRA(Attack):
             raise NumericError(f"lira needs 2 shadows {side} of whose training data some sample is")
         return {"location": locations, "deviation": np.maximum(deviations, _LEAST), "count": counts}
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    def _score(self, features: Features, state: State) -> Scores:
         names = state["names"]
         place = np.searchsorted(names, features.ids).clip(max=len(names) - 1)
         unknown = features.ids[names[place] != features.ids]

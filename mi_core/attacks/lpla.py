@@ -9,12 +9,11 @@ figure 9 compares with: halfway between the two means, members on the side of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.attacks.base import Attack, NotApplicable, Scores, State
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.records import Features
 
@@ -58,14 +57,14 @@ class LpLA(Attack):
         """One norm of the embedding of the image itself."""
         return (f"norm:{self.parameters.p:g}",)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         norms = self.statistic(features)
         if self.parameters.p == 2 and (np.abs(norms - 1) <= _UNIT).all():
             raise NotApplicable(
                 f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: the embeddings seem "
                 "to be normalised, and their length tells nothing; leave lpla out"
             )
-        state: dict[str, npt.NDArray[Any]] = {"threshold": np.array(0.0)}
+        state: State = {"threshold": np.array(0.0)}
         for group, chosen in (("member", member), ("nonmember", ~member)):
             if chosen.sum() < 2:
                 raise NumericError(f"lpla needs 2 known {group}s to estimate a variance, got {chosen.sum()}")
@@ -78,7 +77,7 @@ class LpLA(Attack):
             state |= {f"{group}_mean": np.array(mean), f"{group}_deviation": np.array(deviation)}
         return state
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    def _score(self, features: Features, state: State) -> Scores:
         norms = self.statistic(features)
         if self.parameters.decision == "threshold":
             middle = (state["member_mean"] + state["nonmember_mean"]) / 2
@@ -86,14 +85,12 @@ class LpLA(Attack):
             return np.asarray(side * (norms - middle))
         return _log_density(norms, state, "member") - _log_density(norms, state, "nonmember")
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> Scores:
         """(N,) norm of an image's embedding."""
         return np.asarray(features.values[self.needs[0]], dtype=np.float64)
 
 
-def _log_density(
-    norms: npt.NDArray[np.float64], state: dict[str, npt.NDArray[Any]], group: str
-) -> npt.NDArray[np.float64]:
+def _log_density(norms: npt.NDArray[np.float64], state: State, group: str) -> Scores:
     """Logarithm of the Gaussian density of equation 14, without the constant that both groups share."""
     mean, deviation = state[f"{group}_mean"], state[f"{group}_deviation"]
     return np.asarray(-0.5 * ((norms - mean) / deviation) ** 2 - np.log(deviation))

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.attacks.base import Scores, State
 from mi_core.attacks.classifier import ClassifierAttack, Posteriors, posteriors, revealed
 from mi_core.checks import check_range
 from mi_core.records import Features
 
 _LEAST = 1e-30
-_Values = npt.NDArray[np.float64]
 _Labels = npt.NDArray[np.int64]
 
 
@@ -52,15 +51,15 @@ class _Metric(ClassifierAttack):
     Parameters = MetricParameters
 
     @abstractmethod
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         """(N,) higher = more likely a member."""
 
-    def statistic(self, features: Features) -> _Values:
+    def statistic(self, features: Features) -> Scores:
         """(N,) the metric itself."""
         probabilities = revealed(posteriors(features.values["embedding"]), self.parameters.top)
         return self._metric(probabilities, self._labels(features, probabilities.shape[1]))
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         values = self.statistic(features)
         common = best_balanced_threshold(values, member)
         classes = features.values["embedding"].shape[1]
@@ -74,9 +73,9 @@ class _Metric(ClassifierAttack):
             return {"threshold": np.array(0.0), "class_thresholds": own}
         return {"threshold": np.array(common), "class_thresholds": np.zeros(classes)}
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> _Values:
+    def _score(self, features: Features, state: State) -> Scores:
         thresholds = state["class_thresholds"]
-        difference: _Values = self.statistic(features) - thresholds[self._labels(features, len(thresholds))]
+        difference: Scores = self.statistic(features) - thresholds[self._labels(features, len(thresholds))]
         return difference
 
 
@@ -89,10 +88,10 @@ class MetricCorrectness(_Metric):
 
     name = "metric-corr"
 
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         return np.asarray(probabilities.argmax(axis=1) == labels, dtype=np.float64)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         classes = features.values["embedding"].shape[1]
         self._labels(features, classes)
         return {"threshold": np.array(0.5), "class_thresholds": np.zeros(classes)}
@@ -106,7 +105,7 @@ class MetricConfidence(_Metric):
 
     name = "metric-conf"
 
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         return _own(probabilities, labels)
 
 
@@ -120,7 +119,7 @@ class MetricLoss(_Metric):
     name = "metric-loss"
     source = "Yeom et al. (CSF 2018), section 3; histograms of ContrastiveLeaks (CCS 2021), figure 3"
 
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         return _log(_own(probabilities, labels))
 
 
@@ -133,7 +132,7 @@ class MetricEntropy(_Metric):
 
     name = "metric-ent"
 
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         return np.asarray((probabilities * _log(probabilities)).sum(axis=1))
 
 
@@ -145,14 +144,14 @@ class MetricModifiedEntropy(_Metric):
 
     name = "metric-ment"
 
-    def _metric(self, probabilities: Posteriors, labels: _Labels) -> _Values:
+    def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
         own = _own(probabilities, labels)
         others = probabilities * _log(1 - probabilities)
         others[np.arange(len(labels)), labels] = 0
         return np.asarray((1 - own) * _log(own) + others.sum(axis=1))
 
 
-def best_balanced_threshold(values: _Values, member: npt.NDArray[np.bool_]) -> float:
+def best_balanced_threshold(values: Scores, member: npt.NDArray[np.bool_]) -> float:
     """Of all observed values the one with the best mean of true-positive and true-negative rate for ``>=``.
 
     Of equally good ones the lowest is taken.
@@ -172,9 +171,9 @@ def best_balanced_threshold(values: _Values, member: npt.NDArray[np.bool_]) -> f
     return float(candidates[np.argmax(found + spared)])
 
 
-def _own(probabilities: Posteriors, labels: _Labels) -> _Values:
+def _own(probabilities: Posteriors, labels: _Labels) -> Scores:
     return np.asarray(probabilities[np.arange(len(labels)), labels])
 
 
-def _log(values: _Values) -> _Values:
+def _log(values: Scores) -> Scores:
     return np.asarray(np.log(np.maximum(values, _LEAST)))

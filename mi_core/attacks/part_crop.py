@@ -11,42 +11,36 @@ script picks the best one on the test samples. Members and non-members get the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.network import NetworkAttack
+from mi_core.attacks.network import NetworkAttack, TrainingParameters
 from mi_core.features.part_energy import parse_parts
 from mi_core.records import Features
 
 
 @dataclass(frozen=True)
-class PartCropParameters:
+class PartCropParameters(TrainingParameters):
     """Settings of PartCrop.
 
     Args:
         parts: parts per image.
         part_ratio: by how much their side is less than the image's: 2 in the paper for images of 32 pixels, 4 for those
             of 64. An encoder that takes one size only gets its parts enlarged to that.
-        learning_rate: of Adam.
         weight_decay: L2 penalty of Adam.
-        epochs: passes over the reference.
-        batch_size: samples of the reference per step.
     """
 
     parts: int = 128
     part_ratio: int = 2
-    learning_rate: float = 1e-3
     weight_decay: float = 5e-4
-    epochs: int = 100
-    batch_size: int = 100
 
     def __post_init__(self) -> None:
         parse_parts(self.setting)
-        self.training()
+        super().__post_init__()
 
     @property
     def setting(self) -> str:
@@ -55,7 +49,7 @@ class PartCropParameters:
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, weight_decay=self.weight_decay)
+        return replace(super().training(), weight_decay=self.weight_decay)
 
 
 class PartCrop(NetworkAttack):

@@ -9,13 +9,11 @@ reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mi_core.attacks.base import Attack
-from mi_core.attacks.encodermi import best_threshold
+from mi_core.attacks.base import Scores
+from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.features.patch_similarity import parse_grid
 from mi_core.records import Features
 
@@ -34,7 +32,7 @@ class PatchSimilarityParameters:
         parse_grid(self.grid)
 
 
-class PatchSimilarity(Attack):
+class PatchSimilarity(ThresholdAttack):
     """Mean cosine of the middle patch with the others.
 
     It needs no augmentation. The paper finds it better than guessing and worse than EncoderMI.
@@ -52,14 +50,6 @@ class PatchSimilarity(Attack):
         """Cosines of the middle patch with the others."""
         return (f"patches:{self.parameters.grid}",)
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
+    def statistic(self, features: Features) -> Scores:
         """(N,) mean cosine of the middle patch with the others."""
-        cosines = np.asarray(features.values[self.needs[0]], dtype=np.float64)
-        means: npt.NDArray[np.float64] = cosines.mean(axis=1)
-        return means
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        return {"threshold": np.array(best_threshold(self.statistic(features), member))}
-
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        return self.statistic(features)
+        return np.asarray(features.values[self.needs[0]].mean(axis=1, dtype=np.float64))

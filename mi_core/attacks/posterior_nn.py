@@ -22,7 +22,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.classifier import ClassifierAttack, posteriors
-from mi_core.attacks.network import NetworkAttack
+from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.records import Features
 
@@ -94,9 +94,9 @@ class PosteriorNN(ClassifierAttack, NetworkAttack):
         return np.asarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
 
     def _network(self, width: int) -> nn.Module:
-        hidden = self.parameters.hidden
         if self.parameters.variant == "paper":
-            return mlp.layers(width, hidden, hidden, 1)
+            return super()._network(width)
+        hidden = self.parameters.hidden
         return nn.Sequential(mlp.layers(width, hidden, hidden, 2), nn.ReLU(), _Difference())
 
 
@@ -108,28 +108,17 @@ class _Difference(nn.Module):
 
 
 @dataclass(frozen=True)
-class PosteriorMLPParameters:
+class PosteriorMLPParameters(HiddenParameters):
     """Settings of the network.
 
     Args:
         hidden: width of the five hidden layers.
-        learning_rate: of Adam.
-        epochs: passes over the reference.
-        batch_size: samples of the reference per step.
     """
 
     hidden: int = 64
     learning_rate: float = 1e-3
     epochs: int = 50
     batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        check_range("hidden", self.hidden, 1)
-        self.training()
-
-    def training(self) -> mlp.Training:
-        """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
 
 
 class PosteriorMLP(ClassifierAttack, NetworkAttack):

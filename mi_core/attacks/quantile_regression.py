@@ -12,55 +12,49 @@ a new non-member is called a member with a probability of at most alpha, however
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack, directions
-from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
+from mi_core.attacks.base import Scores, State, directions
+from mi_core.attacks.network import HiddenParameters, NetworkAttack
+from mi_core.attacks.pairwise import PairwiseAttack
+from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
 
 
 @dataclass(frozen=True)
-class QuantileRegressionParameters:
+class QuantileRegressionParameters(HiddenParameters):
     """Settings of the attack.
 
     Args:
         metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean``.
         fpr: alpha, the share of non-members that may be called members, in (0, 1); .05 takes 38 known ones.
-        hidden: width of the two hidden layers.
-        learning_rate: of Adam.
         weight_decay: L2 penalty of Adam.
-        epochs: passes over the known non-members.
-        batch_size: known non-members per step.
     """
 
     metric: str = "cosine"
     fpr: float = 0.05
-    hidden: int = 64
-    learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    epochs: int = 100
+    hidden: int = 64
     batch_size: int = 64
 
     def __post_init__(self) -> None:
         check_choice("metric", self.metric, METRICS)
         check_range("fpr", self.fpr, 0, 1, open_low=True)
-        check_range("hidden", self.hidden, 1)
-        self.training()
+        super().__post_init__()
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, weight_decay=self.weight_decay)
+        return replace(super().training(), weight_decay=self.weight_decay)
 
 
-class QuantileRegression(Attack):
+class QuantileRegression(PairwiseAttack, NetworkAttack):
     """Mean similarity of views above what it would be for a non-member with such an embedding.
 
     Some images, such as plain ones, have views that are alike for any encoder. Beside `mean-cosine` this attack takes
@@ -78,20 +72,17 @@ class QuantileRegression(Attack):
     @property
     def needs(self) -> tuple[str, ...]:
         """Similarities of all pairs of views, and the embedding of the image itself."""
-        return (f"pairwise:{self.parameters.metric}", "embedding")
+        return (*super().needs, "embedding")
 
     @property
     def needed_nonmembers(self) -> int:
-        """Enough to tell the share ``fpr``, twice: half of them learn."""
+        """Twice as many as ``fpr`` takes: half of them train the network."""
         return 2 * max(1, least_nonmembers(self.parameters.fpr))
 
-    def statistic(self, features: Features) -> npt.NDArray[np.float64]:
-        """(N,) mean similarity of an image's views."""
-        similarities = np.asarray(features.values[self.needs[0]], dtype=np.float64)
-        means: npt.NDArray[np.float64] = similarities.mean(axis=1)
-        return means
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
+        return directions(features.values["embedding"])
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         known = features.take(~member)
         order = np.random.default_rng(self.seed).permutation(len(known))
         learned, kept = (known.take(part) for part in np.array_split(order, 2))
@@ -100,33 +91,23 @@ class QuantileRegression(Attack):
                 f"{self.name} at fpr = {self.parameters.fpr:g} needs {self.needed_nonmembers} known non-members, half "
                 f"of them for the threshold; got {len(known)}"
             )
-        inputs, scores = directions(learned.values["embedding"]), self.statistic(learned)
-        scale = mlp.standardisation(inputs)
-        of_scores = mlp.standardisation(scores, axis=None)
-        state: dict[str, npt.NDArray[Any]] = {
-            **scale,
-            **{f"score_{name}": value for name, value in of_scores.items()},
-        }
+        inputs, scores = self._inputs(learned), self.statistic(learned)
+        scale, score_scale = mlp.standardisation(inputs), mlp.standardisation(scores, axis=None)
         network = mlp.fit(
             lambda: self._network(inputs.shape[1]),
             mlp.standardised(inputs, scale),
-            mlp.standardised(scores, of_scores),
+            mlp.standardised(scores, score_scale),
             self.parameters.training(),
             seed=self.seed,
             loss=lambda outputs, targets: pinball(outputs, targets, 1 - self.parameters.fpr),
         )
-        state |= mlp.weights(network)
+        state = scale | {f"score_{name}": value for name, value in score_scale.items()} | mlp.weights(network)
         residuals = self._score(kept, state)
         return state | {"threshold": np.array(conformal_threshold(residuals, self.parameters.fpr, self.name))}
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        inputs = directions(features.values["embedding"])
-        network = mlp.restored(self._network(inputs.shape[1]), state)
-        quantiles = mlp.predict(network, mlp.standardised(inputs, state))
+    def _score(self, features: Features, state: State) -> Scores:
+        quantiles = super()._score(features, state)
         return np.asarray(self.statistic(features) - (quantiles * state["score_deviation"] + state["score_mean"]))
-
-    def _network(self, width: int) -> torch.nn.Module:
-        return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
 
 def pinball(predictions: torch.Tensor, targets: torch.Tensor, quantile: float) -> torch.Tensor:

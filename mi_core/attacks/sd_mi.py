@@ -11,7 +11,6 @@ squared distances, and 5,000 epochs of full-batch SGD at 0.1 (30,000 without the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.base import Attack
+from mi_core.attacks.base import Attack, Scores, State
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.records import Features
 
@@ -92,16 +91,12 @@ class SDMI(Attack):
     reference = frozenset({"known", "shadow"})
     anchored = True
     Parameters = SDMIParameters
+    needs = ("embedding",)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The embedding of the image itself."""
-        return ("embedding",)
-
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         embeddings, distances = features.values["embedding"], self._distances(features)
         low, spread = distances.min(axis=0), np.ptp(distances, axis=0)
-        state: dict[str, npt.NDArray[Any]] = {
+        state: State = {
             **mlp.standardisation(embeddings),
             "low": low,
             "spread": np.where(spread > 0, spread, 1.0),
@@ -116,13 +111,13 @@ class SDMI(Attack):
         )
         return state | mlp.weights(network)
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    def _score(self, features: Features, state: State) -> Scores:
         self._check_width(features, state)
         embeddings, distances = features.values["embedding"], self._distances(features)
         network = mlp.restored(self._network(embeddings, distances), state)
         return mlp.predict(network, _inputs(embeddings, distances, state))
 
-    def _network(self, embeddings: npt.NDArray[Any], distances: npt.NDArray[Any]) -> nn.Module:
+    def _network(self, embeddings: npt.NDArray[np.floating], distances: npt.NDArray[np.floating]) -> nn.Module:
         return _WeightedDistances(embeddings.shape[1], distances.shape[1], selector=self.parameters.selector)
 
     def _distances(self, features: Features) -> npt.NDArray[np.float32]:
@@ -137,7 +132,7 @@ class SDMI(Attack):
 
 
 def anchor_distances(
-    embeddings: npt.NDArray[Any], anchors: npt.NDArray[Any], *, squared: bool = False
+    embeddings: npt.NDArray[np.floating], anchors: npt.NDArray[np.floating], *, squared: bool = False
 ) -> npt.NDArray[np.float32]:
     """Euclidean distances (N, A) of embeddings (N, D) to those of anchors (A, D), or their squares.
 
@@ -151,7 +146,7 @@ def anchor_distances(
 
 
 def _inputs(
-    embeddings: npt.NDArray[Any], distances: npt.NDArray[Any], state: dict[str, npt.NDArray[Any]]
+    embeddings: npt.NDArray[np.floating], distances: npt.NDArray[np.floating], state: State
 ) -> npt.NDArray[np.float32]:
     """Standardised embeddings beside distances scaled to [0, 1] by the reference: (N, D + A)."""
     scaled = ((distances - state["low"]) / state["spread"]).astype(np.float32)

@@ -15,13 +15,12 @@ target is asked anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.base import Attack
-from mi_core.attacks.mean_cosine import conformal_threshold, least_nonmembers
+from mi_core.attacks.base import Attack, Scores, State
+from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
 from mi_core.checks import check_range
 from mi_core.features.sequential import FIRST, StoppingRule, by_views, stopped
 from mi_core.records import Features
@@ -72,11 +71,7 @@ class EncoderMISequential(Attack):
     reference = frozenset({"shadow", "known"})
     sequential = True
     Parameters = SequentialParameters
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Cosines of all pairs of views, of the reference."""
-        return ("pairwise:cosine",)
+    needs = ("pairwise:cosine",)
 
     @property
     def needed_nonmembers(self) -> int:
@@ -95,7 +90,7 @@ class EncoderMISequential(Attack):
         if "sequential" not in features.values:
             super()._check_needs(features)
 
-    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+    def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         statistics = by_views(features.values["pairwise:cosine"])
         slopes, intercepts = _logistic(statistics, member)
         final = slopes[-1] * statistics[:, -1] + intercepts[-1]
@@ -108,7 +103,7 @@ class EncoderMISequential(Attack):
             tolerance = _tolerance(statistics, decided, self.parameters.queries)
         return state | _bounds(*decided, tolerance) | {"tolerance": np.array(tolerance)}
 
-    def _score(self, features: Features, state: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    def _score(self, features: Features, state: State) -> Scores:
         found = features.values.get("sequential")
         if found is None:
             found = stopped(by_views(features.values["pairwise:cosine"]), _rule(state))
@@ -116,7 +111,7 @@ class EncoderMISequential(Attack):
         return np.asarray(state["slope"][stage] * found[:, 1] + state["intercept"][stage], dtype=np.float64)
 
 
-def _rule(state: dict[str, npt.NDArray[Any]]) -> StoppingRule:
+def _rule(state: State) -> StoppingRule:
     return StoppingRule(tuple(state["low"].tolist()), tuple(state["high"].tolist()))
 
 

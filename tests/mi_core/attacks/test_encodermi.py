@@ -1,12 +1,10 @@
-"""EncoderMI: the threshold against a brute-force search, the networks against their defining properties."""
+"""EncoderMI: the networks against their defining properties."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mi_core.attacks.encodermi import (
     DeepSets,
@@ -14,10 +12,9 @@ from mi_core.attacks.encodermi import (
     EncoderMIThreshold,
     EncoderMIVector,
     NetworkParameters,
-    ThresholdParameters,
-    best_threshold,
     clouds,
 )
+from mi_core.attacks.pairwise import PairwiseParameters
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
@@ -35,25 +32,6 @@ def similarities(count: int, shift: float, seed: int) -> tuple[Features, np.ndar
     member = np.arange(count) % 2 == 0
     level = generator.normal(0, 0.05, (count, 1)) + shift * 0.05 * member[:, None]
     return features(count, 0.5 + level + generator.normal(0, 0.02, (count, 45))), member
-
-
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=14))
-def test_threshold_makes_as_few_errors_as_a_search_over_all(cases: list[tuple[int, bool]]) -> None:
-    scores = np.array([score for score, _ in cases], dtype=np.float64)
-    member = np.array([truth for _, truth in cases])
-
-    def errors(threshold: float) -> int:
-        return sum((score >= threshold) != truth for score, truth in zip(scores, member, strict=True))
-
-    fewest = min(errors(threshold) for threshold in [-1.0, *(scores - 0.5), *scores, *(scores + 0.5)])
-    assert errors(best_threshold(scores, member)) == fewest
-
-
-def test_threshold_between_floats_that_touch() -> None:
-    low = 1.0
-    high = float(np.nextafter(low, 2))
-    assert best_threshold(np.array([low, high]), np.array([False, True])) == high
 
 
 def test_t_scores_the_mean_of_the_similarities() -> None:
@@ -104,12 +82,12 @@ def test_two_views_and_constant_similarities_are_enough() -> None:
 
 
 def test_metrics_and_settings() -> None:
-    assert EncoderMIThreshold(ThresholdParameters("euclidean")).needs == ("pairwise:euclidean",)
+    assert EncoderMIThreshold(PairwiseParameters("euclidean")).needs == ("pairwise:euclidean",)
     assert EncoderMIVector().queries_per_sample(10) == 10
     training = EncoderMIVector()._training()
     assert (NetworkParameters().hidden, training.learning_rate, training.epochs) == (256, 1e-4, 300)
     with pytest.raises(ConfigError, match="metric = 'dot'"):
-        ThresholdParameters("dot")
+        PairwiseParameters("dot")
     with pytest.raises(ConfigError, match="learning_rate = 0"):
         NetworkParameters(learning_rate=0)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from mi_core.attacks.encodermi import best_threshold
+from mi_core.attacks.threshold import best_threshold
 from mi_core.features import of_first_views
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
