@@ -37,7 +37,7 @@ from mi_core.defenses.privacy import (
     random_dp_gamma,
     standard_deviation,
 )
-from mi_core.defenses.sensitivity import ADJACENCIES, HeadTraining, draw_pairs, largest, pair_distance, train_head
+from mi_core.defenses.sensitivity import ADJACENCIES, HeadTraining, draw_pairs, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64
 from mi_core.streams import stream_keys, uniforms
@@ -147,13 +147,13 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         weights = train(inputs, labels, np.ones(len(labels), dtype=bool))
         pairs = draw_pairs(len(labels), self.parameters.pairs, adjacency=self.parameters.adjacency, seed=seed)
         distance = partial(pair_distance, inputs=inputs, targets=labels, train=train)
-        found = largest(np.array(list(spread(distance, pairs))))
+        one_norm, two_norm = np.max(list(spread(distance, pairs)), axis=0)
         split = head.out_features * head.in_features
         return {
             "weight": weights[:split].reshape(head.weight.shape),
             "bias": weights[split:],
-            "one_norm": np.array(found.one_norm),
-            "two_norm": np.array(found.two_norm),
+            "one_norm": np.array(one_norm),
+            "two_norm": np.array(two_norm),
         }
 
     def release(self, encoder: Encoder, prepared: State) -> State:
@@ -164,24 +164,22 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             NumericError: weights and noise are too large for the weights' dtype.
         """
         head = copy.deepcopy(trained_head(encoder))
-        told = self._guarantee(prepared)
+        report = self._guarantee(prepared)
         with torch.no_grad():
             for name, weight in head.named_parameters():
                 if name in prepared:
                     weight.copy_(torch.from_numpy(prepared[name]))
-        clean: dict[str, torch.Tensor] = {name: weight.detach().cpu() for name, weight in head.named_parameters()}
-        count = sum(weight.numel() for weight in clean.values())
-        noisy: dict[str, torch.Tensor] = dict(clean)
-        scale = told["scale"]
+        weights: dict[str, torch.Tensor] = {name: weight.detach().cpu() for name, weight in head.named_parameters()}
+        counts = [weight.numel() for weight in weights.values()]
+        scale = report["scale"]
         if scale > 0:
-            noise = torch.from_numpy(self.noise(fingerprint(head), count, scale))
-            parts = noise.split([weight.numel() for weight in clean.values()])
-            for (name, before), part in zip(clean.items(), parts, strict=True):
-                noisy[name] = (before.double() + part.reshape(before.shape)).to(before.dtype)
-                if not bool(noisy[name].isfinite().all()):
+            noise = torch.from_numpy(self.noise(fingerprint(head), sum(counts), scale))
+            for (name, clean), part in zip(weights.items(), noise.split(counts), strict=True):
+                weights[name] = (clean.double() + part.reshape(clean.shape)).to(clean.dtype)
+                if not bool(weights[name].isfinite().all()):
                     raise NumericError(f"scale = {scale}: the {name} of the head overflows; lower scale")
-        told |= {"standard_deviation": standard_deviation(self.mechanism, scale), "weights": float(count)}
-        return head_state(noisy) | {f"report.{name}": np.array(value) for name, value in told.items()}
+        report |= {"standard_deviation": standard_deviation(self.mechanism, scale), "weights": float(sum(counts))}
+        return head_state(weights) | {f"report.{name}": np.array(value) for name, value in report.items()}
 
     def _guarantee(self, prepared: State) -> dict[str, float]:
         """Scale of the noise and, where a sensitivity was sampled, what it guarantees."""
@@ -191,13 +189,13 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         sensitivity = float(prepared[f"{('one', 'two')[NORMS[self.mechanism] - 1]}_norm"])
         given = {"delta": settings.delta, "rule": settings.rule}
         if settings.epsilon:
-            found = calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
+            bound = calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
         else:
-            found = guarantee(self.mechanism, settings.scale, sensitivity, **given)
+            bound = guarantee(self.mechanism, settings.scale, sensitivity, **given)
         return {
-            "scale": float(found.scale),
-            **({"epsilon": float(found.epsilon)} if found.scale else {}),
-            **({"delta": found.delta} if found.scale and found.delta else {}),
+            "scale": float(bound.scale),
+            **({"epsilon": float(bound.epsilon)} if bound.scale else {}),
+            **({"delta": bound.delta} if bound.scale and bound.delta else {}),
             "sensitivity": sensitivity,
             "pairs": float(settings.pairs),
             "gamma": random_dp_gamma(settings.pairs),

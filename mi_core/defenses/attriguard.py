@@ -31,7 +31,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.checks import check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import Served, answers, query_streams, searching
+from mi_core.defenses.defended import Defended, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares
 from mi_core.streams import uniforms
@@ -111,13 +111,13 @@ class AttriGuard(Defense):
             seed=self.seed,
             loss=F.cross_entropy,
         )
-        told = mlp.predict(network, inputs).argmax(axis=1)
+        inferred = mlp.predict(network, inputs).argmax(axis=1)
         return {
             **mlp.weights(network),
             "shares": shares.numpy(),
             "mean": mean.numpy(),
             "deviation": deviation.numpy(),
-            "report.adversary_accuracy": np.array((told == values).mean()),
+            "report.adversary_accuracy": np.array((inferred == values).mean()),
             "report.most_frequent_value": shares.max().numpy(),
         }
 
@@ -125,7 +125,7 @@ class AttriGuard(Defense):
         """The encoder with changed representations, and whatever it makes of them."""
         layout = seeded(0, lambda: Adversary(len(state["mean"]), len(state["shares"])))
         adversary = mlp.restored(layout, state)
-        return Served(encoder, "backbone", _Guard(adversary, state, self.parameters, self.seed)).to(encoder.mean.device)
+        return Defended(encoder, "backbone", _Guard(adversary, state, self.parameters, self.seed))
 
 
 class _Guard(nn.Module):
@@ -152,20 +152,16 @@ class _Guard(nn.Module):
         return torch.cat(changed)
 
     def _drawn(self, given: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        chosen = self.settings
         values = len(self.shares)
         targets = torch.arange(values, device=given.device).repeat(len(given))
         changes = smallest_changes(
             self.adversary,
             ((given - self.mean) / self.deviation).repeat_interleave(values, dim=0),
             targets,
-            confidence=chosen.confidence,
-            rounds=chosen.rounds,
-            steps=chosen.steps,
-            step=chosen.step,
+            self.settings,
         ).unflatten(0, (-1, values))
         sizes = changes.abs().amax(dim=2)
-        choices = value_distribution(self.shares, sizes, chosen.budget).cumsum(dim=1)
+        choices = value_distribution(self.shares, sizes, self.settings.budget).cumsum(dim=1)
         value = (drawn[:, None] >= choices[:, :-1]).sum(dim=1)
         rows = torch.arange(len(given), device=given.device)
         moved = given + self.deviation * changes[rows, value]
@@ -176,11 +172,7 @@ def smallest_changes(
     classify: Callable[[torch.Tensor], torch.Tensor],
     points: torch.Tensor,
     targets: torch.Tensor,
-    *,
-    confidence: float,
-    rounds: int,
-    steps: int,
-    step: float,
+    search: AttriGuardParameters,
 ) -> torch.Tensor:
     """Phase I: Carlini and Wagner's attack with the largest change of a dimension, for all points at once.
 
@@ -193,48 +185,48 @@ def smallest_changes(
         classify: points (N, D) to logits (N, K), differentiable.
         points: (N, D) float.
         targets: (N,) int64.
-        confidence, rounds, steps, step: see `AttriGuardParameters`.
+        search: its ``confidence``, ``rounds``, ``steps`` and ``step``.
 
     Returns:
-        (N, D): 0 where the target is told already, infinite where no change was found that makes it so.
+        (N, D): 0 where the target is reached already, infinite where no change reaches it.
     """
     with searching(points.device):
         points = points.detach().clone()
-        told = classify(points).argmax(dim=1) == targets
-        changes = torch.where(told[:, None], 0.0, torch.inf).expand_as(points).to(points.dtype).clone()
-        rows = torch.nonzero(~told).flatten()
+        reached = classify(points).argmax(dim=1) == targets
+        changes = torch.where(reached[:, None], 0.0, torch.inf).expand_as(points).to(points.dtype).clone()
+        rows = torch.nonzero(~reached).flatten()
         if not len(rows):
             return changes
         given, own = points[rows], targets[rows, None]
 
         def shortfall(change: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             logits = classify(given + change)
-            short = logits.scatter(1, own, -torch.inf).amax(dim=1) + confidence - logits.gather(1, own)[:, 0]
+            short = logits.scatter(1, own, -torch.inf).amax(dim=1) + search.confidence - logits.gather(1, own)[:, 0]
             return short, (short <= 0) & (logits.argmax(dim=1) == own[:, 0])
 
         best, size = torch.zeros_like(given), torch.full_like(given[:, 0], torch.inf)
         bound, weight = size.clone(), torch.full_like(size, FIRST_WEIGHT)
-        for _ in range(rounds):
+        for _ in range(search.rounds):
             moved, before = best.clone().requires_grad_(True), size
-            optimizer = torch.optim.Adam([moved], lr=step)
-            for number in range(steps + 1):
+            optimizer = torch.optim.Adam([moved], lr=search.step)
+            for step in range(search.steps + 1):
                 short, reached = shortfall(moved)
                 largest = moved.detach().abs().amax(dim=1)
                 better = reached & (largest < size)
                 best[better], size = moved.detach()[better], torch.where(better, largest, size)
-                if number == steps:
+                if step == search.steps:
                     break
                 optimizer.zero_grad(set_to_none=True)
                 excess = (moved.abs() - bound[:, None]).clamp_min(0).sum(dim=1)
                 (weight * short.clamp_min(0) + excess).sum().backward()
                 optimizer.step()
-            found = size.isfinite()
+            succeeded = size.isfinite()
             low, high = torch.zeros_like(size), torch.ones_like(size)
             for _ in range(_SHORTENINGS):
                 middle = (low + high) / 2
                 reached = shortfall(middle[:, None] * best)[1]
                 low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
-            best, size = torch.where(found[:, None], high[:, None] * best, moved.detach()), high * size
+            best, size = torch.where(succeeded[:, None], high[:, None] * best, moved.detach()), high * size
             bound = torch.where(size < before, SHRINK * size, bound)
             weight = torch.where(size < before, weight, 2 * weight)
         changes[rows] = torch.where(size.isfinite()[:, None], best, torch.inf)
@@ -271,8 +263,8 @@ def value_distribution(shares: torch.Tensor, sizes: torch.Tensor, budget: float)
         beyond = at(middle).sum(dim=1) > 1
         low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
     bound = (wanted * distances).sum(dim=1) > budget
-    found = torch.where(bound[:, None], at(low), wanted)
-    return found / found.sum(dim=1, keepdim=True)
+    chosen = torch.where(bound[:, None], at(low), wanted)
+    return chosen / chosen.sum(dim=1, keepdim=True)
 
 
 def _common_deviation(representation: torch.Tensor) -> torch.Tensor:

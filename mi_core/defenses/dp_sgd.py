@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range, check_shape
+from mi_core.checks import ConfigError, NumericError, check_range
 from mi_core.defenses.base import ProviderData, State
-from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_state, trained_head
+from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_labels, head_state, trained_head
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.hashing import digest64
 
@@ -90,7 +90,7 @@ class DpSgd(HeadDefense):
         old = trained_head(encoder)
         if not isinstance(old, nn.Linear):
             raise ConfigError(f"{self.name} trains a linear head, {HEAD} is a {type(old).__name__}")
-        chosen, labels = self.parameters, _labels(members, old.out_features)
+        chosen, labels = self.parameters, head_labels(members, old.out_features)
         count = len(labels)
         if chosen.delta * count >= 1:
             raise ConfigError(f"delta = {chosen.delta} with {count} images, allowed: below 1 / {count}")
@@ -138,21 +138,6 @@ def _epsilon(accountant: Any, delta: float) -> float:
     with warnings.catch_warnings():  # where the best order is the first or the last, the bound is loose, and a bound
         warnings.filterwarnings("ignore", message="Optimal order is")
         return float(accountant.get_epsilon(delta, alphas=list(ORDERS)))
-
-
-def _labels(members: ProviderData, classes: int) -> torch.Tensor:
-    """The classes (N,) of the images.
-
-    Raises:
-        ShapeError: there are not as many as images.
-        ConfigError: one of them has no logit.
-    """
-    labels = members.labels
-    assert labels is not None
-    check_shape("labels", labels, "N", N=len(members.images))
-    if len(wrong := labels[(labels < 0) | (labels >= classes)]):
-        raise ConfigError(f"label {int(wrong[0])} is not within 0 to {classes - 1}, the classes of the head")
-    return labels.cpu()
 
 
 def _opacus() -> Any:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError
-from mi_core.defenses.base import Defense, State
+from mi_core.checks import ConfigError, check_shape
+from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.encoders.checkpoint import Encoder, load_tensors
 
 HEAD = "logits"
@@ -59,6 +59,21 @@ def trained_head(encoder: Encoder) -> nn.Module:
     if statistics := [name for name, _ in head.named_buffers()]:
         raise ConfigError(f"the head {HEAD} keeps statistics of its training data ({statistics[0]}); give a linear one")
     return head
+
+
+def head_labels(members: ProviderData, classes: int) -> torch.Tensor:
+    """The classes (N,) int64 of the images, on the CPU; the members have labels.
+
+    Raises:
+        ShapeError: another number of labels than of images.
+        ConfigError: a label without a logit.
+    """
+    assert members.labels is not None
+    labels = members.labels.cpu()
+    check_shape("labels", labels, "N", N=len(members.images))
+    if len(wrong := labels[(labels < 0) | (labels >= classes)]):
+        raise ConfigError(f"label {int(wrong[0])} is not within 0 to {classes - 1}, the classes of the head")
+    return labels
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.checks import check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import Served, answers, query_streams, searching
+from mi_core.defenses.defended import Defended, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.streams import uniforms
 
@@ -108,7 +108,7 @@ class MemGuard(Defense):
         """The classifier with noise on its posteriors; its logits are theirs up to a constant per image."""
         classes = len(state["network.0.weight"][0])
         network = mlp.restored(seeded(0, lambda: mlp.layers(classes, *HIDDEN, 1)), state)
-        return Served(encoder, "logits", _Guard(network, self.parameters.budget, self.seed)).to(encoder.mean.device)
+        return Defended(encoder, "logits", _Guard(network, self.parameters.budget, self.seed))
 
 
 class _Guard(nn.Module):

@@ -26,9 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range, check_shape
+from mi_core.checks import NumericError, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import answers, check_plain
+from mi_core.defenses.defended import answers, check_plain
+from mi_core.defenses.head import head_labels
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares, reverse
 
@@ -78,16 +79,9 @@ class Olympus(Defense):
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
         """Fine-tune a copy of the encoder with an autoencoder in it; see `Defense.fit`."""
         self._check_needs(encoder, members, outside)
-        assert members.labels is not None
         assert members.attributes is not None
         values = len(attribute_shares(members.attributes, len(members.images)))
-        check_shape("classes of the training images", members.labels, "N", N=len(members.images))
-        classes = answers(encoder, members.images[:1], "logits").shape[1]
-        if not 0 <= int(members.labels.min()) <= int(members.labels.max()) < classes:
-            raise ConfigError(
-                f"classes of the training images are {int(members.labels.min())} to {int(members.labels.max())}, "
-                f"the encoder tells {classes}"
-            )
+        head_labels(members, answers(encoder, members.images[:1], "logits").shape[1])
         if not self.parameters.epochs:
             return {}
         return dict(seeded(self.seed, lambda: self._fine_tuned(encoder, members, values)))

@@ -19,7 +19,7 @@ from torch import nn
 
 from mi_core.checks import check_choice, check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.served import Served, answers, query_streams
+from mi_core.defenses.defended import Defended, answers, query_streams
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import uniforms
 
@@ -84,7 +84,7 @@ class OutputNoise(Defense):
 
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with noise on its embeddings, and whatever it makes of them."""
-        return Served(encoder, "backbone", _Noise(state, self.parameters, self.seed)).to(encoder.mean.device)
+        return Defended(encoder, "backbone", _Noise(state, self.parameters, self.seed))
 
 
 class _Noise(nn.Module):

@@ -24,7 +24,6 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_choice, check_range, check_shape
-from mi_core.defenses.privacy import random_dp_gamma
 from mi_core.encoders.checkpoint import seeded
 from mi_core.hashing import digest64
 from mi_core.training.optimizers import OptimizerParameters
@@ -78,16 +77,6 @@ class Pair:
         return np.stack([first, second])
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """The largest distances of M pairs: in the 1-norm, in the 2-norm, and how sure that is (`random_dp_gamma`)."""
-
-    one_norm: float
-    two_norm: float
-    pairs: int
-    gamma: float
-
-
 def draw_pairs(count: int, pairs: int, *, adjacency: str = "replace-one", seed: int) -> tuple[Pair, ...]:
     """Random pairs of adjacent data sets; each is a function of the seed and its index alone.
 
@@ -134,22 +123,6 @@ def pair_distance(pair: Pair, inputs: Array, targets: Array, train: Train) -> tu
     if not np.isfinite(difference).all():
         raise NumericError(f"the weights without sample {pair.left_out} are not finite; lower the learning rate")
     return float(np.abs(difference).sum()), float(np.linalg.norm(difference))
-
-
-def largest(distances: npt.NDArray[np.float64]) -> Sensitivity:
-    """The sensitivity from the distances (M, 2) of independent pairs, 1-norm and 2-norm.
-
-    Raises:
-        ShapeError: another shape, or no pair.
-        NumericError: a distance is not finite.
-    """
-    pairs, _ = check_shape("distances", distances, "M 2")
-    if not pairs:
-        raise ShapeError("no pair to take the largest distance of")
-    if not np.isfinite(distances).all():
-        raise NumericError("a distance is not finite")
-    one_norm, two_norm = distances.max(axis=0)
-    return Sensitivity(float(one_norm), float(two_norm), pairs, random_dp_gamma(pairs))
 
 
 def train_head(

@@ -10,6 +10,7 @@ for) or ``adversarial`` (images crafted on another one).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, check_choice
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.caption_similarity import caption_similarity
@@ -27,80 +28,71 @@ from mi_core.features.part_energy import parse_parts, part_energies
 from mi_core.features.patch_similarity import center_similarity, parse_grid
 
 
+def _check_empty(setting: str) -> None:
+    if setting:
+        raise ConfigError(f"this feature has no setting, got {setting!r}")
+
+
+def _check_caption(setting: str) -> None:
+    if setting not in ("cosine", "embedding"):
+        raise ConfigError(f"caption:{setting}, allowed: caption:cosine, caption:embedding")
+
+
 @dataclass(frozen=True)
 class Feature:
     """One kind of membership feature.
 
     Args:
         consumes: what an encoder is asked for, see above.
-        compute: what was asked for (tensors in the order of `Answers`) and the setting to one row per sample.
-        check: raises ConfigError for an impossible setting.
-        queries: setting and number of views to the queries per image; of an adaptive search the most it may spend.
+        check: raises ConfigError for an impossible setting; default: there is no setting.
+        queries: setting and number of views to the queries per image, of an adaptive search the most it may spend;
+            default: 1.
+        compute: answers of the encoder (tensors in the order of `Answers`) and the setting to one row per sample;
+            default: the answers as they are.
         output: the one output that it can be read off; None: any.
     """
 
     consumes: str
-    compute: Callable[..., torch.Tensor]
-    check: Callable[[str], object]
-    queries: Callable[[str, int], int]
+    check: Callable[[str], object] = _check_empty
+    queries: Callable[[str, int], int] = lambda setting, views: 1
+    compute: Callable[[Any, str], torch.Tensor] = lambda answer, setting: answer
     output: str | None = None
 
 
-def _is_metric(setting: str) -> None:
-    if setting not in METRICS:
-        raise ConfigError(f"metric = {setting!r}, allowed: {', '.join(METRICS)}")
-
-
-def _is_empty(setting: str) -> None:
-    if setting:
-        raise ConfigError(f"this feature has no setting, got {setting!r}")
-
-
-def _is_caption(setting: str) -> None:
-    if setting not in ("cosine", "embedding"):
-        raise ConfigError(f"caption:{setting}, allowed: caption:cosine, caption:embedding")
-
-
-def _caption(answer: tuple[torch.Tensor, torch.Tensor], setting: str) -> torch.Tensor:
-    return caption_similarity(*answer) if setting == "cosine" else answer[1]
-
-
-def _one(setting: str, views: int) -> int:
-    return 1
-
-
-def _patches(setting: str, views: int) -> int:
-    rows, columns = parse_grid(setting)
-    return rows * columns
-
-
-def _parts(setting: str, views: int) -> int:
-    return 1 + parse_parts(setting)[0]
-
-
-def _as_it_is(answer: torch.Tensor, setting: str) -> torch.Tensor:
-    return answer
-
-
-def _boundary(setting: str, views: int) -> int:
-    return parse_boundary(setting)[1]
-
-
-def _adversarial(setting: str, views: int) -> int:
-    return parse_adversarial(setting)[2]
-
-
 FEATURES: dict[str, Feature] = {
-    "pairwise": Feature("views", pairwise_similarity, _is_metric, lambda _, views: views),
-    "view-embeddings": Feature("views", _as_it_is, _is_empty, lambda _, views: views),
-    "sequential": Feature("sequential", _as_it_is, _is_empty, lambda _, views: views),
-    "norm": Feature("clean", lambda embeddings, order: lp_norm(embeddings, parse_order(order)), parse_order, _one),
-    "embedding": Feature("clean", _as_it_is, _is_empty, _one),
-    "patches": Feature("patches", lambda embeddings, _: center_similarity(embeddings), parse_grid, _patches),
-    "parts": Feature("parts", lambda answer, _: part_energies(*answer), parse_parts, _parts, "backbone"),
-    "caption": Feature("caption", _caption, _is_caption, _one, "projection"),
-    "boundary": Feature("boundary", _as_it_is, parse_boundary, _boundary, "logits"),
-    "adversarial": Feature("adversarial", _as_it_is, parse_adversarial, _adversarial, "logits"),
+    "pairwise": Feature(
+        "views",
+        check=lambda metric: check_choice("metric", metric, METRICS),
+        queries=lambda _, views: views,
+        compute=pairwise_similarity,
+    ),
+    "view-embeddings": Feature("views", queries=lambda _, views: views),
+    "sequential": Feature("sequential", queries=lambda _, views: views),
+    "norm": Feature("clean", parse_order, compute=lambda embeddings, order: lp_norm(embeddings, parse_order(order))),
+    "embedding": Feature("clean"),
+    "patches": Feature(
+        "patches",
+        check=parse_grid,
+        queries=lambda grid, _: math.prod(parse_grid(grid)),
+        compute=lambda embeddings, _: center_similarity(embeddings),
+    ),
+    "parts": Feature(
+        "parts",
+        check=parse_parts,
+        queries=lambda parts, _: 1 + parse_parts(parts)[0],
+        compute=lambda answer, _: part_energies(*answer),
+        output="backbone",
+    ),
+    "caption": Feature(
+        "caption",
+        check=_check_caption,
+        compute=lambda answer, part: caption_similarity(*answer) if part == "cosine" else answer[1],
+        output="projection",
+    ),
+    "boundary": Feature("boundary", parse_boundary, lambda search, _: parse_boundary(search)[1], output="logits"),
+    "adversarial": Feature(
+        "adversarial", parse_adversarial, lambda images, _: parse_adversarial(images)[2], output="logits"
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.defenses.base import ProviderData
-from mi_core.defenses.served import answers
+from mi_core.defenses.defended import answers
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.metrics.utility import classifier_accuracy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from mi_core import mlp
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.attriguard import AttriGuard, AttriGuardParameters, smallest_changes, value_distribution
 from mi_core.defenses.base import ProviderData
-from mi_core.defenses.served import answers
+from mi_core.defenses.defended import answers
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
 from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, task_accuracy, told
 
 MEMBERS, TESTED = attribute_images(1000, 0), attribute_images(1000, 1)
-SEARCH = {"rounds": 3, "steps": 40, "step": 0.05}
+SEARCH = AttriGuardParameters(rounds=3, steps=40, step=0.05)
 CHOSEN = AttriGuardParameters(budget=10, confidence=2, rounds=2, steps=40, learning_rate=1e-3, epochs=20, batch_size=64)
 
 
@@ -46,7 +47,7 @@ def test_of_a_linear_adversary_the_smallest_change_is_found(confidence: float) -
     targets = logits.argmin(dim=1)
     margin = logits.amax(dim=1) - logits.amin(dim=1) + confidence
     wanted = margin / (layer.weight[0] - layer.weight[1]).abs().sum()
-    found = smallest_changes(layer, points, targets, confidence=confidence, **SEARCH).abs().amax(dim=1)
+    found = smallest_changes(layer, points, targets, replace(SEARCH, confidence=confidence)).abs().amax(dim=1)
     assert ((found / wanted >= 1 - 1e-4) & (found / wanted < 1.01)).all()
 
 
@@ -58,10 +59,7 @@ def test_of_a_network_the_changes_are_as_small_as_another_search_finds() -> None
         parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     points = torch.randn(40, 8, generator=generator)
     targets = (adversary(points).argmax(dim=1) + 1) % 3
-    usual = AttriGuardParameters()
-    found = smallest_changes(
-        adversary, points, targets, confidence=0.0, rounds=usual.rounds, steps=usual.steps, step=usual.step
-    )
+    found = smallest_changes(adversary, points, targets, AttriGuardParameters())
     assert (adversary(points + found).argmax(dim=1) == targets).all()
     low, high = torch.zeros(40, 1), torch.full((40, 1), 8.0)
     for _ in range(10):
@@ -83,7 +81,7 @@ def test_what_is_told_already_stays_and_what_cannot_be_reached_is_infinite() -> 
     constant = nn.Linear(4, 3).requires_grad_(False)
     constant.weight.zero_()
     constant.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
-    found = smallest_changes(constant, torch.randn(2, 4), torch.tensor([0, 1]), confidence=0.0, **SEARCH)
+    found = smallest_changes(constant, torch.randn(2, 4), torch.tensor([0, 1]), SEARCH)
     assert (found[0] == 0).all()
     assert found[1].isinf().all()
 

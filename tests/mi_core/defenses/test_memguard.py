@@ -13,8 +13,8 @@ from mi_core import mlp
 from mi_core.attacks import ATTACKS
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.base import numbers
+from mi_core.defenses.defended import answers
 from mi_core.defenses.memguard import MemGuard, MemGuardParameters, carried_over, noise_chance
-from mi_core.defenses.served import answers
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.delong import auc, auc_difference
 from mi_core.records import Features, LabelledFeatures

@@ -104,9 +104,9 @@ def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
 def test_mistakes() -> None:
     encoder: Encoder = classifier()
     assert MEMBERS.labels is not None
-    with pytest.raises(ConfigError, match="are 1 to 4, the encoder tells 4"):
+    with pytest.raises(ConfigError, match="label 4 is not within 0 to 3, the classes of the head"):
         Olympus().fit(encoder, ProviderData(MEMBERS.images, MEMBERS.labels + 1, MEMBERS.attributes))
-    with pytest.raises(ShapeError, match="classes of the training images"):
+    with pytest.raises(ShapeError, match="labels has shape"):
         Olympus().fit(encoder, ProviderData(MEMBERS.images, MEMBERS.labels[1:], MEMBERS.attributes))
     with pytest.raises(NumericError, match="diverged in epoch"):
         Olympus(OlympusParameters(learning_rate=1e30, epochs=5)).fit(encoder, MEMBERS)

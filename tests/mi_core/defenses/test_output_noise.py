@@ -13,8 +13,8 @@ from torch import nn
 
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.base import numbers
+from mi_core.defenses.defended import answers
 from mi_core.defenses.output_noise import OutputNoise, OutputNoiseParameters, standard_noise
-from mi_core.defenses.served import answers
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.delong import auc

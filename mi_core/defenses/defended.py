@@ -1,4 +1,4 @@
-"""The encoder that is served when a defense changes what it answers, and what such defenses share.
+"""The encoder behind a defense that changes its answers, and what such defenses share.
 
 A defense that draws something for an answer must draw the same for the same query. Whoever asks k times would
 otherwise average the noise away (its variance falls as 1 / k), or see both sides of a coin. So what is random is a
@@ -26,7 +26,7 @@ from mi_core.streams import stream_keys
 _BATCH = 256  # images that a provider asks at once
 
 
-class Served(Encoder):
+class Defended(Encoder):
     """An encoder of which one output is changed before anyone sees it, the heads on top of it included.
 
     Args:
@@ -43,7 +43,7 @@ class Served(Encoder):
         super().__init__(encoder.backbone, encoder.heads, **surroundings(encoder))
         self.output = output
         self.change = change
-        self.eval()
+        self.to(encoder.mean.device).eval()
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeddings by output name."""
