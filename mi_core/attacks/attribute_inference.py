@@ -13,7 +13,7 @@ that is always told with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core import mlp
+from mi_core.attacks.network import HiddenParameters
 from mi_core.checks import VARIANTS, ShapeError, check_choice, check_finite, check_range, check_shape
 from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate, FloatArray
@@ -30,8 +31,13 @@ _Values = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class AttributeInferenceParameters:
-    """Settings: linear ``layers`` of the network (3 in the paper, which tries up to 6), their width, the training."""
+class AttributeInferenceParameters(HiddenParameters):
+    """Settings of the network and its training, by stochastic gradient descent.
+
+    Args:
+        variant: ``paper``, or ``released`` for what the authors' script does.
+        layers: linear layers of the network; 3 in the paper, which tries up to 6.
+    """
 
     variant: str = "paper"
     layers: int = 3
@@ -43,12 +49,11 @@ class AttributeInferenceParameters:
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, VARIANTS)
         check_range("layers", self.layers, 1)
-        check_range("hidden", self.hidden, 1)
-        self.training()
+        super().__post_init__()
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
-        return mlp.Training(self.learning_rate, self.epochs, self.batch_size, optimizer="sgd")
+        return replace(super().training(), optimizer="sgd")
 
     def network(self, width: int, values: int) -> nn.Module:
         """From embeddings (B, D) to one logit per value (B, K)."""
@@ -125,6 +130,6 @@ def infer(
         seed=seed,
         loss=F.cross_entropy,
     )
-    told = mlp.predict(network, mlp.standardised(embeddings, scale)).argmax(axis=1)
-    most = np.bincount(known_values, minlength=classes).argmax()
-    return Inferred(told == values, most == values)
+    inferred = mlp.predict(network, mlp.standardised(embeddings, scale)).argmax(axis=1)
+    majority = np.bincount(known_values, minlength=classes).argmax()
+    return Inferred(inferred == values, majority == values)

@@ -61,6 +61,6 @@ def revealed(probabilities: Posteriors, top: int | None) -> Posteriors:
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     shown = np.take_along_axis(probabilities, order, axis=1)
     left = (1 - shown.sum(axis=1, keepdims=True)).clip(0) / (count - top)
-    found = np.repeat(left, count, axis=1)
-    np.put_along_axis(found, order, shown, axis=1)
-    return found
+    spread = np.repeat(left, count, axis=1)
+    np.put_along_axis(spread, order, shown, axis=1)
+    return spread

@@ -100,17 +100,11 @@ class LiRA(Attack):
         names, sample_of = np.unique(samples, return_inverse=True)
         values = self.statistic(features)
         online = self.parameters.mode == "online"
-        state: State = {
-            "names": names,
-            "threshold": np.array(0.0),
-        }
-        for side, chosen in (("in", member), ("out", ~member)):
-            if side == "in" and not online:
-                continue
-            state |= {
-                f"{side}_{part}": array
-                for part, array in self._gaussians(side, values[chosen], sample_of[chosen], names).items()
-            }
+        state: State = {"names": names, "threshold": np.array(0.0)}
+        for side, rows in {"in": member, "out": ~member}.items():
+            if side == "out" or online:
+                gaussians = self._gaussians(side, values[rows], sample_of[rows], names)
+                state |= {f"{side}_{part}": array for part, array in gaussians.items()}
         if not online:
             shadows = state["out_count"]
             pooled = self.parameters.variance == "pooled"

@@ -67,9 +67,9 @@ class _Metric(ClassifierAttack):
         if self.parameters.per_class:
             labels = self._labels(features, classes)
             for label in np.unique(labels):
-                here = labels == label
-                if 0 < member[here].sum() < here.sum():
-                    own[label] = best_balanced_threshold(values[here], member[here])
+                rows = labels == label
+                if 0 < member[rows].sum() < rows.sum():
+                    own[label] = best_balanced_threshold(values[rows], member[rows])
             return {"threshold": np.array(0.0), "class_thresholds": own}
         return {"threshold": np.array(common), "class_thresholds": np.zeros(classes)}
 
@@ -166,9 +166,9 @@ def best_balanced_threshold(values: Scores, member: npt.NDArray[np.bool_]) -> fl
     """
     candidates = np.unique(values)
     inside, outside = np.sort(values[member]), np.sort(values[~member])
-    found = 1 - np.searchsorted(inside, candidates) / len(inside)
-    spared = np.searchsorted(outside, candidates) / len(outside)
-    return float(candidates[np.argmax(found + spared)])
+    true_positive_rates = 1 - np.searchsorted(inside, candidates) / len(inside)
+    true_negative_rates = np.searchsorted(outside, candidates) / len(outside)
+    return float(candidates[np.argmax(true_positive_rates + true_negative_rates)])
 
 
 def _own(probabilities: Posteriors, labels: _Labels) -> Scores:

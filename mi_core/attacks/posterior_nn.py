@@ -84,12 +84,12 @@ class PosteriorNN(ClassifierAttack, NetworkAttack):
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         logits = features.values[self.needs[0]]
-        found = posteriors(logits[:, None] if logits.ndim == 2 else logits)  # (N, V, L)
+        probabilities = posteriors(logits[:, None] if logits.ndim == 2 else logits)  # (N, V, L)
         if self.parameters.aggregate == "mean":
-            found = found.mean(axis=1, keepdims=True)
-        labels = self._labels(features, found.shape[2])
-        right = found.argmax(axis=2) == labels[:, None]
-        largest = -np.sort(-found, axis=2)[:, :, : self.parameters.top]
+            probabilities = probabilities.mean(axis=1, keepdims=True)
+        labels = self._labels(features, probabilities.shape[2])
+        right = probabilities.argmax(axis=2) == labels[:, None]
+        largest = -np.sort(-probabilities, axis=2)[:, :, : self.parameters.top]
         inputs = np.concatenate([largest, right[:, :, None]], axis=2)
         return np.asarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
 
@@ -135,9 +135,10 @@ class PosteriorMLP(ClassifierAttack, NetworkAttack):
     Parameters = PosteriorMLPParameters
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        found = posteriors(features.values["embedding"])
-        labels = np.eye(found.shape[1])[self._labels(features, found.shape[1])]
-        return np.concatenate([found, labels], axis=1).astype(np.float32)
+        probabilities = posteriors(features.values["embedding"])
+        classes = probabilities.shape[1]
+        labels = np.eye(classes)[self._labels(features, classes)]
+        return np.concatenate([probabilities, labels], axis=1).astype(np.float32)
 
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, *[self.parameters.hidden] * 5, 1)

@@ -122,13 +122,13 @@ class SDMI(Attack):
 
     def _distances(self, features: Features) -> npt.NDArray[np.float32]:
         assert features.anchors is not None
-        asked = self.parameters.anchors or len(features.anchors)
-        if asked > len(features.anchors):
+        count = self.parameters.anchors or len(features.anchors)
+        if count > len(features.anchors):
             raise ConfigError(
-                f"sd-mi: anchors = {asked}, but {len(features.anchors)} are given; lower it, or enlarge the anchor role"
+                f"sd-mi: anchors = {count}, but {len(features.anchors)} are given; lower it, or enlarge the anchor role"
             )
         squared = self.parameters.variant == "released"
-        return anchor_distances(features.values["embedding"], features.anchors[:asked], squared=squared)
+        return anchor_distances(features.values["embedding"], features.anchors[:count], squared=squared)
 
 
 def anchor_distances(
@@ -140,9 +140,9 @@ def anchor_distances(
         >>> anchor_distances(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]])).tolist()
         [[5.0]]
     """
-    given, others = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)) for part in (embeddings, anchors))
-    found = torch.cat([torch.cdist(block, others) for block in given.split(_BLOCK)])
-    return (found.square() if squared else found).numpy()
+    rows, columns = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)) for part in (embeddings, anchors))
+    distances = torch.cat([torch.cdist(block, columns) for block in rows.split(_BLOCK)])
+    return (distances.square() if squared else distances).numpy()
 
 
 def _inputs(

@@ -104,11 +104,11 @@ class EncoderMISequential(Attack):
         return state | _bounds(*decided, tolerance) | {"tolerance": np.array(tolerance)}
 
     def _score(self, features: Features, state: State) -> Scores:
-        found = features.values.get("sequential")
-        if found is None:
-            found = stopped(by_views(features.values["pairwise:cosine"]), _rule(state))
-        stage = np.rint(found[:, 0]).astype(np.intp) - FIRST
-        return np.asarray(state["slope"][stage] * found[:, 1] + state["intercept"][stage], dtype=np.float64)
+        decided = features.values.get("sequential")
+        if decided is None:
+            decided = stopped(by_views(features.values["pairwise:cosine"]), _rule(state))
+        stage = np.rint(decided[:, 0]).astype(np.intp) - FIRST
+        return np.asarray(state["slope"][stage] * decided[:, 1] + state["intercept"][stage], dtype=np.float64)
 
 
 def _rule(state: State) -> StoppingRule:
@@ -163,6 +163,6 @@ def _tolerance(
     low, high = 0.0, 0.5
     for _ in range(50):
         middle = (low + high) / 2
-        asked = stopped(statistics, _rule(_bounds(*decided, middle)))[:, 0].mean()
-        low, high = (low, middle) if asked <= queries else (middle, high)
+        mean = stopped(statistics, _rule(_bounds(*decided, middle)))[:, 0].mean()
+        low, high = (low, middle) if mean <= queries else (middle, high)
     return high

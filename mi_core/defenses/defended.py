@@ -114,7 +114,5 @@ def answers(encoder: Encoder, images: torch.Tensor, output: str) -> torch.Tensor
     """
     if not len(images):
         raise ShapeError("the provider gives no images to ask the encoder for")
-    asked = [
-        encoder(block.to(encoder.mean.device).float() / 255)[output].float().cpu() for block in images.split(_BATCH)
-    ]
-    return torch.cat(asked)
+    blocks = (block.to(encoder.mean.device).float() / 255 for block in images.split(_BATCH))
+    return torch.cat([encoder(block)[output].float().cpu() for block in blocks])

@@ -35,11 +35,11 @@ class HeadDefense(Defense):
             ConfigError: the state is of another layout.
         """
         parts = {id(part): part for name, part in encoder.named_children() if name != HEAD}
-        served = copy.deepcopy(encoder, parts)
+        defended = copy.deepcopy(encoder, parts)
         prefix = f"{HEAD}."
         weights = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-        load_tensors(served.heads[HEAD], {name: torch.tensor(array) for name, array in weights.items()})
-        return served
+        load_tensors(defended.heads[HEAD], {name: torch.tensor(array) for name, array in weights.items()})
+        return defended
 
 
 def head_state(weights: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:

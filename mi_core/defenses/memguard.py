@@ -166,13 +166,13 @@ def _search(
     network: nn.Module, queries: _Queries, rows: torch.Tensor, noise_weight: float, result: torch.Tensor
 ) -> torch.Tensor:
     """Search with one c3 for some rows, put what is found into ``result``, and return the rows that succeeded."""
-    found, waiting, moved = [rows[:0]], rows, queries.given[rows]
+    succeeded, waiting, moved = [rows[:0]], rows, queries.given[rows]
     for step in range(STEPS + 1):
         moved = moved.detach().requires_grad_(True)
         own, level = queries.own[waiting], _membership(network, moved)
         done = (level * queries.side[waiting] <= 0) & own.gather(1, moved.argmax(dim=1, keepdim=True))[:, 0]
         result[waiting[done]] = moved.detach()[done]
-        found.append(waiting[done])
+        succeeded.append(waiting[done])
         left = torch.nonzero(~done).flatten()
         if not len(left) or step == STEPS:
             break
@@ -183,7 +183,7 @@ def _search(
         length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         moved = (moved - STEP * gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny))[left]
         waiting = waiting[left]
-    return torch.cat(found)
+    return torch.cat(succeeded)
 
 
 def noise_chance(network: nn.Module, logits: torch.Tensor, changed: torch.Tensor, budget: float) -> torch.Tensor:
@@ -202,5 +202,5 @@ def _sorted_posterior(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _membership(network: nn.Module, logits: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = network(_sorted_posterior(logits))
-    return found[:, 0]
+    outputs: torch.Tensor = network(_sorted_posterior(logits))
+    return outputs[:, 0]

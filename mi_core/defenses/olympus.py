@@ -107,20 +107,20 @@ class Olympus(Defense):
         for epoch in range(chosen.epochs):
             losses = torch.zeros(2, device=device)
             for images, labels, attributes in _batches(members, chosen.batch_size, device):
-                found = model(images)
-                loss = F.cross_entropy(adversary(found["backbone"].detach()), attributes)
+                outputs = model(images)
+                loss = F.cross_entropy(adversary(outputs["backbone"].detach()), attributes)
                 _step(telling, loss)
-                utility = F.cross_entropy(found["logits"], labels)
-                hidden = F.cross_entropy(adversary(reverse(found["backbone"], chosen.factor)), attributes)
+                utility = F.cross_entropy(outputs["logits"], labels)
+                hidden = F.cross_entropy(adversary(reverse(outputs["backbone"], chosen.factor)), attributes)
                 _step(fooling, utility + hidden)
                 losses += torch.stack([utility, hidden]).detach() * len(images) / len(members.images)
             if not bool(losses.isfinite().all()):
                 raise NumericError(f"olympus diverged in epoch {epoch + 1}; lower its factor or its learning_rate")
         model.eval()
-        told = answers(model, members.images, "logits").argmax(dim=1)
+        predicted = answers(model, members.images, "logits").argmax(dim=1)
         return {
             **_changed(model),
-            "report.task_accuracy_members": (told == members.labels.cpu()).float().mean().numpy(),
+            "report.task_accuracy_members": (predicted == members.labels.cpu()).float().mean().numpy(),
             "report.task_loss": losses[0].cpu().numpy(),
             "report.adversary_loss": losses[1].cpu().numpy(),
         }
@@ -144,8 +144,8 @@ class _Through(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.autoencoder(self.backbone(images))
-        return found
+        representation: torch.Tensor = self.autoencoder(self.backbone(images))
+        return representation
 
 
 def _with_autoencoder(encoder: Encoder, width: int) -> Encoder:

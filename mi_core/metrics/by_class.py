@@ -56,22 +56,22 @@ def by_class(
 
     Example:
         >>> scores, member = np.arange(20.0), np.arange(20) >= 10
-        >>> found = by_class(scores, member, np.zeros(20, dtype=np.int64), 12.0)
-        >>> found[0].auc.value, found[0].recall.value, found[0].false_positive_rate.value
+        >>> results = by_class(scores, member, np.zeros(20, dtype=np.int64), 12.0)
+        >>> results[0].auc.value, results[0].recall.value, results[0].false_positive_rate.value
         (1.0, 0.8, 0.0)
     """
     check_shape("classes", classes, "N", N=len(scores))
-    found = {}
+    results = {}
     for number in np.unique(classes[classes >= 0]).tolist():
         rows = classes == number
-        here, inside, own = scores[rows], member[rows], None if groups is None else groups[rows]
+        chosen, inside, own = scores[rows], member[rows], None if groups is None else groups[rows]
         units = [int(side.sum()) if own is None else len(np.unique(own[side])) for side in (inside, ~inside)]
         if min(units) >= FEWEST:
-            found[number] = ClassResult(
+            results[number] = ClassResult(
                 int(inside.sum()),
                 int((~inside).sum()),
-                auc(here, inside, own),
-                recall(here, inside, threshold, own),
-                recall(here, ~inside, threshold, own),
+                auc(chosen, inside, own),
+                recall(chosen, inside, threshold, own),
+                recall(chosen, ~inside, threshold, own),
             )
-    return found
+    return results

@@ -24,21 +24,21 @@ from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
 from mi_core.records import BoolArray, Estimate
 
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
+_TAIL = (1 - 0.95) / 2  # on either side of an interval
 
 
-def clopper_pearson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a rate: ``successes`` of ``n`` independent trials.
+def clopper_pearson(successes: float, n: float) -> tuple[float, float]:
+    """The exact 95 % interval of a rate: ``successes`` of ``n`` independent trials.
 
     Args:
         successes: 0 to n; a whole number unless n is an effective sample size.
         n: number of trials, at least 1.
-        confidence: in (0, 1].
 
     Returns:
         low and high, in [0, 1].
 
     Raises:
-        ConfigError: n is below 1, successes are not within [0, n], or confidence is not within (0, 1].
+        ConfigError: n is below 1, or successes are not within [0, n].
 
     Example:
         >>> low, high = clopper_pearson(8, 10)
@@ -48,10 +48,8 @@ def clopper_pearson(successes: float, n: float, confidence: float = 0.95) -> tup
     if n < 1:
         raise ConfigError(f"n = {n}, but a rate needs at least 1 sample")
     check_range("successes", successes, 0, n)
-    check_range("confidence", confidence, 0.0, 1.0, open_low=True)
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(successes, n - successes + 1, tail)) if successes > 0 else 0.0
-    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    low = float(betaincinv(successes, n - successes + 1, _TAIL)) if successes > 0 else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - _TAIL)) if successes < n else 1.0
     return low, high
 
 
@@ -90,15 +88,12 @@ class Groups:
             ShapeError: groups are not (N,), or a class has fewer than 2 groups.
             ConfigError: groups are no integers.
         """
-        check_shape("groups", groups, "N", N=len(member))
-        if not np.issubdtype(groups.dtype, np.integer):
-            raise ConfigError(f"groups have dtype {groups.dtype}, allowed: integers")
-        found = cls(np.unique(groups, return_inverse=True)[1], member)
+        codes = np.unique(checked_groups(groups, len(member)), return_inverse=True)[1]
         for name, own in (("members", member), ("non-members", ~member)):
-            count = len(np.unique(found.codes[own]))
+            count = len(np.unique(codes[own]))
             if count < 2:
                 raise ShapeError(f"an interval by groups needs 2 groups of each class, the {name} are of {count}")
-        return found
+        return cls(codes, member)
 
     def sums(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
         """The sum (G,) of ``values`` (N,) over each group."""
@@ -145,16 +140,24 @@ class Groups:
             weights: (N,) of the samples in the statistic, at least 0, of any sum above 0.
             influence: (N,) as in `covariance`, not all 0.
         """
-        squares = self.sums(weights) ** 2
-        found = float(squares.sum() ** 2 / (squares**2).sum())
+        groups = worth_of(self.sums(weights) ** 2)
         if influence is not None:
-            squares = self.sums(influence) ** 2
-            found = min(found, 3 * float(squares.sum() ** 2 / (squares**2).sum()))
-        return max(1.0, found - 2)
+            groups = min(groups, 3 * worth_of(self.sums(influence) ** 2))
+        return max(1.0, groups - 2)
 
-    def effective(self, weights: npt.NDArray[np.floating[Any]]) -> float:
-        """How many samples would do as well if those of one group were all alike (Kish, 1965); weights as `degrees`."""
-        return worth_of(self.sums(weights))
+
+def checked_groups(groups: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.integer[Any]]:
+    """The groups (N,) of ``count`` = N samples.
+
+    Raises:
+        ShapeError: another shape.
+        ConfigError: groups are no integers.
+    """
+    names = np.asarray(groups)
+    check_shape("groups", names, "N", N=count)
+    if not np.issubdtype(names.dtype, np.integer):
+        raise ConfigError(f"groups have dtype {names.dtype}, allowed: integers; pass a number for each group")
+    return names
 
 
 def worth_of(sizes: npt.NDArray[np.floating[Any]]) -> float:
@@ -194,9 +197,9 @@ def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estim
     Raises:
         ConfigError: nothing is counted, or more hits than that.
     """
-    found, n = int(hits.sum()), int(counted.sum())
-    clopper_pearson(found, n)
-    value, weights = found / n, counted.astype(np.float64)
+    successes, n = int(hits.sum()), int(counted.sum())
+    clopper_pearson(successes, n)
+    value, weights = successes / n, counted.astype(np.float64)
     influence = (hits - value * weights) / n
     by_sample = 0.0
     for own in (groups.member, ~groups.member):
@@ -205,7 +208,7 @@ def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estim
     if by_sample > 1e-20 / n:
         effective = n / max(1.0, float(groups.covariance(influence[None])[0, 0]) / by_sample)
     else:
-        effective = groups.effective(weights)
+        effective = worth_of(groups.sums(weights))
     ratio = quantile_95(max(n - 1, 1)) / quantile_95(groups.degrees(weights))
     effective = max(1.0, effective * min(1.0, ratio) ** 2)
     low, high = clopper_pearson(value * effective, effective)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mi_core.checks import ConfigError, check_range
 from mi_core.metrics.delong import auc, split_scores
-from mi_core.metrics.intervals import Groups, clustered_rate, rate
+from mi_core.metrics.intervals import Groups, clustered_rate, rate, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 LOW_FPRS = (0.001, 0.01)
@@ -124,7 +124,7 @@ def tpr_at_fpr(
 
     Returns:
         the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With groups
-        their effective number counts instead (`mi_core.metrics.intervals.Groups.effective`); with fewer the bootstrap
+        their effective number counts instead (`mi_core.metrics.intervals.worth_of`); with fewer the bootstrap
         covers too little (92.9 % with 500 samples of each class in groups of 1 to 10, 94.8 % with 8,000).
 
     Raises:
@@ -142,7 +142,7 @@ def tpr_at_fpr(
     check_range("resamples", resamples, 1)
     grouped = None if groups is None else Groups.of(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
-    carrying = n_nonmember if grouped is None else int(grouped.effective((~member).astype(np.float64)))
+    carrying = n_nonmember if grouped is None else int(worth_of(grouped.counts()[1]))
     allowed = math.floor(fpr * n_nonmember + 1e-9)  # 0.29 * 100 is 28.999...
     if allowed >= n_nonmember:
         whole = _share(member, member, member, groups)

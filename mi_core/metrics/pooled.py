@@ -68,8 +68,8 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
         the difference; n is the smaller one.
 
     Example:
-        >>> found = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.9, 0.8, 0.95, 100))
-        >>> round(found.value, 2), round(found.low, 3), round(found.high, 3)
+        >>> change = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.9, 0.8, 0.95, 100))
+        >>> round(change.value, 2), round(change.low, 3), round(change.high, 3)
         (0.3, 0.159, 0.412)
     """
     value = second.value - first.value

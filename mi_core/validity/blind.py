@@ -98,8 +98,8 @@ def telling(summaries: _Float64, names: Sequence[str], member: BoolArray, *, mos
     Raises:
         ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
     """
-    found = [auc(column, member).value for column in summaries.T]
-    ranked = sorted(((max(value, 1 - value), name) for value, name in zip(found, names, strict=True)), reverse=True)
+    aucs = [auc(column, member).value for column in summaries.T]
+    ranked = sorted(((max(value, 1 - value), name) for value, name in zip(aucs, names, strict=True)), reverse=True)
     return {name: value for value, name in ranked[:most]}
 
 
@@ -109,8 +109,8 @@ def _folds(member: BoolArray, groups: npt.NDArray[np.int64] | None, seed: int) -
     if min(units) < FOLDS:
         what = "samples" if groups is None else "groups"
         raise ShapeError(f"a blind classifier needs {FOLDS} {what} of each class, got {min(units)} of one")
-    given = {"shuffle": True, "random_state": seed % 2**32}
+    shuffled = {"shuffle": True, "random_state": seed % 2**32}
     if groups is None:
-        return [rows for _, rows in StratifiedKFold(FOLDS, **given).split(member, member)]
+        return [rows for _, rows in StratifiedKFold(FOLDS, **shuffled).split(member, member)]
     check_shape("groups", groups, "N", N=len(member))
-    return [rows for _, rows in StratifiedGroupKFold(FOLDS, **given).split(member, member, groups)]
+    return [rows for _, rows in StratifiedGroupKFold(FOLDS, **shuffled).split(member, member, groups)]

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from scipy.stats import false_discovery_control
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_range, check_shape
+from mi_core.metrics.intervals import checked_groups
 from mi_core.records import BoolArray, FloatArray
 
 _Float64 = npt.NDArray[np.float64]
@@ -165,10 +166,7 @@ def needed_controls(n_candidate: int, fdr: float, *, flags: int = 1) -> int:
 
 def _one_per_group(groups: npt.NDArray[np.int64], count: int, seed: int | None) -> npt.NDArray[np.intp]:
     """One row of each group, all rows of a group alike: the first in a random order."""
-    labels = np.asarray(groups)
-    check_shape("groups", labels, "M", M=count)
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ConfigError(f"groups have dtype {labels.dtype}, allowed: integers; pass a number for each group")
+    labels = checked_groups(groups, count)
     if seed is None:
         raise ConfigError("seed = None, but one control of each group is drawn at random; pass a seed")
     order = np.random.default_rng(seed).permutation(count)

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from mi_core.checks import ConfigError, NumericError, ShapeError, check_range, check_shape
+from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
 from mi_core.metrics.delong import checked_scores
+from mi_core.metrics.intervals import checked_groups
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 MOST_RELABELLED = 10**6  # units; above, the permutation test is left out
@@ -211,11 +212,7 @@ def check_candidates(
         raise ShapeError(f"candidates and controls are needed, got {labels.sum()} and {(~labels).sum()}")
     if groups is None:
         return values, labels, None
-    names = np.asarray(groups)
-    check_shape("groups", names, "N", N=len(values))
-    if not np.issubdtype(names.dtype, np.integer):
-        raise ConfigError(f"groups have dtype {names.dtype}, allowed: integers")
-    distinct, ids = np.unique(names, return_inverse=True)
+    distinct, ids = np.unique(checked_groups(groups, len(values)), return_inverse=True)
     inside = np.bincount(ids, labels)
     mixed = np.flatnonzero((inside > 0) & (inside < np.bincount(ids)))
     if len(mixed):

@@ -113,12 +113,12 @@ def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
     repeated = np.zeros(len(words), dtype=np.bool_)
     repeated[1:] = words[1:] == words[:-1]
     again = np.flatnonzero(repeated)
-    found = [np.stack([order[again - 1], order[again]], axis=1)]
+    joined = [np.stack([order[again - 1], order[again]], axis=1)]
     words, first = words[~repeated], order[~repeated]
     for left, right in _close(words, distance):
         rows = np.stack([first[np.searchsorted(words, side)] for side in (left, right)], axis=1)
-        found.append(np.sort(rows, axis=1))
-    pairs = np.concatenate(found).astype(np.int64, copy=False)
+        joined.append(np.sort(rows, axis=1))
+    pairs = np.concatenate(joined).astype(np.int64, copy=False)
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
@@ -171,15 +171,15 @@ def descriptors(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """
     _check_images(images)
     count, _, height, width = images.shape
-    found = np.empty((count, _LOW * _LOW), dtype=np.uint8)
+    means = np.empty((count, _LOW * _LOW), dtype=np.uint8)
     rows, columns = _areas(_LOW, height), _areas(_LOW, width).T
     for chunk in _chunks(images):
         grey = _grey(images[chunk]).astype(np.float64)
-        found[chunk] = np.rint(rows @ (grey @ columns) / 256).reshape(-1, _LOW * _LOW)
-    return found
+        means[chunk] = np.rint(rows @ (grey @ columns) / 256).reshape(-1, _LOW * _LOW)
+    return means
 
 
-def confirmed(pairs: Pairs, found: npt.NDArray[np.uint8], *, least: float = 0.92) -> Pairs:
+def confirmed(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.92) -> Pairs:
     """The pairs whose `descriptors` have a correlation of at least ``least``: alike in detail, not in signs alone.
 
     A hash forgets how strong a frequency is, so that any two small things on a clear sky may be close; correlation
@@ -191,7 +191,7 @@ def confirmed(pairs: Pairs, found: npt.NDArray[np.uint8], *, least: float = 0.92
 
     Args:
         pairs: (P, 2) rows.
-        found: (N, 64) from `descriptors`.
+        levels: (N, 64) from `descriptors`.
         least: -1 to 1.
 
     Returns:
@@ -207,15 +207,15 @@ def confirmed(pairs: Pairs, found: npt.NDArray[np.uint8], *, least: float = 0.92
         >>> confirmed(np.array([[0, 1], [0, 2]]), np.stack([ramp, 3 * ramp + 9, ramp[::-1]])).tolist()
         [[0, 1]]
     """
-    count, _ = check_shape("descriptors", found, "N D", D=_LOW * _LOW)
-    if found.dtype != np.uint8:
-        raise ConfigError(f"descriptors have dtype {found.dtype}, allowed: uint8")
+    count, _ = check_shape("descriptors", levels, "N D", D=_LOW * _LOW)
+    if levels.dtype != np.uint8:
+        raise ConfigError(f"descriptors have dtype {levels.dtype}, allowed: uint8")
     _check_pairs(pairs, count)
     check_range("least", least, -1, 1)
     kept = np.zeros(len(pairs), dtype=np.bool_)
     for start in range(0, len(pairs), _AT_ONCE):
         chunk = slice(start, start + _AT_ONCE)
-        left, right = (found[rows] - found[rows].mean(axis=1, keepdims=True) for rows in pairs[chunk].T)
+        left, right = (levels[rows] - levels[rows].mean(axis=1, keepdims=True) for rows in pairs[chunk].T)
         lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
         correlation = np.einsum("pd,pd->p", left, right) / np.where(lengths > 0, lengths, 1)
         kept[chunk] = correlation >= least - 1e-12

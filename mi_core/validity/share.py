@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincc, betaincinv, ndtr
 
-from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
-from mi_core.metrics.intervals import clopper_pearson, worth_of
+from mi_core.checks import ShapeError, check_range
+from mi_core.metrics.intervals import checked_groups, clopper_pearson, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
 
@@ -88,9 +88,9 @@ def share_used(
     (below_a, above_a), (below_f, above_f), (below_t, above_t) = (
         (rate - low, high - rate) for rate, (low, high) in zip(rates, limits, strict=True)
     )
+    value = float(np.clip((a - f) / (t - f), 0, 1)) if t > f else 0.5
     if t - f <= math.hypot(below_t, above_f):
-        return Estimate(float(np.clip((a - f) / (t - f), 0, 1)) if t > f else 0.5, 0.0, 1.0, size, supported=False)
-    value = float(np.clip((a - f) / (t - f), 0, 1))
+        return Estimate(value, 0.0, 1.0, size, supported=False)
     shares = np.append(np.linspace(0, 1, round(1 / _STEP) + 1), value)
     contrast = a - (1 - shares) * f - shares * t
     reach_below = np.sqrt(below_a**2 + ((1 - shares) * above_f) ** 2 + (shares * above_t) ** 2)
@@ -117,11 +117,9 @@ def effective_size(groups: npt.NDArray[np.int64]) -> float:
         >>> effective_size(np.array([4, 4, 4, 7, 7, 7]))
         2.0
     """
-    names = np.asarray(groups)
-    if not check_shape("groups", names, "N")[0]:
+    names = checked_groups(groups, np.size(groups))
+    if not len(names):
         raise ShapeError("groups are empty")
-    if not np.issubdtype(names.dtype, np.integer):
-        raise ConfigError(f"groups have dtype {names.dtype}, allowed: integers")
     return worth_of(np.unique(names, return_counts=True)[1].astype(np.float64))
 
 
@@ -162,15 +160,15 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
     of_controls = ranks / len(outside)
     of_candidates = np.searchsorted(inside, thresholds, "right") / len(inside)
     slack = sum(np.sqrt(part * (1 - part) / n) for part, n in ((of_controls, worth_out), (of_candidates, worth_in)))
-    level, low, found = 0.05 / len(ranks), 0.0, None
+    level, low, threshold = 0.05 / len(ranks), 0.0, None
     for index in np.argsort(of_candidates / of_controls + 3 * slack):  # the likely best first; the result is the same
         rank, called = of_controls[index] * worth_out, of_candidates[index] * worth_in
         if 1 - of_candidates[index] / of_controls[index] <= low:
             continue
         bound = _refuted(low, called, worth_in, betaincinv(rank, worth_out + 1 - rank, _EDGES), level)
         if bound is not None:
-            low, found = bound, float(thresholds[index])
-    return LeastShare(low, found, len(values))
+            low, threshold = bound, float(thresholds[index])
+    return LeastShare(low, threshold, len(values))
 
 
 def _ranks(n: int, worth: float) -> npt.NDArray[np.int64]:

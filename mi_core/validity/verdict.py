@@ -85,7 +85,7 @@ def judge_pooled(runs: Sequence[Validity], *, same_samples: bool = False) -> Val
         ShapeError: no run.
     """
     parts = {field.name: [getattr(run, field.name) for run in runs] for field in fields(Validity)}
-    return Validity(**{name: pool(found, same_samples=same_samples) for name, found in parts.items()})
+    return Validity(**{name: pool(estimates, same_samples=same_samples) for name, estimates in parts.items()})
 
 
 def doubted(verdict: str, *, recognises: bool) -> str:
