@@ -3,56 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.clip import clip_vit_b
-from mi_core.encoders.convnet import conv4
+from mi_core.encoders.convolutional import Conv4, ResNet8, mobilenetv2, resnet, vgg11_bn
 from mi_core.encoders.input import ImageShape
-from mi_core.encoders.mobilenet import mobilenetv2, mobilenetv2_imagenet
-from mi_core.encoders.resnet import resnet8, resnet18, resnet18_imagenet, resnet50, resnet50_imagenet
-from mi_core.encoders.vgg import vgg11_bn
-from mi_core.encoders.vit import (
-    deit_s,
-    deit_tiny,
-    dinov2_b_registers,
-    dinov2_l_registers,
-    dinov2_s_registers,
-    vit_b,
-    vit_h,
-    vit_l,
-    vit_s,
-    vit_tiny,
-)
+from mi_core.encoders.vit import vision_transformer
 
-ENCODERS: dict[str, Callable[[ImageShape], nn.Module]] = {
-    "conv4": conv4,
-    "resnet8": resnet8,
-    "resnet18": resnet18,
-    "resnet18-imagenet": resnet18_imagenet,
-    "resnet50": resnet50,
-    "resnet50-imagenet": resnet50_imagenet,
-    "vgg11-bn": vgg11_bn,
-    "mobilenetv2": mobilenetv2,
-    "mobilenetv2-imagenet": mobilenetv2_imagenet,
-    "vit-tiny": vit_tiny,
-    "vit-s": vit_s,
-    "moco-vit-s": vit_s,
-    "vit-b": vit_b,
-    "vit-l": vit_l,
-    "vit-h": vit_h,
-    "deit-tiny": deit_tiny,
-    "deit-s": deit_s,
-    "dinov2-s": deit_s,
-    "dinov2-b": vit_b,
-    "dinov2-l": vit_l,
-    "dinov2-s-reg": dinov2_s_registers,
-    "dinov2-b-reg": dinov2_b_registers,
-    "dinov2-l-reg": dinov2_l_registers,
-    "clip-vit-b": clip_vit_b,
+
+@dataclass(frozen=True)
+class Architecture:
+    """A row of `ENCODERS`.
+
+    Args:
+        summary: one line for people.
+        build: makes the backbone with fresh weights; it has the attribute ``width``, D.
+        patches: whether a name ends in a patch size, as ``vit-s/16`` does.
+    """
+
+    summary: str
+    build: Callable[[ImageShape], nn.Module]
+    patches: bool = False
+
+
+def _vit(width: int, layers: int, heads: int, registers: int = 0) -> Callable[[ImageShape], nn.Module]:
+    return partial(vision_transformer, width=width, layers=layers, heads=heads, registers=registers)
+
+
+# the command line reads the summaries off this file without importing it: they are literals
+_MOCO_S = Architecture("ViT-S as in MoCo v3: 12 layers, 12 heads, D = 384.", _vit(384, 12, 12), patches=True)
+_DEIT_S = Architecture(
+    "ViT-S as in DeiT, timm, DINO and DINOv2: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6), patches=True
+)
+_VIT_B = Architecture("ViT-B: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12), patches=True)
+_VIT_L = Architecture("ViT-L: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16), patches=True)
+ENCODERS: dict[str, Architecture] = {
+    "conv4": Architecture("The backbone of the quickstart (97,392 parameters for one channel), D = 128.", Conv4),
+    "resnet8": Architecture(
+        "The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128.", ResNet8
+    ),
+    "resnet18": Architecture(
+        "ResNet-18 with the CIFAR stem: the target of EncoderMI's CIFAR-10 experiments, D = 512.",
+        partial(resnet, name="resnet18", cifar_stem=True),
+    ),
+    "resnet18-imagenet": Architecture(
+        "ResNet-18 with the ImageNet stem (7x7 stride 2, max-pooling), D = 512.",
+        partial(resnet, name="resnet18", cifar_stem=False),
+    ),
+    "resnet50": Architecture(
+        "ResNet-50 with the CIFAR stem, D = 2048.", partial(resnet, name="resnet50", cifar_stem=True)
+    ),
+    "resnet50-imagenet": Architecture(
+        "ResNet-50 with the ImageNet stem, D = 2048.", partial(resnet, name="resnet50", cifar_stem=False)
+    ),
+    "vgg11-bn": Architecture("VGG-11 with batch norm, torchvision's convolutions, D = 512.", vgg11_bn),
+    "mobilenetv2": Architecture(
+        "MobileNetV2 with the CIFAR stem: stride 1 in the first and the second stage, D = 1280.",
+        partial(mobilenetv2, cifar_stem=True),
+    ),
+    "mobilenetv2-imagenet": Architecture(
+        "MobileNetV2 with the ImageNet stem, D = 1280.", partial(mobilenetv2, cifar_stem=False)
+    ),
+    "vit-tiny": Architecture("A ViT for CPUs: 4 layers, 4 heads, D = 128.", _vit(128, 4, 4), patches=True),
+    "vit-s": _MOCO_S,
+    "moco-vit-s": _MOCO_S,
+    "vit-b": _VIT_B,
+    "vit-l": _VIT_L,
+    "vit-h": Architecture("ViT-H: 32 layers, 16 heads, D = 1280.", _vit(1280, 32, 16), patches=True),
+    "deit-tiny": Architecture(
+        "DeiT-Ti, which timm calls ViT-Ti: 12 layers, 3 heads, D = 192.", _vit(192, 12, 3), patches=True
+    ),
+    "deit-s": _DEIT_S,
+    "dinov2-s": _DEIT_S,
+    "dinov2-b": _VIT_B,
+    "dinov2-l": _VIT_L,
+    "dinov2-s-reg": Architecture(
+        "DINOv2's ViT-S with 4 registers: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6, 4), patches=True
+    ),
+    "dinov2-b-reg": Architecture(
+        "DINOv2's ViT-B with 4 registers: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12, 4), patches=True
+    ),
+    "dinov2-l-reg": Architecture(
+        "DINOv2's ViT-L with 4 registers: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16, 4), patches=True
+    ),
+    "clip-vit-b": Architecture(
+        "CLIP's ViT-B with patches of 32 or 16 pixels, D = 768; needs the clip extra.", clip_vit_b, patches=True
+    ),
 }
-_TRANSFORMERS = ("vit", "deit", "dino")
 
 
 def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
@@ -71,20 +112,19 @@ def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         >>> build_backbone("vit-s/8", channels=3, image_size=32).width
         384
     """
-    builder, shape = parse_backbone(name, channels, image_size)
-    backbone = builder(shape)
-    assert hasattr(backbone, "width"), f"{name} has no attribute width"
-    return backbone
+    architecture, shape = parse_backbone(name, channels, image_size)
+    return architecture.build(shape)
 
 
-def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Callable[[ImageShape], nn.Module], ImageShape]:
-    """The builder of a backbone and what it is given. Raises ConfigError as `build_backbone`; builds nothing."""
+def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Architecture, ImageShape]:
+    """The architecture of a backbone and the shape it is built for; nothing is built. Raises as `build_backbone`."""
     base, slash, patch = name.partition("/")
     check_choice("backbone", base, ENCODERS)
-    transformer = any(family in base for family in _TRANSFORMERS)
-    if transformer != bool(slash):
-        hint = f"write {base}/16 for patches of 16 pixels" if transformer else f"write {base}, it has no patches"
-        raise ConfigError(f"backbone = {name!r}: {hint}")
+    architecture = ENCODERS[base]
+    if architecture.patches and not slash:
+        raise ConfigError(f"backbone = {name!r}: write {base}/16 for patches of 16 pixels")
+    if slash and not architecture.patches:
+        raise ConfigError(f"backbone = {name!r}: write {base}, it has no patches")
     if slash and (not patch.isdigit() or int(patch) < 1 or image_size % int(patch)):
         raise ConfigError(f"backbone = {name!r}: the patch size must divide the image size {image_size}")
-    return ENCODERS[base], ImageShape(channels, image_size, int(patch or 0))
+    return architecture, ImageShape(channels, image_size, int(patch or 0))

@@ -1,4 +1,4 @@
-"""What a backbone is built for."""
+"""The shape that a backbone is built for."""
 
 from __future__ import annotations
 

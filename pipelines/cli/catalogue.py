@@ -23,7 +23,7 @@ def facts() -> dict[str, dict[str, Facts]]:
     return {
         "attack": {name: _facts_of_attack(method) for name, method in methods("attack").items()},
         "defense": {name: _facts_of_defense(method) for name, method in methods("defense").items()},
-        "backbone": _first_lines("mi_core.encoders", "ENCODERS"),
+        "backbone": {name: {"": row.arguments[0]} for name, row in value_of("mi_core.encoders", "ENCODERS").items()},
         "framework": _first_lines("mi_core.objectives", "OBJECTIVES"),
         "from elsewhere": {f"{name}:...": told for name, told in elsewhere.items()},
         "endpoint's adapter": _first_lines("mi_core.encoders.remote.adapters", "ADAPTERS"),

@@ -16,7 +16,8 @@ def value_of(module: str, name: str) -> Any:
     """The value that a module binds to a name.
 
     A class or a function gives a class of the same name, module and docstring, without the code. It has the bases
-    and attributes of the original, so that inheritance works. A call gives the class that is called.
+    and attributes of the original, so that inheritance works. A call gives the class that is called, with the
+    positional arguments as its attribute ``arguments``.
     """
     node = _bindings(module)[name]
     if isinstance(node, ast.ImportFrom):
@@ -82,8 +83,10 @@ def _value(module: str, node: ast.AST) -> Any:
             return value_of(module, name)
         case ast.Call(func=ast.Name(id="frozenset"), args=sets):
             return frozenset(_value(module, part) for one in sets for part in ast.iter_child_nodes(one))
-        case ast.Call(func=ast.Name() as called):
-            return _value(module, called)
+        case ast.Call(func=ast.Name(id=name) as called, args=arguments) if name in _bindings(module):
+            original = _value(module, called)
+            values = [_value(module, argument) for argument in arguments]
+            return type(original.__name__, (original,), {"__doc__": original.__doc__, "arguments": values})
         case ast.Dict(keys=keys, values=values):
             return {_value(module, key): _value(module, value) for key, value in zip(keys, values, strict=True) if key}
         case ast.BinOp(left=left, op=ast.Div(), right=right):

@@ -53,11 +53,11 @@ def test_every_entry_of_a_table_is_told() -> None:
     told = catalogue.facts()
     assert {kind: list(told[kind]) for kind in METHODS} == {kind: list(methods) for kind, methods in METHODS.items()}
     tables: list[tuple[str, dict[str, Any]]] = [
-        ("backbone", ENCODERS),
         ("framework", OBJECTIVES),
         ("from elsewhere", {f"{kind}:...": load for kind, load in LOADERS.items()}),
         ("endpoint's adapter", ADAPTERS),
     ]
+    assert told["backbone"] == {name: {"": architecture.summary} for name, architecture in ENCODERS.items()}
     for heading, table in tables:
         assert told[heading] == {name: {"": str(entry.__doc__).splitlines()[0]} for name, entry in table.items()}
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError
-from mi_core.encoders import ENCODERS
+from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
-from mi_core.encoders.input import ImageShape
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.load import parse
@@ -55,7 +54,7 @@ def folders(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     state |= {f"projector.{key}": value for key, value in trained.heads["projection"].state_dict().items()}
     torch.save({"state_dict": state, "epoch": 3}, place / "simclr.pth")
     torch.manual_seed(0)
-    bare = ENCODERS["conv4"](ImageShape(1, 8, 0))
+    bare = build_backbone("conv4", 1, 8)
     torch.save(
         {"state_dict": state | {f"encoder.{key}": value for key, value in bare.state_dict().items()}},
         place / "untrained.pth",

@@ -1,0 +1,144 @@
+"""Convolutional backbones: torchvision's networks without their classifiers, and two small ones for CPUs.
+
+Residual networks (He et al., CVPR 2016), VGG with batch norm (Simonyan and Zisserman, ICLR 2015) and MobileNetV2
+(Sandler et al., CVPR 2018). The CIFAR stem keeps the resolution: stride 1 and no max-pooling, as in the MoCo CIFAR
+recipe that EncoderMI uses. The ImageNet stem is torchvision's own. B images, C channels, H height, W width, D width of
+the embedding.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from mi_core.encoders.input import ImageShape
+
+# torchvision's models are imported where they are built: they take a second that other encoders need not wait for
+
+
+class _Pooled(nn.Module, ABC):
+    """A backbone whose embedding is the mean of a feature map over positions."""
+
+    @abstractmethod
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, D, H', W')."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, D)."""
+        return self.maps(images).mean(dim=(2, 3))
+
+
+class Conv4(_Pooled):
+    """Four 3x3 convolutions with batch norm and ReLU, D = 128.
+
+    Trains on images of 8 to 32 pixels in under a minute on one core.
+    """
+
+    width = 128
+
+    def __init__(self, images: ImageShape) -> None:
+        super().__init__()
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        before = images.channels
+        for index, (width, stride) in enumerate(((16, 1), (32, 1), (64, 2), (128, 2)), start=1):
+            layers[f"conv{index}"] = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
+            layers[f"norm{index}"] = nn.BatchNorm2d(width)
+            layers[f"relu{index}"] = nn.ReLU(inplace=True)
+            before = width
+        self.layers = nn.Sequential(layers)
+
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, 128, H / 4, W / 4)."""
+        maps: torch.Tensor = self.layers(images)
+        return maps
+
+
+class ResNet8(_Pooled):
+    """A stem with stride 2 and basic blocks of 32, 64 and 128 channels, D = 128."""
+
+    width = 128
+
+    def __init__(self, images: ImageShape) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(inplace=True),
+        )
+        self.blocks = nn.Sequential(_block(32, 32), _block(32, 64), _block(64, 128))
+
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to feature maps (B, 128, H / 8, W / 8)."""
+        maps: torch.Tensor = self.blocks(self.stem(images))
+        return maps
+
+
+def _block(before: int, after: int) -> nn.Module:
+    """A basic block; one that widens halves the resolution."""
+    from torchvision.models.resnet import BasicBlock
+
+    shortcut: nn.Module | None = None
+    if after != before:
+        shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
+    block: nn.Module = BasicBlock(before, after, stride=1 if shortcut is None else 2, downsample=shortcut)
+    return block
+
+
+class _PooledFeatures(_Pooled):
+    """The convolutions of a classification network of torchvision."""
+
+    def __init__(self, features: nn.Module, width: int) -> None:
+        super().__init__()
+        self.features = features
+        self.width = width
+
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        maps: torch.Tensor = self.features(images)
+        return maps
+
+
+def vgg11_bn(images: ImageShape) -> nn.Module:
+    """VGG-11 with batch norm, the unknown architecture of EncoderMI's experiments, D = 512."""
+    from torchvision import models
+
+    features = models.vgg11_bn(weights=None).features
+    if images.channels != 3:
+        features[0] = nn.Conv2d(images.channels, 64, 3, padding=1)
+        nn.init.kaiming_normal_(features[0].weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(features[0].bias)
+    return _PooledFeatures(features, 512)
+
+
+def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
+    """MobileNetV2, one of ContrastiveLeaks' three architectures, D = 1280.
+
+    The CIFAR stem has stride 1 in the first and the second stage.
+    """
+    from torchvision import models
+
+    features = models.mobilenet_v2(weights=None).features
+    if images.channels != 3:
+        features[0][0] = nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False)
+        nn.init.kaiming_normal_(features[0][0].weight, mode="fan_out")
+    if cifar_stem:
+        features[0][0].stride = (1, 1)
+        features[2].conv[1][0].stride = (1, 1)
+    return _PooledFeatures(features, 1280)
+
+
+def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
+    """A residual network by torchvision's name, such as ``resnet18`` (D = 512) or ``resnet50`` (D = 2048)."""
+    from torchvision import models
+
+    network: nn.Module = getattr(models, name)(weights=None)
+    network.width = network.fc.in_features  # type: ignore[union-attr]
+    network.fc = nn.Identity()
+    if cifar_stem:
+        network.conv1 = nn.Conv2d(images.channels, 64, 3, stride=1, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    elif images.channels != 3:
+        network.conv1 = nn.Conv2d(images.channels, 64, 7, stride=2, padding=3, bias=False)
+    return network
