@@ -14,7 +14,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.objectives.base import Objective, similarities, width_of
-from mi_core.objectives.gather import gather, world
+from mi_core.objectives.gather import gather, own_rows
 from mi_core.objectives.text import (
     CaptionEncoder,
     TextTransformer,
@@ -46,7 +46,7 @@ def image_text_info_nce(images: torch.Tensor, texts: torch.Tensor, scale: torch.
     batch, width = check_shape("images", images, "B D")
     check_shape("texts", texts, "B D", B=batch, D=width)
     images, texts = F.normalize(images.float(), dim=1), F.normalize(texts.float(), dim=1)
-    own = torch.arange(batch, device=images.device) + world()[0] * batch
+    own = own_rows(batch, images.device)
     of_images = F.cross_entropy(scale * similarities(images, gather(texts)), own)
     of_texts = F.cross_entropy(scale * similarities(texts, gather(images)), own)
     return (of_images + of_texts) / 2
@@ -82,6 +82,11 @@ class CLIPParameters:
         if frozen and not self.text_weights:
             raise ConfigError(f"text_tower = {self.text_tower!r} needs text_weights, the file of its weights")
 
+    @property
+    def architecture(self) -> str:
+        """Name of a frozen text tower in open_clip."""
+        return self.text_tower.partition(":")[2]
+
 
 class CLIP(Objective):
     """CLIP (ICML 2021): image-text InfoNCE with a learned scale; captions by a small or a frozen text tower."""
@@ -105,7 +110,7 @@ class CLIP(Objective):
                 length=parameters.text_length,
             )
         else:
-            width = frozen_text_width(parameters.text_tower.partition(":")[2])
+            width = frozen_text_width(parameters.architecture)
             self.text = nn.Linear(width, parameters.projection_width, bias=False)
         self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
 
@@ -121,7 +126,7 @@ class CLIP(Objective):
             raise ConfigError(f"training image {empty[0]} has no caption; give data.captions, or shards with .txt")
         if parameters.text_tower == "bytes":
             return byte_tokens(captions, parameters.text_length)
-        return frozen_text_embeddings(parameters.text_tower.partition(":")[2], parameters.text_weights, captions)
+        return frozen_text_embeddings(parameters.architecture, parameters.text_weights, captions)
 
     def text_tower(self) -> nn.Module:
         """Captions to the embeddings that images are drawn to."""

@@ -31,6 +31,11 @@ def world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+def own_rows(count: int, device: torch.device) -> torch.Tensor:
+    """Places (count,) of this worker's rows among the gathered rows of all workers."""
+    return torch.arange(count, device=device) + world()[0] * count
+
+
 def gather(tensor: torch.Tensor) -> torch.Tensor:
     """Rows (B, D) of every worker in rank order (W*B, D), differentiable; the tensor itself without a group.
 

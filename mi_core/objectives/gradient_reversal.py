@@ -49,8 +49,8 @@ def reverse(values: torch.Tensor, factor: float) -> torch.Tensor:
         [-1.5, -1.5]
     """
     check_range("factor", factor, 0)
-    found: torch.Tensor = _Reversal.apply(values, factor)
-    return found
+    reversed_: torch.Tensor = _Reversal.apply(values, factor)
+    return reversed_
 
 
 class Adversary(nn.Module):
@@ -78,8 +78,8 @@ class Adversary(nn.Module):
 
     def forward(self, representation: torch.Tensor) -> torch.Tensor:
         """Representation (B, D) to one logit per value (B, K)."""
-        found: torch.Tensor = self.layers(representation)
-        return found
+        logits: torch.Tensor = self.layers(representation)
+        return logits
 
 
 def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
@@ -94,11 +94,11 @@ def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
         ShapeError: there are more or fewer values than images.
     """
     check_shape("attribute of the training images", values, "N", N=count)
-    found, counts = values.cpu().unique(return_counts=True)
-    if len(found) < 2 or not torch.equal(found, torch.arange(len(found))):
+    distinct, counts = values.cpu().unique(return_counts=True)
+    if len(distinct) < 2 or not torch.equal(distinct, torch.arange(len(distinct))):
         raise ConfigError(
-            f"the attribute of the training images has the values {found.tolist()[:9]}; number at least two from 0 on, "
-            "each with an image"
+            f"the attribute of the training images has the values {distinct.tolist()[:9]}; number at least two from 0 "
+            "on, each with an image"
         )
     shares: torch.Tensor = counts.double() / counts.sum()
     return shares

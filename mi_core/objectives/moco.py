@@ -20,7 +20,7 @@ from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.encoders.batch_norm import split_batch_norm
 from mi_core.encoders.projection import projection_head
 from mi_core.objectives.base import Objective, momentum_update, similarities, width_of
-from mi_core.objectives.gather import gather, world
+from mi_core.objectives.gather import gather, own_rows, world
 
 
 def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -71,8 +71,7 @@ def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: fl
     check_range("temperature", temperature, 0, open_low=True)
     everyone = gather(F.normalize(keys.detach().float(), dim=1))
     logits = similarities(F.normalize(queries.float(), dim=1), everyone) / temperature
-    own = torch.arange(batch, device=logits.device) + world()[0] * batch
-    return 2 * temperature * F.cross_entropy(logits, own)
+    return 2 * temperature * F.cross_entropy(logits, own_rows(batch, logits.device))
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,9 @@ class MoCoV1Parameters:
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, open_low=True)
-        check_range("queue", self.queue, 1)
         check_range("momentum", self.momentum, 0, 1)
-        check_range("projection_width", self.projection_width, 1)
-        check_range("batch_norm_splits", self.batch_norm_splits, 1)
+        for name in ("queue", "projection_width", "batch_norm_splits"):
+            check_range(name, getattr(self, name), 1)
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,32 @@ class MoCoV2Parameters(MoCoV1Parameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("projection_hidden", 1 if self.projection_hidden is None else self.projection_hidden, 1)
+        if self.projection_hidden is not None:
+            check_range("projection_hidden", self.projection_hidden, 1)
 
 
-class _QueueMoCo(Objective):
-    """What v1 and v2 share: query and key encoder, queue, shuffled batch norm."""
+class _MomentumContrast(Objective):
+    """A query encoder, and a key encoder that follows it by momentum."""
+
+    projection: nn.Module
+
+    def _add_key_encoder(self, parameters: MoCoV1Parameters | MoCoV3Parameters) -> None:
+        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
+        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+
+    def _follow(self, momentum: float) -> None:
+        momentum_update(self.key_backbone, self.backbone, momentum)
+        momentum_update(self.key_projection, self.projection, momentum)
+
+    def restart(self) -> None:
+        """The key encoder begins as a copy of the query encoder."""
+        self.key_backbone.load_state_dict(self.backbone.state_dict())
+        self.key_projection.load_state_dict(self.projection.state_dict())
+
+
+class _QueueMoCo(_MomentumContrast):
+    """MoCo with a queue of earlier keys and shuffled batch norm: v1 and v2."""
 
     sync_batch_norm = False  # statistics over all workers would undo the shuffling
 
@@ -118,9 +137,7 @@ class _QueueMoCo(Objective):
         super().__init__()
         self.backbone = split_batch_norm(backbone, parameters.batch_norm_splits)
         self.projection = projection_head(widths, batch_norm=False)
-        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
-        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
-        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+        self._add_key_encoder(parameters)
         self.shuffled = parameters.batch_norm_splits > 1 or world()[1] > 1
         self.register_buffer("queue", F.normalize(torch.randn(parameters.queue, widths[-1]), dim=1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
@@ -171,19 +188,13 @@ class _QueueMoCo(Objective):
 
     def after_step(self, progress: float) -> None:
         """Move the key encoder after the query encoder, and replace the oldest keys of the queue."""
-        momentum_update(self.key_backbone, self.backbone, self.momentum)
-        momentum_update(self.key_projection, self.projection, self.momentum)
+        self._follow(self.momentum)
         if self._keys is not None:
             start = int(self.pointer)
             self.queue[start : start + len(self._keys)] = self._keys
             self.pointer.fill_((start + len(self._keys)) % len(self.queue))
             self._keys = None
         self.steps += 1
-
-    def restart(self) -> None:
-        """The key encoder begins as a copy of the query encoder."""
-        self.key_backbone.load_state_dict(self.backbone.state_dict())
-        self.key_projection.load_state_dict(self.projection.state_dict())
 
 
 class MoCoV1(_QueueMoCo):
@@ -227,7 +238,7 @@ class MoCoV3Parameters:
             check_range(name, getattr(self, name), 1)
 
 
-class MoCoV3(Objective):
+class MoCoV3(_MomentumContrast):
     """MoCo v3 (ICCV 2021): projector and predictor, symmetric loss within the batch, momentum that rises to 1."""
 
     Parameters = MoCoV3Parameters
@@ -245,9 +256,7 @@ class MoCoV3(Objective):
             if not isinstance(patches, nn.Module):
                 raise ConfigError("freeze_patches = True, but the backbone has no patch embedding; use it with a ViT")
             patches.requires_grad_(False)
-        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
-        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
-        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+        self._add_key_encoder(parameters)
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
@@ -259,11 +268,4 @@ class MoCoV3(Objective):
 
     def after_step(self, progress: float) -> None:
         """Move the key encoder after the query encoder: m = 1 - (1 - m0) (1 + cos(pi progress)) / 2."""
-        momentum = 1 - 0.5 * (1 + math.cos(math.pi * progress)) * (1 - self.momentum)
-        momentum_update(self.key_backbone, self.backbone, momentum)
-        momentum_update(self.key_projection, self.projection, momentum)
-
-    def restart(self) -> None:
-        """The key encoder begins as a copy of the query encoder."""
-        self.key_backbone.load_state_dict(self.backbone.state_dict())
-        self.key_projection.load_state_dict(self.projection.state_dict())
+        self._follow(1 - 0.5 * (1 + math.cos(math.pi * progress)) * (1 - self.momentum))

@@ -15,7 +15,7 @@ from torch import nn
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.projection import projection_head
 from mi_core.objectives.base import Objective, similarities, width_of
-from mi_core.objectives.gather import gather, world
+from mi_core.objectives.gather import gather, own_rows
 
 
 def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -43,7 +43,7 @@ def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> to
     local = F.normalize(torch.cat([first, second]).float(), dim=1)  # (2B, D)
     everyone = gather(local)  # (W*2B, D)
     logits = similarities(local, everyone) / temperature
-    own = torch.arange(2 * batch, device=local.device) + world()[0] * 2 * batch
+    own = own_rows(2 * batch, local.device)
     logits[torch.arange(2 * batch, device=local.device), own] = -torch.inf
     return F.cross_entropy(logits, own.roll(batch))
 
@@ -71,12 +71,7 @@ class SimCLRParameters:
 
 
 class SimCLR(Objective):
-    """SimCLR (ICML 2020): two views of one image attract, all other views of the batch repel (NT-Xent).
-
-    Args:
-        backbone: images to (B, D); has the attribute ``width``.
-        parameters: temperature and head.
-    """
+    """SimCLR (ICML 2020): two views of one image attract, all other views of the batch repel (NT-Xent)."""
 
     Parameters = SimCLRParameters
 

@@ -43,16 +43,13 @@ class Supervised(Objective):
         self.logits = nn.Linear(width_of(backbone), parameters.classes)
 
     @classmethod
-    def encode_targets(
-        cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
-    ) -> torch.Tensor | None:
+    def encode_targets(cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]) -> torch.Tensor:
         """The labels (N,) int64.
 
         Raises:
             ConfigError: a sample has no label, or one that is not below ``classes``.
         """
-        remedy = "set parameters.classes, or give labelled data"
-        return numbered(labels, parameters.classes, "label", remedy)
+        return numbered(labels, parameters.classes, "label", "set parameters.classes, or give labelled data")
 
     def train(self, mode: bool = True) -> Supervised:
         """Training mode; a frozen backbone keeps its batch statistics."""

@@ -64,9 +64,7 @@ class Talos(SimCLR):
         self.censoring = True
 
     @classmethod
-    def encode_targets(
-        cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
-    ) -> torch.Tensor | None:
+    def encode_targets(cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]) -> torch.Tensor:
         """The values (N,) int64 of the attribute.
 
         Raises:
@@ -96,8 +94,7 @@ class Talos(SimCLR):
         Gradients of the latter are those of equation 8 for the backbone, and of NT-Xent for the projection head.
         """
         assert targets is not None
-        both = targets.repeat(2)
-        images = views.transpose(0, 1).flatten(0, 1)
+        both, images = targets.repeat(2), views.transpose(0, 1).flatten(0, 1)
         if not self.censoring:
             with torch.no_grad():
                 embeddings = self.backbone(images)

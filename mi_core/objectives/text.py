@@ -92,10 +92,10 @@ def frozen_text_width(architecture: str) -> int:
     Raises:
         ConfigError: open_clip is not installed, or has no such model.
     """
-    found = import_open_clip().get_model_config(architecture)
-    if found is None:
+    config = import_open_clip().get_model_config(architecture)
+    if config is None:
         raise ConfigError(f"text_tower: open_clip has no model {architecture!r}; see open_clip.list_models()")
-    return int(found["embed_dim"])
+    return int(config["embed_dim"])
 
 
 @torch.no_grad()
@@ -112,12 +112,12 @@ def frozen_text_embeddings(architecture: str, weights: str, captions: Sequence[s
     """
     model, tokenizer = _frozen_tower(architecture, weights)
     distinct = list(dict.fromkeys(captions))
-    found = [
+    blocks = [
         model.encode_text(tokenizer(distinct[start : start + _BATCH])).float()
         for start in range(0, len(distinct), _BATCH)
     ]
     row_of = {caption: row for row, caption in enumerate(distinct)}
-    return torch.cat(found)[[row_of[caption] for caption in captions]]
+    return torch.cat(blocks)[[row_of[caption] for caption in captions]]
 
 
 @lru_cache(maxsize=1)
