@@ -13,7 +13,6 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
@@ -30,7 +29,6 @@ from mi_core.encoders.published import (
     Preprocessing,
     check_file,
     import_timm,
-    published,
     split_name,
     torchvision_weights,
 )
@@ -108,7 +106,7 @@ def adopt(
     kind, _, name = load.partition(":")
     check_choice("load", kind, LOADERS)
     if kind in CODE:
-        adopted = _adopt_code(load, data, preprocessing)
+        adopted = _adopt_code(load, data, preprocessing or {})
     elif data is None and fresh is None:
         raise ConfigError(f"load = {load!r} needs weights, or a seed of fresh ones")
     elif not name:
@@ -116,7 +114,7 @@ def adopt(
     elif activations and kind != "checkpoint":
         raise ConfigError(f"load = {load!r} defines its heads itself; leave heads out")
     else:
-        adopted = _adopt_weights(load, data, channels, image_size, preprocessing, fresh, activations)
+        adopted = _adopt_weights(load, data, channels, image_size, preprocessing or {}, fresh, activations)
     check_weights(adopted.encoder)
     check_answers(adopted.encoder, channels, image_size)
     return adopted
@@ -127,7 +125,7 @@ def _adopt_weights(
     data: bytes | None,
     channels: int,
     image_size: int,
-    preprocessing: Mapping[str, Any] | None,
+    preprocessing: Mapping[str, Any],
     fresh: int | None,
     activations: Mapping[str, str] | None,
 ) -> Adopted:
@@ -136,28 +134,27 @@ def _adopt_weights(
         check_file(load, data)
     seed = 0 if fresh is None else fresh
     weights = Weights({}) if data is None else read_weights(data)
-    side = _side(load, weights.state, preprocessing or {}, image_size)
+    side = _side(load, weights.state, preprocessing, image_size)
     built: Built = seeded(seed, lambda: _build(kind, name, channels, side))
-    own, heads, tensors = built.preprocessing, dict(built.heads), State()
-    found = Layout(f"{kind} state dict", {}, {})
+    layout, tensors, own = Layout(f"{kind} state dict", {}, {}), State(), built.preprocessing
     if data is not None and built.convert is not None:
         tensors = built.convert(weights.state)
-        heads = {output: _fitting(head, _part(tensors, output)) for output, head in heads.items()}
     elif data is not None:
-        found = recognise(weights.state, built.backbone, name=name, activations=activations)
-        heads = seeded(seed, lambda: _heads(found.heads, found.activations))
-        own = own.changed({part: tuple(values.flatten().tolist()) for part, values in found.extras.items()})
-        tensors = {f"backbone.{key}": tensor for key, tensor in found.backbone.items()}
-        tensors |= {f"{head}.{key}": value for head, own_ in found.heads.items() for key, value in own_.items()}
-    final = own.changed(preprocessing or {})
-    text = built.text if (fresh is not None and data is None) or _part(tensors, "text") else None
-    encoder = _encoder(built.backbone, heads, final, channels, text).eval()
+        layout = recognise(weights.state, built.backbone, name=name, activations=activations)
+        own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
+        parts = {"backbone": layout.backbone, **layout.heads}
+        tensors = {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
+    final = own.changed(preprocessing)
+    with_text = data is None or bool(_part(tensors, "text"))
+    encoder = seeded(seed, lambda: _encoder(built, tensors, layout.activations, final, channels, with_text=with_text))
     if fresh is None:
         _fill(encoder, tensors, load, weights.state)
-    layout = "; ".join((found.name if fresh is None else "fresh weights", *built.notes))
-    used, ignored = (found.used, (*found.ignored, *weights.ignored)) if fresh is None else ("", ())
-    mark = _mark(load, encoder, found.activations)
-    return Adopted(encoder, layout, final, mark, used, ignored, found.assumed, found.activations)
+        words, used, ignored = layout.name, layout.used, (*layout.ignored, *weights.ignored)
+    else:
+        words, used, ignored = "fresh weights", "", ()
+    words = "; ".join((words, *built.notes))
+    mark = _mark(load, encoder, layout.activations)
+    return Adopted(encoder, words, final, mark, used, ignored, layout.assumed, layout.activations)
 
 
 def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
@@ -168,10 +165,6 @@ def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size:
     if wanted is not None and own not in (None, wanted):
         raise ConfigError(f"size = {wanted}, but the positions in the file are for images of {own} px; leave size out")
     return own or wanted or image_size
-
-
-def _heads(weights: Mapping[str, State], activations: Mapping[str, str]) -> dict[str, nn.Module]:
-    return {output: head_module(own, activations.get(output, "none")) for output, own in weights.items() if own}
 
 
 def _mark(load: str, encoder: Encoder, activations: Mapping[str, str]) -> str:
@@ -203,19 +196,13 @@ def rebuild(
         if adopted.fingerprint != mark:
             raise ConfigError(f"load = {load!r}: the code is no longer what was adopted; redo with --force pretrain")
         return adopted.encoder
-    state = safetensors.torch.load(data)
+    state, given = safetensors.torch.load(data), activations or {}
     built = _build(kind, name, channels, _side(load, state, asdict(preprocessing), image_size))
-    found = {head: own for head in OUTPUTS[1:] if (own := _part(state, head)) or _bare(built.heads.get(head))}
-    own_heads = _heads({head: own for head, own in found.items() if head not in built.heads}, activations or {})
-    modules = {
-        head: _fitting(built.heads[head], own) if head in built.heads else own_heads[head]
-        for head, own in found.items()
-    }
-    encoder = _encoder(built.backbone, modules, preprocessing, channels, built.text if _part(state, "text") else None)
+    encoder = _encoder(built, state, given, preprocessing, channels, with_text=bool(_part(state, "text")))
     load_tensors(encoder, state)
-    if _mark(load, encoder, activations or {}) != mark:
+    if _mark(load, encoder, given) != mark:
         raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
-    return encoder.eval()
+    return encoder
 
 
 def _build(kind: str, name: str, channels: int, image_size: int) -> Built:
@@ -223,11 +210,6 @@ def _build(kind: str, name: str, channels: int, image_size: int) -> Built:
     if kind in PUBLISHED and channels != 3:
         raise ConfigError(f"{kind}:{name} takes colour images; set data.channels=3, not {channels}")
     return LOADERS[kind](name, channels, image_size)
-
-
-def _bare(head: nn.Module | None) -> bool:
-    """Whether a head that a kind defines holds no weights."""
-    return head is not None and not head.state_dict()
 
 
 def _part(state: State, name: str) -> State:
@@ -243,15 +225,26 @@ def _fitting(head: nn.Module, own: State) -> nn.Module:
 
 
 def _encoder(
-    backbone: nn.Module,
-    heads: Mapping[str, nn.Module],
+    built: Built,
+    tensors: State,
+    activations: Mapping[str, str],
     preprocessing: Preprocessing,
     channels: int,
-    text: nn.Module | None,
+    *,
+    with_text: bool,
 ) -> Encoder:
+    """An encoder in evaluation mode with the heads that its kind defines or its weights ``tensors`` tell."""
+    heads: dict[str, nn.Module] = {}
+    for output in OUTPUTS[1:]:
+        own = _part(tensors, output)
+        if output in built.heads:
+            heads[output] = _fitting(built.heads[output], own)
+        elif own:
+            heads[output] = head_module(own, activations.get(output, "none"))
     mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
-    how = {"size": preprocessing.size, "interpolation": preprocessing.interpolation}
-    return Encoder(backbone, heads, mean, std, text=text, **how)  # type: ignore[arg-type]
+    size, interpolation = preprocessing.size, preprocessing.interpolation
+    text = built.text if with_text else None
+    return Encoder(built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text).eval()
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
@@ -278,7 +271,7 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
 
     architecture, tag = split_name(name)
     torchvision_weights(architecture, tag)
-    preprocessing, notes = _published(f"torchvision:{name}")
+    preprocessing, notes = _published("torchvision", name)
     network = models.get_model(architecture, weights=None, **_arguments(architecture, preprocessing))
     if hasattr(network, "transform_input"):
         network.transform_input = True  # as torchvision does with its weights of these two networks
@@ -317,16 +310,15 @@ def _renaming(logits: str, dropped: tuple[str, ...]) -> Callable[[State], State]
     return convert
 
 
-def _published(load: str) -> tuple[Preprocessing, tuple[str, ...]]:
-    """What is published for a name, and what has to be said about it."""
-    found = published(load)
-    assert found is not None
-    return found.preprocessing, ((f"preprocessing {found.note}",) if found.note else ())
+def _published(kind: str, name: str) -> tuple[Preprocessing, tuple[str, ...]]:
+    """Preprocessing that is published for a name, and what has to be said about it."""
+    entry = PUBLISHED[kind](*split_name(name))
+    return entry.preprocessing, ((f"preprocessing {entry.note}",) if entry.note else ())
 
 
 def _timm(name: str, channels: int, image_size: int) -> Built:
     """A model of timm (the timm extra) without its classifier."""
-    preprocessing, notes = _published(f"timm:{name}")
+    preprocessing, notes = _published("timm", name)
     try:
         network = import_timm().create_model(name, pretrained=False, num_classes=0)
     except Exception as error:
@@ -345,7 +337,7 @@ def _timm(name: str, channels: int, image_size: int) -> Built:
 def _open_clip(name: str, channels: int, image_size: int) -> Built:
     """An open_clip model (the clip extra): backbone before, projection after its projection, and its text side."""
     architecture, tag = split_name(name)
-    preprocessing, notes = _published(f"open_clip:{name}")
+    preprocessing, notes = _published("open_clip", name)
     activation = activation_note(architecture, tag)
     parts = split_tower(architecture)
     return Built(
@@ -363,10 +355,10 @@ def _code(name: str, channels: int, image_size: int) -> Built:
     raise ConfigError(f"{name!r} is code: it has no architecture to build")
 
 
-def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any] | None) -> Adopted:
-    final = Preprocessing(None, "bilinear", (0.0,), (1.0,)).changed(preprocessing or {})
+def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any]) -> Adopted:
+    final = Preprocessing(None, "bilinear", (0.0,), (1.0,)).changed(preprocessing)
     backbone, mark = code_backbone(load, data)
-    mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (final.mean, final.std))
+    mean, std = (channelwise(values, len(values)) for values in (final.mean, final.std))
     encoder = Encoder(backbone, {}, mean, std, size=final.size, interpolation=final.interpolation).eval()
     return Adopted(encoder, load.replace(":", " ", 1), final, mark)
 

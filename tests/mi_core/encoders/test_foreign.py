@@ -58,6 +58,13 @@ def test_torchvision_weights(name: str) -> None:
     rebuilt(adopted, load)
 
 
+def test_fresh_weights_depend_on_the_seed_alone() -> None:
+    """The classifier, whose size the file tells, is drawn from the seed too."""
+    data = saved(models.shufflenet_v2_x0_5(weights=None, num_classes=7).state_dict())
+    marks = [adopt("torchvision:shufflenet_v2_x0_5", data, **SHAPE, fresh=seed).fingerprint for seed in (3, 3, 4)]
+    assert marks[0] == marks[1] != marks[2]
+
+
 def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
     adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32, fresh=0)
     small = images(32)
