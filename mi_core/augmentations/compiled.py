@@ -54,13 +54,11 @@ def jittered_crops(
     """
     batch, channels = images.shape[:2]
     result = torch.empty(batch, *size, channels)
-    given = [one.contiguous().numpy() for one in (images, boxes, mirrored, factors, order, gray)]
+    inputs = [tensor.contiguous().numpy() for tensor in (images, boxes, mirrored, factors, order, gray)]
     threads = torch.get_num_threads() if batch >= SPLIT else 1
     bounds = [batch * number // threads for number in range(threads + 1)]
-    work = [
-        [one[start:end] for one in (*given, result.numpy().reshape(batch, -1))]
-        for start, end in itertools.pairwise(bounds)
-    ]
+    arrays = (*inputs, result.numpy().reshape(batch, -1))
+    work = [[array[start:end] for array in arrays] for start, end in itertools.pairwise(bounds)]
     scale = np.float32(1 / 255) if images.dtype == torch.uint8 else _1
     settings = scale, size[0], gray_first, interpolation == "bicubic"
     if threads == 1:

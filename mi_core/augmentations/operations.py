@@ -21,10 +21,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(len(JITTERS))
 
 def resized_crop(
     images: torch.Tensor,
-    top: torch.Tensor,
-    left: torch.Tensor,
-    height: torch.Tensor,
-    width: torch.Tensor,
+    boxes: torch.Tensor,
     size: tuple[int, int],
     mirrored: torch.Tensor | None = None,
     interpolation: str = "bilinear",
@@ -36,21 +33,22 @@ def resized_crop(
 
     Args:
         images: (B, C, H, W).
-        top, left, height, width: (B,) in pixels, inside the image; height and width at least 1.
+        boxes: (B, 4): top, left, height and width in pixels, inside the image; height and width at least 1.
         size: height and width of the result.
-        mirrored: (B,) bool, results to turn left to right (which costs nothing here); None: no one.
+        mirrored: (B,) bool, results to turn left to right (which costs nothing here); None: none.
         interpolation: ``bilinear`` or ``bicubic`` (Keys' kernel with a = -0.5, as Pillow has it).
 
     Returns:
         (B, C, *size)
     """
-    batch, channels, pixels, across = images.shape
-    rows = _resampling(top, height, pixels, size[0], interpolation)
+    batch, channels, down, across = images.shape
+    top, left, height, width = boxes.unbind(1)
+    rows = _resampling(top, height, down, size[0], interpolation)
     columns = _resampling(left, width, across, size[1], interpolation)
     if mirrored is not None:
         columns = torch.where(mirrored[:, None, None], columns.flip(1), columns)
     # the channels stand beside the columns, so that each axis is one large product per image
-    lines = rows @ images.transpose(1, 2).reshape(batch, pixels, channels * across)
+    lines = rows @ images.transpose(1, 2).reshape(batch, down, channels * across)
     cut = lines.reshape(batch, size[0] * channels, across) @ columns.transpose(1, 2)
     cut = cut.reshape(batch, size[0], channels, size[1]).transpose(1, 2)
     return cut.clamp_(0, 1)  # weights that sum to 1 within rounding

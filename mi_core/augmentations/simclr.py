@@ -123,10 +123,7 @@ class SimCLRAugmentation:
             )
         else:
             pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
-            top, left, tall, wide = boxes.unbind(1)
-            result = operations.resized_crop(
-                pixels, top, left, tall, wide, wanted, mirrored, interpolation=self.interpolation
-            )
+            result = operations.resized_crop(pixels, boxes, wanted, mirrored, self.interpolation)
             if self.rotation:
                 result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
             if self.grayscale and self.gray_first:
@@ -137,7 +134,8 @@ class SimCLRAugmentation:
                 result = operations.grayscale(result, gray)
         blur, solarize = self.late(view)
         if isinstance(blur, torch.Tensor) or blur:
-            blurred = self.blurred(result, self._sigma(number))
+            low, high = self.blur_sigma
+            blurred = self.blurred(result, low + (high - low) * number["sigma"])
             result = torch.where((number["blur"] < blur)[:, None, None, None], blurred, result)
         if isinstance(solarize, torch.Tensor) or solarize:
             result = operations.solarize(result, number["solarize"] < solarize)
@@ -148,8 +146,11 @@ class SimCLRAugmentation:
         return self.blur, self.solarize
 
     def blurred(self, images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) blurred by ``sigma`` (B,) pixels, with a kernel of a tenth of the image."""
-        return operations.gaussian_blur(images, sigma, _blur_kernel(images.shape[3]))
+        """Images (B, C, H, W) blurred by ``sigma`` (B,) pixels.
+
+        The kernel has an odd number of taps near a tenth of the image, at least 3 (SimCLR, appendix A).
+        """
+        return operations.gaussian_blur(images, sigma, kernel=max(3, 2 * (images.shape[3] // 20) + 1))
 
     def boxes(self, drawn: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """Top, left, height and width (B, 4) of the crops in pixels, from all random numbers of the views."""
@@ -171,12 +172,3 @@ class SimCLRAugmentation:
             factors.append(torch.where(chosen, low + (high - low) * number[name], neutral))
         orders = _ORDERS.to(number["order"].device)
         return torch.stack(factors, dim=1), orders[(number["order"] * len(_ORDERS)).long()]
-
-    def _sigma(self, number: dict[str, torch.Tensor]) -> torch.Tensor:
-        low, high = self.blur_sigma
-        return low + (high - low) * number["sigma"]
-
-
-def _blur_kernel(size: int) -> int:
-    """Odd number of taps near a tenth of the image, at least 3 (SimCLR, appendix A)."""
-    return max(3, 2 * (size // 20) + 1)

@@ -31,10 +31,9 @@ def make_views(
     *,
     views: int,
     first: int = 0,
-    epoch: int = 0,
     size: int | None = None,
 ) -> torch.Tensor:
-    """V views of each of B images, in one batched call of the recipe.
+    """V views of each of B images, in one batched call of the recipe; attacks query in epoch 0.
 
     Args:
         images: (B, C, H, W) uint8, or float32 in [0, 1].
@@ -42,7 +41,6 @@ def make_views(
         augmentation: the recipe.
         views: V.
         first: number of the first view; V views from 0 on are those from 0 and those from any other number on.
-        epoch: epoch of the stream; attacks query in epoch 0 of the purpose ``query``.
         size: height and width S of the views; default: those of the images.
 
     Returns:
@@ -56,14 +54,8 @@ def make_views(
     (count, *_) = check_shape("images", images, "B C H W")
     check_shape("streams", streams, "B", B=count)
     index = torch.arange(first, first + views, device=streams.device).repeat(count)
-    drawn: torch.Tensor = augmentation(
-        images.repeat_interleave(views, dim=0),
-        streams.repeat_interleave(views),
-        epoch=epoch,
-        view=index,
-        size=size,
-    )
-    return drawn.reshape(count, views, *drawn.shape[1:])
+    repeated, keys = images.repeat_interleave(views, dim=0), streams.repeat_interleave(views)
+    return augmentation(repeated, keys, epoch=0, view=index, size=size).unflatten(0, (count, views))
 
 
 def clean(images: torch.Tensor) -> torch.Tensor:

@@ -41,8 +41,8 @@ def test_resized_crop(images: torch.Tensor, interpolation: str) -> None:
     top = (numbers(0, 1, 4) * (height - tall + 1)).long()
     left = (numbers(0, 1, 5) * (width - wide + 1)).long()
     for size in ((height, width), (5, 7), (40, 33)):
-        sides = [one.float() for one in (top, left, tall, wide)]
-        ours = operations.resized_crop(images, *sides, size, interpolation=interpolation)
+        boxes = torch.stack([top, left, tall, wide], dim=1).float()
+        ours = operations.resized_crop(images, boxes, size, interpolation=interpolation)
         for row in range(BATCH):
             box = [int(top[row]), int(left[row]), int(tall[row]), int(wide[row])]
             theirs = reference.resized_crop(
@@ -53,17 +53,16 @@ def test_resized_crop(images: torch.Tensor, interpolation: str) -> None:
 
 def test_crops_between_pixels_follow_the_image() -> None:
     ramp = torch.linspace(0, 1, 64).expand(1, 1, 64, 64).contiguous()
-    box = [torch.tensor([value]) for value in (3.3, 10.6, 40.2, 30.5)]
-    cut = operations.resized_crop(ramp, *box, (64, 64))[0, 0, 0]
+    cut = operations.resized_crop(ramp, torch.tensor([[3.3, 10.6, 40.2, 30.5]]), (64, 64))[0, 0, 0]
     where = (10.6 + (torch.arange(64) + 0.5) * 30.5 / 64 - 0.5) / 63  # the ramp at the sampled points
     torch.testing.assert_close(cut[2:-2], where[2:-2], atol=2e-6, rtol=0)
 
 
 def test_a_mirrored_crop_is_the_crop_turned(images: torch.Tensor) -> None:
     chosen = numbers(0, 1) < 0.5
-    box = (numbers(0, 2), numbers(0, 2), numbers(3, 6), numbers(3, 6))
-    straight = operations.resized_crop(images, *box, size=(7, 9))
-    ours = operations.resized_crop(images, *box, size=(7, 9), mirrored=chosen)
+    boxes = torch.stack([numbers(0, 2), numbers(0, 2), numbers(3, 6), numbers(3, 6)], dim=1)
+    straight = operations.resized_crop(images, boxes, size=(7, 9))
+    ours = operations.resized_crop(images, boxes, size=(7, 9), mirrored=chosen)
     for row in range(BATCH):
         torch.testing.assert_close(
             ours[row], straight[row].flip(2) if chosen[row] else straight[row], atol=1e-6, rtol=0
@@ -189,7 +188,7 @@ def test_boxes_between_pixels_are_cut_alike_by_both() -> None:
         order=torch.arange(4).repeat(BATCH, 1),
         gray=torch.zeros(BATCH, dtype=torch.bool),
     )
-    torch.testing.assert_close(ours, operations.resized_crop(images, *boxes.unbind(1), (12, 12)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours, operations.resized_crop(images, boxes, (12, 12)), atol=1e-6, rtol=0)
 
 
 def test_grayscale(images: torch.Tensor) -> None:

@@ -74,9 +74,10 @@ def test_query_views_never_coincide_with_training_views() -> None:
     keys = [str(row) for row in range(8)]
     seen = torch.cat(
         [
-            make_views(images, stream_keys(0, purpose, "pool", keys), FULL, views=6, epoch=epoch).flatten(0, 1)
+            FULL(images, stream_keys(0, purpose, "pool", keys), epoch=epoch, view=view)
             for purpose, epochs in (("train", range(5)), ("query", range(1)), ("probe", range(1)))
             for epoch in epochs
+            for view in range(6)
         ]
     ).flatten(1)
     assert len(torch.unique(seen, dim=0)) == len(seen) == 8 * 6 * 7
