@@ -163,7 +163,7 @@ class Meter:
     def settle(self) -> None:
         """Save what was really charged: the end of the work, when nothing is going to be sent any more."""
         with self._lock:
-            if self.spent != Spent():
+            if self._saved != Spent():
                 self._save(self.spent, self._certain())
                 self._saved = self.spent
 

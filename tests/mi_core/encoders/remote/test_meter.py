@@ -98,6 +98,15 @@ def test_whenever_it_is_killed_no_less_is_saved_than_was_granted(
     assert sure[-1].requests == requests
 
 
+@pytest.mark.parametrize("block", [1, 32])
+def test_a_run_that_sent_nothing_leaves_nothing_charged(block: int) -> None:
+    saved: list[Spent] = []
+    meter = Meter(Limits(price_per_image=1), save=lambda spent, certain: saved.append(spent), block=block)
+    meter.close(meter.reserve(5).ticket, sent=False)
+    meter.settle()
+    assert saved[-1] == Spent()
+
+
 def test_each_request_is_saved_by_itself_where_that_is_fast() -> None:
     saved: list[Spent] = []
     meter = Meter(Limits(price_per_image=1), save=lambda spent, certain: saved.append(spent), block=1)
