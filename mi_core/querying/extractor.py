@@ -33,7 +33,7 @@ from mi_core.querying.pgd import targeted_pgd
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """What is asked of an encoder for every image.
+    """The queries of an encoder for every image.
 
     Args:
         needs: membership features to compute, for example ``("pairwise:cosine", "norm:2")``.
@@ -61,7 +61,7 @@ class QueryPlan:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What is asked for every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
+        """Sets of queries of every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
         return tuple(dict.fromkeys(asked(need) for need in self.needs))
 
     @property
@@ -94,7 +94,7 @@ class QueryPlan:
 
 @dataclass
 class Seconds:
-    """Where the time of an extraction went, in seconds of this process."""
+    """Time of an extraction by its part, in seconds of this process."""
 
     augment: float = 0.0
     forward: float = 0.0
@@ -181,20 +181,22 @@ class Extractor:
 
     def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
         started = time.perf_counter()
-        special = {
+        searches = {
             "parts": self._parts,
             "boundary": self._boundary,
             "adversarial": self._adversarial,
             "sequential": self._sequential,
         }
-        own = {kind: special[kind.partition(":")[0]] for kind in self.plan.sets if kind.partition(":")[0] in special}
+        own = {kind: searches[word] for kind in self.plan.sets if (word := kind.partition(":")[0]) in searches}
         queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
         self.seconds.augment += time.perf_counter() - started
         result: dict[str, dict[str, np.ndarray]] = {}
         for name, encoder in self.encoders.items():
             started = time.perf_counter()
-            answers = {kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()}
-            of_own = {kind: ask(name, encoder, kind, batch) for kind, ask in own.items()}
+            answers: dict[str, Any] = {
+                kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()
+            }
+            answers |= {kind: search(name, encoder, kind, batch) for kind, search in own.items()}
             texts = self._texts(name, encoder, batch) if self.plan.captioned else None
             self.seconds.forward += time.perf_counter() - started
             started = time.perf_counter()
@@ -204,7 +206,7 @@ class Extractor:
                     if parse_need(need)[0].output not in (None, output):
                         continue
                     kind = asked(need)
-                    answer: Any = of_own[kind] if kind in of_own else answers[kind][output]
+                    answer = answers[kind] if kind in own else answers[kind][output]
                     if consumes(need) == "caption":
                         answer = (answer, texts)
                     columns[f"{output}.{need}"] = compute(need, answer).cpu().numpy()
@@ -241,7 +243,7 @@ class Extractor:
         def predict(images: torch.Tensor) -> torch.Tensor:
             return self._embed(name, encoder, images, batch.ids, ("logits",))["logits"].argmax(dim=1)
 
-        found = hop_skip_jump(
+        boundary = hop_skip_jump(
             predict,
             clean(batch.images),
             batch.labels,
@@ -250,7 +252,7 @@ class Extractor:
             queries=queries,
             batch=self.plan.batch_views,
         )
-        return found.distance
+        return boundary.distance
 
     def _sequential(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
         """Views asked, and the statistic of these, (B, 2) float64; each call holds one view of what is undecided."""
@@ -305,16 +307,17 @@ class Extractor:
         logits = self._embed(name, encoder, crafted, batch.ids, ("logits",))["logits"]
         if logits.shape[1] != classes:
             raise ConfigError(f"encoder {name} tells {logits.shape[1]} classes; set classes of baseline-c to that")
-        found: torch.Tensor = logits.unflatten(0, (-1, classes))
-        return found
+        by_target: torch.Tensor = logits.unflatten(0, (-1, classes))
+        return by_target
 
     def _texts(self, name: str, encoder: Encoder, batch: _Batch) -> torch.Tensor:
         if encoder.text is None:
             raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
-        if batch.captions is None or not all(batch.captions):
-            row = 0 if batch.captions is None else [bool(text) for text in batch.captions].index(False)
+        captions = [""] * len(batch.ids) if batch.captions is None else batch.captions
+        if not all(captions):
+            row = next(row for row, caption in enumerate(captions) if not caption)
             raise ConfigError(f"{batch.ids[row]} has no caption; give data.captions, or shards with .txt")
-        texts: torch.Tensor = encoder.text(batch.captions).float()
+        texts: torch.Tensor = encoder.text(captions).float()
         _check_embeddings(f"encoder {name}, captions", texts, batch.ids)
         return texts
 
@@ -345,7 +348,7 @@ class Extractor:
             raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that `seconds.forward` holds the forward pass
-        found = {}
+        by_output = {}
         for output in outputs or self.plan.outputs:
             if output not in embeddings:
                 raise ShapeError(f"encoder {name} has no output {output!r}; it has {', '.join(embeddings)}")
@@ -357,9 +360,9 @@ class Extractor:
                     f"for the samples from {ids[0]} on"
                 )
             rows = embeddings[output].float()
-            found[output] = rows if several is None else rows.unflatten(0, (-1, several))
-            _check_embeddings(f"encoder {name}, {output}", found[output], ids)
-        return found
+            by_output[output] = rows if several is None else rows.unflatten(0, (-1, several))
+            _check_embeddings(f"encoder {name}, {output}", by_output[output], ids)
+        return by_output
 
 
 def _check_embeddings(name: str, embeddings: torch.Tensor, ids: list[str]) -> None:

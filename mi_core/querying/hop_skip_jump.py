@@ -29,7 +29,7 @@ _HALVINGS = 30  # of a step: below 1e-9 of it nothing is gained
 
 @dataclass(frozen=True)
 class Boundary:
-    """What was found for N images.
+    """The result of the search for N images.
 
     Args:
         images: (N, C, H, W) the nearest image of another class; the given one where it is misclassified already, or
@@ -51,7 +51,7 @@ class _Search:
         self, predict: Predict, images: torch.Tensor, labels: torch.Tensor, streams: torch.Tensor, most: int, batch: int
     ) -> None:
         self.predict, self.given, self.labels, self.most, self.batch = predict, images, labels, most, batch
-        self.found = images.clone()
+        self.nearest = images.clone()
         self.spent = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         self.generators = [torch.Generator(images.device).manual_seed(int(stream)) for stream in streams.tolist()]
 
@@ -62,19 +62,19 @@ class _Search:
         even = math.ceil(len(whole) / math.ceil(len(whole) / self.batch))  # a small rest would cost as much as a batch
         called = torch.cat([self.predict(block) for block in whole.split(even)])
         self.spent[rows] += each
-        found: torch.Tensor = called.unflatten(0, (-1, each)) != self.labels[rows, None]
-        return found
+        other: torch.Tensor = called.unflatten(0, (-1, each)) != self.labels[rows, None]
+        return other
 
     def left(self, rows: torch.Tensor, needed: int) -> torch.Tensor:
-        """Those of some rows that may still spend so many queries."""
+        """The rows that may still spend so many queries."""
         return rows[self.spent[rows] + needed <= self.most]
 
     def drawn(self, rows: torch.Tensor, kind: Callable[..., torch.Tensor], *shape: int) -> torch.Tensor:
         """Random numbers (R, ...) of R images, from each one's own generator."""
-        found = torch.empty(len(rows), *shape, device=rows.device)
-        for row, place in zip(rows.tolist(), found, strict=True):
+        numbers = torch.empty(len(rows), *shape, device=rows.device)
+        for row, place in zip(rows.tolist(), numbers, strict=True):
             kind(*shape, generator=self.generators[row], out=place)
-        return found
+        return numbers
 
     def right(self) -> torch.Tensor:
         """The rows that are classified correctly."""
@@ -97,7 +97,7 @@ class _Search:
             if side:
                 points = torch.nn.functional.interpolate(points, (height, width))
             hit = self.other(waiting, points[:, None])[:, 0]
-            self.found[waiting[hit]] = points[hit]
+            self.nearest[waiting[hit]] = points[hit]
             started.append(waiting[hit])
             waiting = waiting[~hit]
         return torch.cat([*started, rows[:0]]).sort().values
@@ -106,13 +106,13 @@ class _Search:
         """Move what was found towards the given image, to the boundary; returns the rows that were moved."""
         steps = math.ceil(math.log2(1 / tolerance))
         rows = self.left(rows, steps)
-        given, found = self.given[rows], self.found[rows]
+        given, nearest = self.given[rows], self.nearest[rows]
         low, high = torch.zeros(len(rows), device=rows.device), torch.ones(len(rows), device=rows.device)
         for _ in range(steps if len(rows) else 0):
             middle = (low + high) / 2
-            other = self.other(rows, torch.lerp(given, found, _wide(middle))[:, None])[:, 0]
+            other = self.other(rows, torch.lerp(given, nearest, _wide(middle))[:, None])[:, 0]
             high, low = torch.where(other, middle, high), torch.where(other, low, middle)
-        self.found[rows] = torch.lerp(given, found, _wide(high))
+        self.nearest[rows] = torch.lerp(given, nearest, _wide(high))
         return rows
 
     def normal(self, rows: torch.Tensor, evaluations: int, radius: torch.Tensor) -> torch.Tensor:
@@ -121,7 +121,7 @@ class _Search:
         groups = []
         each = max(1, self.batch // evaluations)  # images whose points are in memory at once
         for some, reach in zip(rows.split(each), radius.split(each), strict=True):
-            centre = self.found[some].permute(0, 2, 3, 1).flatten(1)[:, None]  # pixel by pixel, as encoders read them
+            centre = self.nearest[some].permute(0, 2, 3, 1).flatten(1)[:, None]  # pixel by pixel, as encoders read them
             directions = self.drawn(some, torch.randn, evaluations, centre.shape[2])
             lengths = torch.linalg.vector_norm(directions, dim=2, keepdim=True)
             points = torch.addcmul(centre, reach[:, None, None] / lengths, directions).clamp_(0, 1)
@@ -132,28 +132,27 @@ class _Search:
             # the weighted sum of what clamping left of the directions, up to a factor
             groups.append((weights @ points - weights.sum(dim=2, keepdim=True) * centre)[:, 0])
         summed = torch.cat(groups)
-        unit: torch.Tensor = (
-            summed / torch.linalg.vector_norm(summed, dim=1, keepdim=True).clamp_min(1e-30)
-        ).contiguous()
+        lengths = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
+        unit: torch.Tensor = summed / lengths.clamp_min(1e-30)
         return unit.view(-1, height, width, channels).permute(0, 3, 1, 2)
 
     def step(self, rows: torch.Tensor, towards: torch.Tensor, length: torch.Tensor) -> None:
         """Step from the boundary along a direction, halving the step until the class is another."""
-        origin, waiting = self.found[rows], torch.arange(len(rows), device=rows.device)
+        origin, waiting = self.nearest[rows], torch.arange(len(rows), device=rows.device)
         for _ in range(_HALVINGS):
-            allowed = self.spent[rows[waiting]] < self.most
-            waiting = waiting[allowed]
+            waiting = waiting[self.spent[rows[waiting]] < self.most]
             if not len(waiting):
                 return
             points = torch.addcmul(origin[waiting], _wide(length[waiting]), towards[waiting]).clamp_(0, 1)
             hit = self.other(rows[waiting], points[:, None])[:, 0]
-            self.found[rows[waiting[hit]]] = points[hit]
+            self.nearest[rows[waiting[hit]]] = points[hit]
             waiting = waiting[~hit]
             length = length / 2
 
     def distance(self, rows: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = (self.found[rows] - self.given[rows]).flatten(1).norm(dim=1)
-        return found
+        """2-norm (R,) of the change that the search has arrived at."""
+        change: torch.Tensor = (self.nearest[rows] - self.given[rows]).flatten(1).norm(dim=1)
+        return change
 
 
 @torch.no_grad()
@@ -190,7 +189,7 @@ def hop_skip_jump(
     check_shape("streams", streams, "N", N=count)
     search = _Search(predict, images, labels, streams, queries, batch)
     if not count:
-        return Boundary(search.found, torch.zeros(0, device=images.device), search.spent)
+        return Boundary(search.nearest, torch.zeros(0, device=images.device), search.spent)
     right = search.right()
     started = search.start(right)
     tolerance = 0.01 / math.sqrt(images[0].numel())
@@ -209,7 +208,7 @@ def hop_skip_jump(
     distance = torch.zeros(count, device=images.device)
     distance[right] = math.sqrt(images[0].numel())
     distance[started] = search.distance(started)
-    return Boundary(search.found, distance, search.spent)
+    return Boundary(search.nearest, distance, search.spent)
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Does an encoder work at all? Whether two views of an image find each other in its embeddings.
+"""Tests that an encoder works at all: two views of an image must find each other in its embeddings.
 
-An encoder whose weights or preprocessing are wrong gives nothing away: an audit that finds nothing in it says nothing
-about the encoder that was meant. It is compared with a reference that surely learned nothing, on the same views.
+An encoder with wrong weights or preprocessing leaks nothing, and an audit of it says nothing about the intended one. It
+is compared with a reference that learned nothing, on the same views.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ def views_found(
     return (nearest == torch.arange(count, device=first.device)).cpu()
 
 
-def consistency(found: torch.Tensor) -> Estimate:
+def consistency(matched: torch.Tensor) -> Estimate:
     """The share of N images whose other view was found, with its Clopper-Pearson interval.
 
     Args:
-        found: (N,) bool, of `views_found`.
+        matched: (N,) bool, of `views_found`.
 
     Raises:
         ShapeError: not (N,).
     """
-    (count,) = check_shape("found", found, "N")
-    return rate(int(found.sum()), count)
+    (count,) = check_shape("matched", matched, "N")
+    return rate(int(matched.sum()), count)
 
 
-def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
+def recognises(matched: torch.Tensor, reference: torch.Tensor) -> bool:
     """Whether an encoder finds views better than a reference that learned nothing, on the same images.
 
     McNemar's test (Psychometrika, 1947), exact and one-sided at .025: of the images on which the two differ, the
@@ -88,7 +88,7 @@ def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
     view is found there is no room to be better.
 
     Args:
-        found: (N,) bool of the encoder, of `views_found`.
+        matched: (N,) bool of the encoder, of `views_found`.
         reference: (N,) bool of fresh weights or of raw pixels.
 
     Raises:
@@ -99,17 +99,17 @@ def recognises(found: torch.Tensor, reference: torch.Tensor) -> bool:
         >>> recognises(torch.ones(20, dtype=torch.bool), nothing), recognises(nothing, nothing)
         (True, False)
     """
-    (count,) = check_shape("found", found, "N")
+    (count,) = check_shape("matched", matched, "N")
     check_shape("reference", reference, "N", N=count)
-    if consistency(found).low > _NEARLY_ALL:
+    if consistency(matched).low > _NEARLY_ALL:
         return True
-    better, worse = int((found & ~reference).sum()), int((reference & ~found).sum())
+    better, worse = int((matched & ~reference).sum()), int((reference & ~matched).sum())
     return better > 0 and float(betainc(better, worse + 1, 0.5)) <= _LEVEL  # P(Binomial(better + worse, 1/2) >= better)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How alike the answers to two ways of decoding the same images are.
+    """Agreement of the answers to the same images decoded in two ways.
 
     Args:
         cosine: mean over the images.
@@ -139,19 +139,18 @@ def agreement(
     (count, *_) = check_shape("first", first, "N C H W")
     check_shape("second", second, "N C H W", N=count)
     output = [name for name in encoder.outputs if name != "logits"][-1]
-    answers = []
-    for images in (first, second):
-        parts = [encoder(clean(part.to(device)))[output].float() for part in images.split(_BATCH)]
-        answers.append(torch.cat(parts))
-    one, other = answers
-    middle = torch.cat(answers).mean(dim=0)
-    cosine = F.cosine_similarity(one, other, dim=1).mean()
-    centred = F.cosine_similarity(one - middle, other - middle, dim=1).mean()
+    one_way, other_way = (
+        torch.cat([encoder(clean(part.to(device)))[output].float() for part in images.split(_BATCH)])
+        for images in (first, second)
+    )
+    middle = torch.cat([one_way, other_way]).mean(dim=0)
+    cosine = F.cosine_similarity(one_way, other_way, dim=1).mean()
+    centred = F.cosine_similarity(one_way - middle, other_way - middle, dim=1).mean()
     return Agreement(float(cosine), float(centred), count)
 
 
 def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """How far two answers to the same queries lie apart: (N,) of |a - b| / |a|, Euclidean.
+    """Relative distances of two answers to the same queries: (N,) of |a - b| / |a|, Euclidean.
 
     Args:
         first, second: (N, D).

@@ -78,7 +78,7 @@ def test_an_encoder_works_if_it_is_surely_better_on_the_same_images(
 def test_recognition_is_of_the_same_images() -> None:
     with pytest.raises(ShapeError, match="reference has shape"):
         recognises(hits((1, 4)), hits((1, 3)))
-    with pytest.raises(ShapeError, match="found has shape"):
+    with pytest.raises(ShapeError, match="matched has shape"):
         consistency(torch.ones(2, 2, dtype=torch.bool))
 
 
