@@ -19,36 +19,34 @@ Rows = Mapping[str, Sequence[Any]]
 class JSONAdapter:
     """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
 
-    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `Exchange.request` takes besides the address."""
-        named = {} if model is None else {"model": model}
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request: PNG files, and the ``model`` where one is named."""
         return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
 
     def rows(self, answer: Any) -> Rows:
         """Rows by output. Raises ShapeError: the answer is of another shape."""
-        found = answer.get("embeddings") if isinstance(answer, dict) else None
-        if isinstance(found, list):
-            return {"": found}
-        if not isinstance(found, dict) or not all(isinstance(rows, list) for rows in found.values()):
+        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
+        if isinstance(embeddings, list):
+            return {"": embeddings}
+        if not isinstance(embeddings, dict) or not all(isinstance(rows, list) for rows in embeddings.values()):
             raise ShapeError('the answer has no {"embeddings": ...} with one list per image')
-        return found
+        return embeddings
 
 
 class MultipartAdapter(JSONAdapter):
     """POST a form with one file ``images`` per image; answers as those of ``json``."""
 
-    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `Exchange.request` takes besides the address."""
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request, as a form."""
         files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
-        return {"files": files, "data": {} if model is None else {"model": model}}
+        return {"files": files, "data": dict(named)}
 
 
 class OpenAIAdapter:
     """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
 
-    def request(self, images: Sequence[bytes], model: str | None) -> dict[str, Any]:
-        """What `Exchange.request` takes besides the address."""
-        named = {} if model is None else {"model": model}
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request."""
         urls = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in images]
         return {"json": {**named, "input": urls, "encoding_format": "float"}}
 
@@ -66,8 +64,4 @@ class OpenAIAdapter:
 
 
 Adapter = JSONAdapter | OpenAIAdapter
-ADAPTERS: dict[str, Adapter] = {
-    "json": JSONAdapter(),
-    "multipart": MultipartAdapter(),
-    "openai": OpenAIAdapter(),
-}
+ADAPTERS: dict[str, Adapter] = {"json": JSONAdapter(), "multipart": MultipartAdapter(), "openai": OpenAIAdapter()}

@@ -1,4 +1,4 @@
-"""What an encoder behind HTTP answered, checked before it is believed: from the bytes of an answer to embeddings."""
+"""Checks answers of an encoder behind HTTP: from the bytes of an answer to embeddings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BRACKETS = 1000  # of the lists and objects around the numbers of an image, at 
 
 
 def most_bytes(images: int) -> int:
-    """How long an answer about some images may be: `MOST_NUMBERS` for each, and a mebibyte."""
+    """The largest length of an answer about some images: `MOST_NUMBERS` for each, and a mebibyte."""
     return images * MOST_NUMBERS * _NUMBER_BYTES + _SPARE_BYTES
 
 
@@ -41,17 +41,17 @@ def embeddings(
         ShapeError: it is no JSON, not of the adapter's shape, or lacks images or an output.
         AnswerError: a row is not numeric, not finite or of another width; it has the row's number.
     """
-    given = adapter.rows(_json(body, images))
-    if "" in given:
-        given = {outputs[0]: given[""]}
-    found = {}
+    answered = adapter.rows(_json(body, images))
+    if "" in answered:
+        answered = {outputs[0]: answered[""]}
+    matrices = {}
     for output in outputs:
-        if output not in given:
-            raise ShapeError(f"the answer has no output {output!r}, it has {', '.join(given) or 'none'}")
-        if len(given[output]) != images:
-            raise ShapeError(f"the answer has {len(given[output])} embeddings for {images} images ({output})")
-        found[output] = _matrix(output, given[output], widths.get(output))
-    return found
+        if output not in answered:
+            raise ShapeError(f"the answer has no output {output!r}, it has {', '.join(answered) or 'none'}")
+        if len(answered[output]) != images:
+            raise ShapeError(f"the answer has {len(answered[output])} embeddings for {images} images ({output})")
+        matrices[output] = _matrix(output, answered[output], widths.get(output))
+    return matrices
 
 
 def _json(body: bytes, images: int) -> Any:
@@ -63,10 +63,10 @@ def _json(body: bytes, images: int) -> Any:
         raise ShapeError("the answer is no JSON") from None
 
 
-def _matrix(output: str, given: Sequence[Any], width: int | None) -> npt.NDArray[np.float32]:
+def _matrix(output: str, lists: Sequence[Any], width: int | None) -> npt.NDArray[np.float32]:
     """(N, D) of the rows of an answer; raises AnswerError for the first that is wrong."""
     rows = []
-    for place, values in enumerate(given):
+    for place, values in enumerate(lists):
         row, fault = _row(values, width)
         if row is None:
             raise AnswerError(f"{output} {fault}", place)

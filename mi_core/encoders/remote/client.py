@@ -1,7 +1,7 @@
 """The client of an encoder behind HTTP: PNG files out, checked embeddings back, with retries, limits and a cache.
 
-What is asked is charged before it is sent (`meter`), answers are checked before they are believed or kept (`answers`),
-and every fault is one line that names the encoder, what came and the remedy, without the key. Account and cache are
+Requests are charged before they are sent (`meter`). Answers are checked before they are believed or kept (`answers`).
+Every fault is one line that names the encoder, the answer and the remedy, without the key. Account and cache are
 arguments: a run shares one meter among all its workers.
 """
 
@@ -47,7 +47,7 @@ class Cache(Protocol):
     """Answers that were paid for, by the hash of what was sent."""
 
     def get(self, keys: Sequence[bytes], outputs: Sequence[str]) -> dict[bytes, dict[str, npt.NDArray[np.float32]]]:
-        """What is known of some keys: (D,) by output."""
+        """The known answers to some keys: (D,) by output."""
 
     def put(self, answers: Mapping[bytes, Mapping[str, npt.NDArray[np.float32]]]) -> None:
         """Keep answers; when it returns they are safe from the death of the process."""
@@ -114,8 +114,8 @@ class Client:
         keys = [hashlib.sha256(self.identity.encode() + image).digest() for image in images]
         outputs = self.parameters.outputs
         cache = self.cache if cached else None
-        found = {} if cache is None else cache.get(keys, outputs)
-        known: list[Mapping[str, npt.NDArray[np.float32]] | None] = [found.get(key) for key in keys]
+        kept = {} if cache is None else cache.get(keys, outputs)
+        known: list[Mapping[str, npt.NDArray[np.float32]] | None] = [kept.get(key) for key in keys]
         first = {key: row for row, key in reversed(list(enumerate(keys)))}
         missing = [row for row, key in enumerate(keys) if known[row] is None and (cache is None or first[key] == row)]
         stopped = threading.Event()
@@ -155,49 +155,50 @@ class Client:
         self, images: Sequence[bytes], rows: Sequence[int], errand: _Errand
     ) -> list[dict[str, npt.NDArray[np.float32]]]:
         """Embeddings of the images of one request, each (D,) by output, checked."""
-        with self._telling():
+        with self._naming_the_encoder():
             answer = self._post(images, errand)
             try:
-                found = embeddings(answer.body, self._adapter, self.parameters.outputs, len(images), self.widths)
+                matrices = embeddings(answer.body, self._adapter, self.parameters.outputs, len(images), self.widths)
             except ShapeError as error:
                 raise ShapeError(f"{error}: {self._beginning(answer)}; check url, adapter and outputs") from None
             except AnswerError as error:
                 raise AnswerError(error.message, rows[error.row]) from None
-            self._check_widths(found, rows[0])
-        return [{output: matrix[place] for output, matrix in found.items()} for place in range(len(images))]
+            self._check_widths(matrices, rows[0])
+        return [{output: matrix[place] for output, matrix in matrices.items()} for place in range(len(images))]
 
-    def _check_widths(self, found: Embeddings, row: int) -> None:
-        """The first answer fixes the widths, of those that come at once too."""
+    def _check_widths(self, matrices: Embeddings, row: int) -> None:
+        """The first answer fixes the widths, also of answers that come at the same time."""
         with self._lock:
-            for output, matrix in found.items():
+            for output, matrix in matrices.items():
                 width = self.widths.setdefault(output, matrix.shape[1])
                 if width != matrix.shape[1]:
                     raise AnswerError(f"{output} has {matrix.shape[1]} numbers instead of {width}", row)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Faults name the encoder, and hold no secret, nor does what a traceback shows of them."""
+    def _naming_the_encoder(self) -> Iterator[None]:
+        """Faults name the encoder; neither they nor their tracebacks hold a secret."""
         try:
             yield
         except AnswerError as error:
-            raise AnswerError(self._told(error.message), error.row) from None
+            raise AnswerError(self._message(error.message), error.row) from None
         except (ConfigError, ShapeError) as error:
-            raise type(error)(self._told(str(error))) from None
+            raise type(error)(self._message(str(error))) from None
 
-    def _told(self, message: str) -> str:
-        return f"{self.name}: {self._redaction.hide(message)[:_LONGEST]}"
+    def _message(self, fault: str) -> str:
+        return f"{self.name}: {self._redaction.hide(fault)[:_LONGEST]}"
 
     def _beginning(self, answer: Answer) -> str:
         return repr(self._shown(answer.body[:_LOOKED_AT].decode(errors="replace")))
 
     def _shown(self, text: str) -> str:
-        """How a text of a server begins; secrets go before it is cut."""
+        """The beginning of a server's text; secrets go before it is cut."""
         return " ".join(self._redaction.hide(text[:_LOOKED_AT]).split())[:_SHOWN]
 
     def _post(self, images: Sequence[bytes], errand: _Errand) -> Answer:
         """The answer to one request, tried as often as the settings allow."""
         settings = self.parameters
-        request = self._exchange.request(settings.url, **self._adapter.request(images, settings.model))
+        named = {} if settings.model is None else {"model": settings.model}
+        request = self._exchange.request(settings.url, **self._adapter.request(images, named))
         problem = ""
         for attempt in range(settings.retries + 1):
             errand.reserve(len(images))
@@ -220,7 +221,7 @@ class Client:
         raise ConfigError(f"failed {times} times, last: {problem}; the same command continues later")
 
     def _refusal(self, answer: Answer, request: httpx.Request) -> str:
-        """What a status says that may pass; raises ConfigError where it will not."""
+        """The problem of a status that may pass; raises ConfigError for one that will not."""
         problem = f"status {answer.status}, {self._beginning(answer)}"
         if answer.status in RETRIED:
             return problem
@@ -238,7 +239,7 @@ class _StoppedError(ConfigError):
 
 
 class _Errand:
-    """One request with all its attempts: what was charged for it, until its answer is kept."""
+    """The charges for one request and all its attempts, until its answer is kept."""
 
     def __init__(self, account: Account, stopped: threading.Event) -> None:
         self.account, self.stopped = account, stopped

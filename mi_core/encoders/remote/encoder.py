@@ -21,8 +21,8 @@ class Endpoint(Encoder):
     """
 
     def __init__(self, client: Client) -> None:
-        one = torch.ones(1, 1, 1, 1)
-        super().__init__(nn.Identity(), {}, torch.zeros_like(one), one, size=client.parameters.size)
+        mean, std = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
+        super().__init__(nn.Identity(), {}, mean, std, size=client.parameters.size)
         self.client = client
 
     @property
@@ -32,8 +32,8 @@ class Endpoint(Encoder):
 
     def forward(self, images: torch.Tensor, *, cached: bool = True) -> dict[str, torch.Tensor]:
         """Embeddings as answered, by output. Raises as `Client.embed`."""
-        found = self.client.embed(png_bytes(self._resized(images)), cached=cached)
-        return {output: torch.from_numpy(array).to(images.device) for output, array in found.items()}
+        embeddings = self.client.embed(png_bytes(self._resized(images)), cached=cached)
+        return {output: torch.from_numpy(array).to(images.device) for output, array in embeddings.items()}
 
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:
         """Raises ConfigError: what stands behind an API answers with embeddings alone."""

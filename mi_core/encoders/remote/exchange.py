@@ -33,7 +33,7 @@ class BrokenError(Exception):
 
 
 class Answer(NamedTuple):
-    """What came back: status, headers by lower-case names, body (of a status other than 200 its beginning)."""
+    """An answer: status, headers by lower-case names, body (of a status other than 200 its beginning)."""
 
     status: int
     headers: Mapping[str, str]

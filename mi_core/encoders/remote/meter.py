@@ -1,7 +1,7 @@
-"""How fast and for how much an API may be asked: a token bucket and a ledger that never counts too little.
+"""Limits the rate and the cost of an API: a token bucket and a ledger that never counts too little.
 
-Everything is charged before it is sent, and what is charged is saved before. Where saving is slow it is done in blocks,
-ahead of their use: a process that is killed at any moment then has the rest of a block counted that it did not send.
+A request is charged before it is sent, and saved before it is charged. Where saving is slow, blocks of requests are
+saved ahead: a process that is killed has the unsent rest of its block counted too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXACT = 1e-9  # relative: sums of prices are not exact
 
 @dataclass(frozen=True)
 class Limits:
-    """What an API may be asked.
+    """Rate, prices and cap of the requests to an API.
 
     Args:
         requests_per_second: of all workers together; None: as fast as it answers.
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was charged: requests, images in them, money at the prices of the time."""
+    """Charges so far: requests, images in them, money at the prices of the time."""
 
     requests: int = 0
     images: int = 0
@@ -65,7 +65,7 @@ class Spent:
         return Spent(self.requests + requests, self.images + images, money)
 
     def minus(self, other: Spent) -> Spent:
-        """What is left without another part of it; never below 0."""
+        """The charges without a part of them; never below 0."""
         requests, images = self.requests - other.requests, self.images - other.images
         return Spent(max(0, requests), max(0, images), max(0.0, self.money - other.money))
 
@@ -84,7 +84,7 @@ class Permit(NamedTuple):
 
 
 class Account(Protocol):
-    """What requests are charged to."""
+    """An account that requests are charged to."""
 
     def reserve(self, images: int) -> Permit:
         """Charge a request with so many images, before it is sent."""

@@ -1,4 +1,4 @@
-"""Settings of an encoder behind an API: where it answers, what it is sent, how much it may be asked."""
+"""Settings of an encoder behind an API, and the checks of its address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADER = re.compile("[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True)
 class EndpointParameters:
-    """Where an encoder answers, what it is sent, and how much it may be asked.
+    """The address of an encoder, the shape of its requests, and their limits.
 
     Args:
         url: http:// or https://, the address that requests are posted to, without user, password, query and fragment.
@@ -75,8 +75,8 @@ class EndpointParameters:
             check_choice("outputs", output, OUTPUTS)
         if self.size is not None:
             check_range("size", self.size, 1)
-        for name in ("batch", "concurrency"):
-            check_range(name, getattr(self, name), 1)
+        check_range("batch", self.batch, 1)
+        check_range("concurrency", self.concurrency, 1)
         check_range("retries", self.retries, 0)
         check_range("timeout_s", self.timeout_s, 0, open_low=True)
         self.limits()
@@ -94,13 +94,13 @@ class EndpointParameters:
             raise ConfigError(f"api_key_header = {self.api_key_header!r} is no name of a header")
 
     def limits(self) -> Limits:
-        """What it may be asked."""
+        """Rate, prices and cap."""
         return Limits(self.requests_per_second, self.price_per_request, self.price_per_image, self.max_spend)
 
     def identity(self) -> dict[str, Any]:
         """The settings that answers depend on; the others may change at any time."""
-        found = {name: getattr(self, name) for name in IDENTITY}
-        return {name: value for name, value in found.items() if value is not None or name != "query"}
+        settings = {name: getattr(self, name) for name in IDENTITY}
+        return {name: value for name, value in settings.items() if value is not None or name != "query"}
 
 
 IDENTITY = ("url", "query", "adapter", "model", "outputs", "size", "weights_tag")

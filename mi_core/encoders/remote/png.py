@@ -32,7 +32,7 @@ def png_bytes(images: torch.Tensor) -> list[bytes]:
     rows[:, :, 1:] = pixels
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
     start, end = b"\x89PNG\r\n\x1a\n" + _part(b"IHDR", header), _part(b"IEND", b"")
-    return [start + _part(b"IDAT", zlib.compress(one.tobytes(), 0)) + end for one in rows]
+    return [start + _part(b"IDAT", zlib.compress(image.tobytes(), 0)) + end for image in rows]
 
 
 def _part(kind: bytes, data: bytes) -> bytes:

@@ -59,9 +59,9 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What a secret leaves in the base64 of any text around it, as patterns: one for each place in three bytes."""
+    """Patterns of a secret in the base64 of any text around it, one for each place in three bytes."""
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + secret).decode()
         core = encoded[(0, 2, 3)[before] : (before + len(secret)) * 8 // 6]
         if len(core) >= _SHORT:
-            yield "".join({"+": "[+-]", "/": "[/_]"}.get(one, one) for one in core)
+            yield "".join({"+": "[+-]", "/": "[/_]"}.get(sign, sign) for sign in core)
