@@ -1,4 +1,4 @@
-"""Which architectures there are for encoders from elsewhere, told without building one or importing its package."""
+"""Names of architectures of encoders from elsewhere, looked up without building one or importing its package."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _RENAMED = re.compile(r"""^\s+['"](\w+)['"]:""", re.MULTILINE)
 @cache
 def _names(kind: str) -> frozenset[str]:
     """Models of an installed package, read off its files; empty where it is not installed."""
-    found = importlib.util.find_spec(kind)
-    folders = found.submodule_search_locations if found is not None else None
+    package = importlib.util.find_spec(kind)
+    folders = package.submodule_search_locations if package is not None else None
     if not folders:
         return frozenset()
     folder = Path(folders[0])

@@ -8,24 +8,19 @@ from mi_core.checks import check_range
 from mi_core.encoders.checkpoint import Encoder, surroundings
 
 
-def repeated(encoder: Encoder, queries: int) -> Encoder:
-    """An encoder as one sees it who asks only once; else `averaged`."""
-    return encoder if queries == 1 else averaged(encoder, queries)
-
-
 def averaged(encoder: Encoder, queries: int) -> Encoder:
-    """What the attacker sees who asks an encoder several times for every image: the mean of the answers.
+    """The encoder of an attacker who asks several times for every image: the mean of the answers.
 
     Args:
         encoder: with noise of variance v on its answers, which is left with v / queries where each is drawn anew. The
             answers of one behind an API must not be kept.
-        queries: k, asked for each image.
+        queries: k, asked for each image; 1: the encoder itself.
 
     Raises:
         ConfigError: fewer than one query.
     """
     check_range("queries", queries, 1)
-    return _Averaged(encoder, queries)
+    return encoder if queries == 1 else _Averaged(encoder, queries)
 
 
 class _Averaged(Encoder):

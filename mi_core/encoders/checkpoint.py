@@ -18,12 +18,12 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.tokens import feature_map
 
 OUTPUTS = ("backbone", "projection", "prediction", "logits")
-"""Embeddings that encoders expose; which of them, says the framework. ``logits`` are those of a classifier."""
+"""Embeddings that encoders expose, as their framework defines; ``logits`` are those of a classifier."""
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 class Encoder(nn.Module):
-    """What an audit queries: images (B, C, H, W) in [0, 1] to one embedding per output it exposes.
+    """An encoder as an audit queries it: images (B, C, H, W) in [0, 1] to one embedding per output it exposes.
 
     Args:
         backbone: images to (B, D).
@@ -117,12 +117,8 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
     """
     expected = module.state_dict()
     missing = [name for name in expected if name not in tensors]
-    unexpected = sorted(name for name in tensors if name not in expected)
-    shapes = [
-        f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in tensors and tensors[name].shape != tensor.shape
-    ]
+    unexpected = sorted(tensors.keys() - expected)
+    shapes = wrong_shapes({name: tensors[name] for name in expected if name in tensors}, expected)
     if missing or unexpected or shapes:
         raise ConfigError(
             f"weights do not fit the encoder: missing {missing[:3]}, unexpected {unexpected[:3]}, "
@@ -131,10 +127,18 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
     module.load_state_dict(tensors)
 
 
+def wrong_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> list[str]:
+    """The tensors, in words, whose shape is not the expected one of that name."""
+    return [
+        f"{name} {tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
+        for name, tensor in tensors.items()
+        if tensor.shape != expected[name].shape
+    ]
+
+
 def surroundings(encoder: Encoder) -> dict[str, Any]:
-    """What an encoder is given besides its backbone and heads, for another of the kind."""
-    kept: dict[str, Any] = {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
-    return kept
+    """The arguments of an encoder besides backbone and heads, for another one like it."""
+    return {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -52,7 +52,7 @@ class AttentionPooling(nn.Module):
         self.heads = pool.num_heads
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """What the mean over positions attends to."""
+        """Feature maps (B, D, H, W) to the vector (B, D) that the mean over positions attends to."""
         rows = maps.flatten(2).transpose(1, 2)  # (B, L, D)
         rows = torch.cat([rows.mean(dim=1, keepdim=True), rows], dim=1) + self.positional_embedding
         query, key, value = (
@@ -102,7 +102,7 @@ class SplitTower:
 
     @property
     def notes(self) -> list[str]:
-        """What somebody who reads its outputs must know."""
+        """Remarks for readers of its outputs."""
         same = isinstance(self.projection, nn.Identity)
         return [
             *(["backbone and projection are the same, the tower ends in the shared space"] if same else []),
@@ -130,7 +130,7 @@ def _built(architecture: str, image_size: int | None) -> tuple[Any, OpenCLIPText
     open_clip, config = import_open_clip(), open_clip_config(architecture)
     try:
         with _quiet():
-            if _needs_download(config["text_cfg"]):
+            if any(config["text_cfg"].get(part) for part in ("hf_model_name", "hf_tokenizer_name")):  # a download
                 quick = config.get("quick_gelu", False)
                 return open_clip.model._build_vision_tower(config["embed_dim"], config["vision_cfg"], quick), None
             sizes = {"pretrained": None, "load_weights": False, "force_image_size": image_size}
@@ -139,10 +139,6 @@ def _built(architecture: str, image_size: int | None) -> tuple[Any, OpenCLIPText
         raise ConfigError(f"open_clip cannot build {architecture}: {' '.join(str(error).split())[:160]}") from error
     visual, model.visual = model.visual, nn.Identity()
     return visual, OpenCLIPText(model, open_clip.get_tokenizer(architecture))
-
-
-def _needs_download(text: dict[str, Any]) -> bool:
-    return bool(text.get("hf_model_name") or text.get("hf_tokenizer_name"))
 
 
 @contextmanager
@@ -175,8 +171,7 @@ def _take_projection(visual: Any) -> tuple[nn.Module, str]:
     place = next((name for name, module in visual.named_modules() if module is last), "")
     if not isinstance(last, nn.Linear) or not place:
         return nn.Identity(), ""
-    parent, _, attribute = place.rpartition(".")
-    setattr(visual.get_submodule(parent), attribute, nn.Identity())
+    visual.set_submodule(place, nn.Identity())
     return last, place
 
 
@@ -186,19 +181,19 @@ def convert_open_clip(state: State, parts: SplitTower, name: str) -> State:
     Raises:
         ConfigError: they are OpenAI's own, which need QuickGELU, and the architecture has GELU.
     """
-    if all(part in state for part in _OPENAI):
-        _refuse_gelu(name)
+    twin = _twin(name)
+    if all(part in state for part in _OPENAI) and twin is not None and not name.endswith(_QUICK):
+        raise ConfigError(f"the file is OpenAI's own, whose weights need QuickGELU: set load = 'open_clip:{twin}'")
     state = {key: value for key, value in state.items() if key not in _OPENAI}
     tower = {key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")}
-    key = parts.projection_key
-    if key == "proj" and key in tower:
-        tower = {**tower, "proj.weight": tower["proj"].T}
-        del tower["proj"]
-    found = {}
+    if parts.projection_key == "proj" and "proj" in tower:
+        tower["proj.weight"] = tower.pop("proj").T
+    weights = _text_weights(state, parts.text) if parts.text is not None else {}
     for place, value in tower.items():
-        own = key and place.startswith(f"{key}.")
-        found[f"projection.{place.removeprefix(f'{key}.')}" if own else f"backbone.tower.{place}"] = value
-    return found | (_text_weights(state, parts.text) if parts.text is not None else {})
+        own = parts.projection_key and place.startswith(f"{parts.projection_key}.")
+        name = f"projection{place.removeprefix(parts.projection_key)}" if own else f"backbone.tower.{place}"
+        weights[name] = value
+    return weights
 
 
 def _text_weights(state: State, text: OpenCLIPText) -> State:
@@ -235,9 +230,3 @@ def _twin(name: str) -> str | None:
     """The architecture with the other activation, where open_clip has one."""
     twin = name.removesuffix(_QUICK) if name.endswith(_QUICK) else f"{name}{_QUICK}"
     return twin if twin in import_open_clip().list_models() else None
-
-
-def _refuse_gelu(name: str) -> None:
-    twin = _twin(name)
-    if twin is not None and not name.endswith(_QUICK):
-        raise ConfigError(f"the file is OpenAI's own, whose weights need QuickGELU: set load = 'open_clip:{twin}'")

@@ -26,12 +26,12 @@ class CodeBackbone(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) to embeddings (B, D)."""
-        found = self.function(images)
-        if isinstance(found, np.ndarray):
-            found = torch.from_numpy(found)
-        if not isinstance(found, torch.Tensor):
-            raise ShapeError(f"the encoder returned a {type(found).__name__}, expected an array or tensor (B, D)")
-        return found.to(images.device)
+        embeddings = self.function(images)
+        if isinstance(embeddings, np.ndarray):
+            embeddings = torch.from_numpy(embeddings)
+        if not isinstance(embeddings, torch.Tensor):
+            raise ShapeError(f"the encoder returned a {type(embeddings).__name__}, expected an array or tensor (B, D)")
+        return embeddings.to(images.device)
 
 
 def code_backbone(load: str, data: bytes | None) -> tuple[CodeBackbone, str]:
@@ -41,10 +41,7 @@ def code_backbone(load: str, data: bytes | None) -> tuple[CodeBackbone, str]:
         ConfigError: no file, no such function, or something that is neither.
     """
     kind, _, name = load.partition(":")
-    if kind == "torchscript":
-        function, mark = _scripted(data)
-    else:
-        function, mark = _imported(name)
+    function, mark = _scripted(data) if kind == "torchscript" else _imported(name)
     if isinstance(function, nn.Module):
         function = function.eval()
     return CodeBackbone(function), mark

@@ -49,8 +49,8 @@ def fold_batch_norm(module: nn.Module) -> int:
     pairs = list(_pairs(module, graph))
     for convolution, norm in pairs:
         before, after = module.get_submodule(convolution), module.get_submodule(norm)
-        _replace(module, convolution, fuse_conv_bn_eval(before, after))  # type: ignore[type-var, arg-type]
-        _replace(module, norm, nn.Identity())
+        module.set_submodule(convolution, fuse_conv_bn_eval(before, after))  # type: ignore[type-var, arg-type]
+        module.set_submodule(norm, nn.Identity())
     return len(pairs)
 
 
@@ -67,11 +67,5 @@ def _pairs(module: nn.Module, graph: fx.Graph) -> Iterator[tuple[str, str]]:
 
 
 def _is(module: nn.Module, node: Any, kind: type[nn.Module]) -> bool:
-    return (
-        isinstance(node, fx.Node) and node.op == "call_module" and type(module.get_submodule(str(node.target))) is kind
-    )
-
-
-def _replace(module: nn.Module, name: str, part: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(module.get_submodule(parent), last, part)
+    called = isinstance(node, fx.Node) and node.op == "call_module"
+    return called and type(module.get_submodule(str(node.target))) is kind

@@ -47,9 +47,9 @@ class Built:
     convert: Callable[[State], State] | None = None
     """Own names of weights for `Encoder`, where the kind defines them; None: `layouts.recognise` sorts them."""
     text: nn.Module | None = None
-    """What turns texts into embeddings, where the kind has it; left out if the file has no weights for it."""
+    """Texts to embeddings, where the kind has such a tower; left out if the file has no weights for it."""
     notes: tuple[str, ...] = ()
-    """What somebody who reads its outputs must know."""
+    """Remarks for readers of its outputs."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +281,7 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
         convert = _renaming("", ("classifier.",))
         return Built(network, {}, preprocessing, convert, notes=(*notes, "no logits: its classifier convolves"))
     place, last = linear[-1]
-    parent, _, attribute = place.rpartition(".")
-    setattr(network.get_submodule(parent), attribute, nn.Identity())
+    network.set_submodule(place, nn.Identity())
     convert = _renaming(f"{place}.", _AUXILIARY if hasattr(network, "transform_input") else ())
     return Built(network, {"logits": last}, preprocessing, convert, notes=notes)
 
@@ -291,7 +290,7 @@ _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # classifiers that torchvision's 
 
 
 def _arguments(architecture: str, preprocessing: Preprocessing) -> dict[str, Any]:
-    """What torchvision builds a network with, where its own weights need another than the default."""
+    """Arguments of torchvision's builder, where its own weights need other ones than the default."""
     if architecture.startswith("vit_"):
         return {"image_size": preprocessing.size}
     return {"aux_logits": False, "init_weights": True} if architecture in ("googlenet", "inception_v3") else {}

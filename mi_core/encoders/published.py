@@ -1,4 +1,4 @@
-"""What publishers of models do to an image before the model sees it: size, crop, interpolation, mean and std.
+"""The published preprocessing of models: size, crop, interpolation, mean and std.
 
 Read from torchvision, timm and open_clip by name, without building the model. ``name:tag`` names one of the published
 weights of an architecture; timm writes ``name.tag``.
@@ -20,7 +20,7 @@ SHORTEST, SQUASH = "shortest", "squash"
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images reach a backbone: resized to ``size`` (None: as they come), then (x - mean) / std.
+    """The way of images to a backbone: resized to ``size`` (None: as they come), then (x - mean) / std.
 
     Args:
         size: side of the images that the backbone takes.
@@ -40,12 +40,9 @@ class Preprocessing:
     def words(self) -> str:
         """In one line, for people."""
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
-        return f"{self._transform()}, mean {mean}, std {std}"
-
-    def _transform(self) -> str:
-        if self.size is None:
-            return "any size"
-        return f"{self.size} px, {self.interpolation}" + (f", {self.crop()}" if self.fit else "")
+        size = "any size" if self.size is None else f"{self.size} px, {self.interpolation}"
+        crop = f", {self.crop()}" if self.size is not None and self.fit else ""
+        return f"{size}{crop}, mean {mean}, std {std}"
 
     def crop(self) -> str:
         """The published resize and crop in words."""
@@ -70,7 +67,7 @@ class Published:
 
 
 def published(load: str) -> Published | None:
-    """What the publisher of a model does to images, by ``kind:name`` or ``kind:name:tag``.
+    """The published preprocessing of a model, by ``kind:name`` or ``kind:name:tag``.
 
     Returns:
         None for kinds that publish nothing.
@@ -135,10 +132,10 @@ def check_file(load: str, data: bytes) -> None:
             raise ConfigError(f"the file is {entry.name}: set load = 'torchvision:{split_name(name)[0]}:{entry.name}'")
 
 
-def _differs(one: Any, other: Any) -> bool:
-    return any(
-        getattr(one, part) != getattr(other, part) for part in ("crop_size", "resize_size", "interpolation", "mean")
-    )
+def _differs(first: Any, second: Any) -> bool:
+    """Whether two of torchvision's transforms make different images."""
+    parts = ("crop_size", "resize_size", "interpolation", "mean")
+    return any(getattr(first, part) != getattr(second, part) for part in parts)
 
 
 def import_timm() -> Any:
@@ -179,11 +176,11 @@ def import_open_clip() -> Any:
 
 
 def open_clip_config(architecture: str) -> dict[str, Any]:
-    """What open_clip builds an architecture from. Raises ConfigError: open_clip has no such model."""
-    found = import_open_clip().get_model_config(architecture)
-    if found is None:
+    """The settings that open_clip builds an architecture from. Raises ConfigError: open_clip has no such model."""
+    config = import_open_clip().get_model_config(architecture)
+    if config is None:
         raise ConfigError(f"open_clip has no model {architecture!r}; see open_clip.list_models()")
-    return dict(found)
+    return dict(config)
 
 
 def open_clip_tags(architecture: str) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Backbones that remember what they answered: for encoders that share one, and are asked for the same images.
+"""Backbones that remember their answers, for encoders that share a backbone and answer the same images.
 
-A defense of a classifier's head leaves the backbone as it is. Whoever tries many of them asks it the same again.
+A defense of a classifier's head leaves the backbone as it is; trying many defenses repeats the same queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mi_core.encoders.checkpoint import Encoder, fingerprint
 
 
 class Memory:
-    """Answers by what answered and what was asked, up to so many bytes; when it is full, what is new is not kept."""
+    """Answers by module and input, up to so many bytes; a full memory keeps nothing new."""
 
     def __init__(self, limit_bytes: int = 512 * 2**20) -> None:
         self.limit, self.used = limit_bytes, 0
@@ -29,7 +29,7 @@ class Memory:
 
 
 class _Remembering(nn.Module):
-    """A module (B, ...) -> (B, D) that computes only what it was not asked before."""
+    """A module (B, ...) -> (B, D) that computes only inputs that are new."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Remembering(nn.Module):
         self.eval()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the module answers."""
+        """Answers (B, D) of the module."""
         precision = str(torch.is_autocast_enabled(inputs.device.type)).encode()
         rows = inputs.detach().contiguous().cpu().numpy()
         start = hashlib.blake2b(self.mark + precision + str(rows.shape[1:]).encode(), digest_size=16)
@@ -48,13 +48,13 @@ class _Remembering(nn.Module):
             keys.append(own.digest())
         new = [index for index, key in enumerate(keys) if key not in self.memory.answers]
         computed = dict(zip(new, self.module(inputs[new]), strict=True)) if new else {}
-        found = [
+        answers = [
             computed[index] if index in computed else self.memory.answers[key].to(inputs.device)
             for index, key in enumerate(keys)
         ]
         for index, answer in computed.items():
             self.memory.keep(keys[index], answer)
-        return torch.stack(found)
+        return torch.stack(answers)
 
 
 def remembering(encoder: Encoder, memory: Memory | None) -> Encoder:

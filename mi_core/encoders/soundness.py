@@ -1,4 +1,4 @@
-"""What can be checked of any encoder before it is used: finite weights, finite answers of the right shape."""
+"""Checks of any encoder before it is used: finite weights, finite answers of the right shape."""
 
 from __future__ import annotations
 

@@ -64,11 +64,10 @@ def _clip_tower(backbone: Any, images: torch.Tensor) -> torch.Tensor:
     tower = backbone.tower
     before, tower.output_tokens = tower.output_tokens, True
     try:
-        _, tokens = tower(images)
+        tokens: torch.Tensor = tower(images)[1]
     finally:
         tower.output_tokens = before
-    found: torch.Tensor = tokens
-    return found
+    return tokens
 
 
 _TOKENS = {"ResNet": _resnet, "VisionTransformer": _vision_transformer, "CLIPBackbone": _clip_tower}

@@ -20,7 +20,7 @@ import torch
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
-from mi_core.encoders.averaging import repeated
+from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remembering import Memory, remembering
@@ -168,7 +168,7 @@ class EncodeChunks:
             }
             self.extractors[name] = Extractor(
                 {
-                    named(job, epoch): repeated(remembering(encoder, self.memory), query.repeats)
+                    named(job, epoch): averaged(remembering(encoder, self.memory), query.repeats)
                     for epoch, encoder in ready.items()
                 },
                 job.plan,

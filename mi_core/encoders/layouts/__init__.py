@@ -1,7 +1,7 @@
-"""Recognises whose checkpoint a file of weights is: which keys are the backbone, which the heads, which neither.
+"""Recognises the layout of a checkpoint: which keys are the backbone, which the heads, which neither.
 
-`table.LAYOUTS` says which layouts are known. The one whose keys fit the wanted backbone best is taken. Every key of the
-file is used, named as ignored with the reason, or ends the run; what no file tells is named as assumed.
+`table.LAYOUTS` are the known layouts. The one whose keys fit the wanted backbone best is taken. Every key of the file
+is used, named as ignored with the reason, or ends the run; what no file tells is named as assumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.checkpoint import wrong_shapes
 from mi_core.encoders.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
 from mi_core.encoders.layouts.looks import look_at
 from mi_core.encoders.layouts.names import NAMINGS, renamed
@@ -30,7 +31,7 @@ class Layout:
 
     Args:
         name: the layout in words.
-        backbone: weights by the names that the wanted backbone has.
+        backbone: weights by the names of the wanted backbone.
         heads: weights of each head by output name, under the indices of its layers.
         activations: of each head that has any, a name of `ACTIVATIONS`.
         extras: ``mean`` and ``std`` of the normalisation, where the checkpoint holds them (this package's do).
@@ -94,8 +95,8 @@ def recognise(
         chosen,
         extras,
         _used(len(used) + len(merged), heads, extras),
-        tuple(listed({key: reason for key, reason in reasons.items() if reason is not None})),
-        tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words is not None),
+        tuple(listed({key: reason for key, reason in reasons.items() if reason})),
+        tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )
 
 
@@ -115,20 +116,16 @@ def listed(reasons: Mapping[str, str]) -> list[str]:
 def _label(keys: list[str]) -> str:
     first = list(dict.fromkeys(key.split(".")[0] + (".*" if "." in key else "") for key in keys))
     last = list(dict.fromkeys(key.rpartition(".")[2] for key in keys))
-    told = len(last) <= 3 and not {"weight", "bias"} & set(last)
-    shown = first if len(first) <= 3 else last if told else [*first[:3], "..."]
+    telling = len(last) <= 3 and not {"weight", "bias"} & set(last)
+    shown = first if len(first) <= 3 else last if telling else [*first[:3], "..."]
     return ", ".join(shown) + (f", {len(keys)} keys" if len(keys) > len(shown) or "..." in shown else "")
 
 
 def _closest(state: State, keys: Collection[str], wanted: Collection[str]) -> tuple[Known, str, dict[str, str]]:
     """The layout and naming that give most of the wanted names, and the file's key of each new name."""
-    found = [
-        (known, naming, renamed(state, known.prefix, naming))
-        for known in LAYOUTS
-        if known.fits(keys)
-        for naming in NAMINGS
-    ]
-    return max(found, key=lambda entry: len(entry[2].keys() & set(wanted)))
+    fitting = [known for known in LAYOUTS if known.fits(keys)]
+    readings = [(known, naming, renamed(state, known.prefix, naming)) for known in fitting for naming in NAMINGS]
+    return max(readings, key=lambda reading: len(reading[2].keys() & set(wanted)))
 
 
 def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str, State], set[str], dict[str, str]]:
@@ -151,11 +148,7 @@ def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str,
 
 def _check_fit(state: State, own: State, wanted: Mapping[str, torch.Tensor], unknown: list[str], name: str) -> None:
     missing = [key for key in wanted if key not in own and not key.endswith("num_batches_tracked")]
-    shapes = [
-        f"{key} {tuple(tensor.shape)} instead of {tuple(wanted[key].shape)}"
-        for key, tensor in own.items()
-        if tensor.shape != wanted[key].shape
-    ]
+    shapes = wrong_shapes(own, wanted)
     target = f"checkpoint:{name}" if name else "the backbone"
     if missing or shapes:
         raise ConfigError(
@@ -173,11 +166,11 @@ def _check_fit(state: State, own: State, wanted: Mapping[str, torch.Tensor], unk
 def _check_widths(heads: Mapping[str, State], backbone: nn.Module) -> None:
     before, width = "backbone", getattr(backbone, "width", None)
     for output, weights in heads.items():
-        found = widths(weights)
-        if found is not None:
-            if width is not None and found[0] != width:
-                raise ConfigError(f"the {output} reads {found[0]} numbers, but the {before} gives {width}")
-            before, width = output, found[1]
+        own = widths(weights)
+        if own is not None:
+            if width is not None and own[0] != width:
+                raise ConfigError(f"the {output} reads {own[0]} numbers, but the {before} gives {width}")
+            before, width = output, own[1]
 
 
 def _activations(
@@ -192,11 +185,11 @@ def _activations(
     chosen, words = {}, []
     for output, weights in heads.items():
         places = gaps(weights)
-        if not places and output in given:
-            raise ConfigError(
-                f"heads.{output}.activation is given, but the {output} has no place for one; leave it out"
-            )
         if not places:
+            if output in given:
+                raise ConfigError(
+                    f"heads.{output}.activation is given, but the {output} has no place for one; leave it out"
+                )
             continue
         if output not in given and (known.activation is None or 0 in places):
             raise ConfigError(
@@ -210,7 +203,7 @@ def _activations(
 
 
 def _strides(backbone: nn.Module, name: str) -> str | None:
-    """What no weight of a residual network tells: whether a small first layer goes with small strides."""
+    """The strides of a small first layer, which no weight tells, in words; None: nothing is assumed."""
     first = getattr(backbone, "conv1", None)
     small = isinstance(first, nn.Conv2d) and first.kernel_size == (3, 3)
     if small or name.startswith("mobilenet"):
@@ -220,5 +213,6 @@ def _strides(backbone: nn.Module, name: str) -> str | None:
 
 def _used(backbone: int, heads: Mapping[str, State], extras: State) -> str:
     parts = {"backbone": backbone, **{output: len(weights) for output, weights in heads.items()}}
-    parts |= {"normalisation": len(extras)} if extras else {}
+    if extras:
+        parts["normalisation"] = len(extras)
     return ", ".join(f"{part} {count}" for part, count in parts.items())

@@ -94,8 +94,10 @@ def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
 
 def _holds(value: Mapping[Any, Any]) -> bool:
     """Whether there are weights in a dictionary, at any depth; numbers are none."""
-    tensors = any(isinstance(one, torch.Tensor) and one.ndim for one in value.values())
-    return tensors or any(isinstance(one, Mapping) and _holds(one) for one in value.values())
+    return any(
+        bool(entry.ndim) if isinstance(entry, torch.Tensor) else isinstance(entry, Mapping) and _holds(entry)
+        for entry in value.values()
+    )
 
 
 def _unprefixed(state: State) -> State:

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "none": nn.Identity,
 }
-"""What may stand between the layers of a head, each with PyTorch's default settings; ``none``: nothing."""
+"""Activations between the layers of a head, each with PyTorch's default settings; ``none``: nothing."""
 
 
 def head_weights(state: State) -> State:
@@ -79,7 +79,7 @@ def head_module(state: State, activation: str = "relu") -> nn.Sequential:
 
 
 def widths(state: State) -> tuple[int, int] | None:
-    """What the linear layers of a head read and give; None: it has none."""
+    """Input width of the first linear layer of a head and output width of the last; None: it has no linear layer."""
     linear = sorted((int(name.split(".")[0]), value) for name, value in state.items() if value.ndim == 2)
     return (linear[0][1].shape[1], linear[-1][1].shape[0]) if linear else None
 

@@ -1,4 +1,4 @@
-"""What a file of weights looks like, whatever it was taken for: whose layout, which network, which line loads it."""
+"""Describes a file of weights by its names and shapes: the layout, the network, and the line that loads it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
     ((3, 8, 36, 3), True): 152,
 }
 _HERE = (18, 50)
-_TRANSFORMERS = {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"}
-_SMALL = {6: "deit-s", 12: "vit-s"}
-_SCALED = {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"}
-_REGISTERED = {(384, 12): "dinov2-s-reg", (768, 12): "dinov2-b-reg", (1024, 24): "dinov2-l-reg"}
+_TRANSFORMERS = {
+    "plain": {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"},
+    "layer scale": {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"},
+    "4 registers": {(384, 12): "dinov2-s-reg", (768, 12): "dinov2-b-reg", (1024, 24): "dinov2-l-reg"},
+}
+_SMALL = {6: "deit-s", 12: "vit-s"}  # of width 384 with 12 layers, by the number of attention heads
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a file of weights looks like.
+    """Description of a file of weights.
 
     Args:
         words: layout and network.
@@ -43,12 +45,12 @@ class Look:
     side: int | None = None
 
     def sentence(self) -> str:
-        """For messages: what it looks like, and which line loads it."""
+        """The description for messages, and the line that loads the file."""
         return f"the file looks like {self.words}" + (f"; write load: {self.load}" if self.load else "")
 
 
 def look_at(state: State) -> Look:
-    """What the names and shapes of some weights tell.
+    """Describe weights by their names and shapes.
 
     Example:
         >>> look_at({"0.weight": torch.ones(3, 2)}).words
@@ -100,20 +102,17 @@ def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool
     positions = shapes.get("encoder.pos_embedding", (0, tokens))[1] - tokens
     side = math.isqrt(positions) * patch or None
     words = f"a vision transformer ({depth} layers, width {width}, patches of {patch} px, images of {side} px)"
-    heads = known.attention.get(width)
     if tokens > 1:
-        name = _REGISTERED.get((width, depth)) if tokens == 5 else None
         words += f" with {tokens - 1} registers"
-    elif scaled:
-        name = _SCALED.get((width, depth))
-    elif (width, depth) == (384, 12):
-        name = _SMALL.get(heads or 0)
-    else:
-        name = _TRANSFORMERS.get((width, depth))
+    kind = f"{tokens - 1} registers" if tokens > 1 else "layer scale" if scaled else "plain"
+    name = _TRANSFORMERS.get(kind, {}).get((width, depth))
+    small = (kind, width, depth) == ("plain", 384, 12)
+    if small:
+        name = _SMALL.get(known.attention.get(width, 0))
     if "encoder.layers.encoder_layer_0.mlp.0.weight" not in shapes:
         name, words = None, words + ", whose hidden layers are gated"
     load = f"checkpoint:{name}/{patch}" if name else None
-    if load is None and (width, depth, tokens, scaled) == (384, 12, 1, False):
+    if small and load is None:
         load = f"checkpoint:deit-s/{patch} (DeiT, timm, DINO: 6 attention heads) or checkpoint:moco-vit-s/{patch} (12)"
     return Look(words, load, side)
 

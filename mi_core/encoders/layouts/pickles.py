@@ -1,4 +1,4 @@
-"""What a file holds that PyTorch does not read as plain data, and the line that converts it.
+"""Describes files that PyTorch does not read as plain data, and the line that converts them.
 
 Its pickle is read so that no class of it is imported and no function called: empty objects stand in for all of them.
 """
@@ -57,7 +57,7 @@ class _Reader(pickle.Unpickler):
 
 
 def unreadable(data: bytes) -> str:
-    """Why a file cannot be read as plain tensors, what is in it, and what to do."""
+    """The message for a file that is not plain tensors: the reason, its content and the remedy."""
     remedy = "save its state_dict() anew, or load TorchScript with torchscript"
     if _is_torchscript(data):
         return (
@@ -71,7 +71,7 @@ def unreadable(data: bytes) -> str:
     if isinstance(held, _Empty):
         what, kept = f"a whole {held.kind} object", "c.state_dict()"
     elif isinstance(held, dict):
-        foreign = {str(key): sorted(_foreign(value)) for key, value in held.items() if _foreign(value)}
+        foreign = {str(key): sorted(kinds) for key, value in held.items() if (kinds := _foreign(value))}
         clean = ", ".join(str(key) for key in held if str(key) not in foreign)
         named = ", ".join(f"{key} ({', '.join(kinds[:3])})" for key, kinds in foreign.items())
         what, kept = f"{named}" + (f" beside {clean}" if clean else ""), _kept(held)
@@ -87,7 +87,7 @@ def unreadable(data: bytes) -> str:
 def _kept(held: dict[Any, Any]) -> str:
     """In Python, what is to be saved of a checkpoint ``c``: its weights."""
     names = [name for name in CONTAINERS if name in held]
-    names = names or [str(key) for key, value in held.items() if _kinds(value, _TENSORS) and not _foreign(value)]
+    names = names or [str(key) for key, value in held.items() if _holds_tensors(value) and not _foreign(value)]
     names = names or [str(key) for key, value in held.items() if _foreign(value)]
     modules = [name for name in names if isinstance(held[name], _Empty)]
     if modules:
@@ -97,17 +97,21 @@ def _kept(held: dict[Any, Any]) -> str:
 
 def _foreign(value: Any) -> set[str]:
     """Names of all classes and functions in a value that are no part of plain tensors."""
-    return {kind for kind in _kinds(value, re.compile("")) if not _PLAIN.match(kind)}
+    return {kind for kind in _kinds(value) if not _PLAIN.match(kind)}
 
 
-def _kinds(value: Any, pattern: re.Pattern[str]) -> set[str]:
-    if isinstance(value, _Empty):
-        own = {value.kind} if pattern.match(value.kind) else set()
-        return own.union(*(_kinds(part, pattern) for part in getattr(value, "parts", [])))
+def _holds_tensors(value: Any) -> bool:
+    return any(_TENSORS.match(kind) for kind in _kinds(value))
+
+
+def _kinds(value: Any) -> set[str]:
+    """Names of all classes and functions in a value, at any depth."""
     if isinstance(value, type) and issubclass(value, _Empty):
-        return {value.kind} if pattern.match(value.kind) else set()
+        return {value.kind}
+    if isinstance(value, _Empty):
+        return {value.kind}.union(*map(_kinds, getattr(value, "parts", [])))
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return set().union(*(_kinds(part, pattern) for part in parts))
+    return set().union(*map(_kinds, parts))
 
 
 def _is_torchscript(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Whose checkpoints are known: what marks a file, where its parts stand, and what its authors' code defines.
+"""The known layouts of checkpoints: marks of a file, places of its parts, and definitions of its authors' code.
 
 An activation, a number of attention heads and the meaning of what is left over stand in no file. Here they come from
 the repositories named. A further layout is a further entry of `LAYOUTS`; one that tells more stands before one that
@@ -64,7 +64,7 @@ class Known:
         return marked and any(key.startswith(self.prefix) for key in keys)
 
     def why_ignored(self, key: str) -> str | None:
-        """Why a key is left out; None: it is not known."""
+        """The reason to leave a key out; None: the key is not known."""
         rules = {**self.ignored, **ALWAYS_IGNORED}
         return next((reason for pattern, reason in rules.items() if re.match(pattern, key)), None)
 

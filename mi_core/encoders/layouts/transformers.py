@@ -1,4 +1,4 @@
-"""What the shapes of a vision transformer do not tell, and DINOv2's parts that a plain transformer can hold.
+"""The number of attention heads, which no shape tells, and DINOv2's parts that a plain transformer can hold.
 
 Layer scale (Touvron et al., ICCV 2021) multiplies what a linear layer gives, so it is folded into that layer. Registers
 (Darcet et al., ICLR 2024) are further class tokens without a position.
@@ -26,7 +26,7 @@ def plain(state: State) -> tuple[State, dict[str, str]]:
     """A transformer with layer scale or registers as a plain one that computes the same; else the weights as they are.
 
     Returns:
-        The weights, and for every key that is part of others now what became of it.
+        The weights, and for every key that became part of others the reason.
     """
     result, merged = dict(state), {}
     for key, scale in state.items():
@@ -48,7 +48,7 @@ def plain(state: State) -> tuple[State, dict[str, str]]:
 
 
 def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Tensor | None) -> str | None:
-    """How many attention heads a transformer has, and who says so; None: the backbone is none.
+    """The number of attention heads of a transformer, and who says so; None: the backbone is no transformer.
 
     Args:
         known: layout of the file.
@@ -63,21 +63,21 @@ def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Ten
     if heads is None:
         return None
     width = int(backbone.width)  # type: ignore[arg-type]
-    told, by = known.attention.get(width), f"a {known.name}"
+    stated, by = known.attention.get(width), f"a {known.name}"
     if width == 384 and positions is not None and _moco_positions(positions, getattr(backbone, "registers", 0)):
-        told, by = 12, "a file with the fixed positions of MoCo v3"
+        stated, by = 12, "a file with the fixed positions of MoCo v3"
     base, slash, patch = name.partition("/")
-    if told is not None and told != heads:
+    if stated is not None and stated != heads:
         raise ConfigError(
-            f"{by} of width {width} has {told} attention heads, {name or 'the backbone'} has {heads}; "
-            f"write checkpoint:{_BY_HEADS.get(told, 'vit-b')}{slash}{patch}"
+            f"{by} of width {width} has {stated} attention heads, {name or 'the backbone'} has {heads}; "
+            f"write checkpoint:{_BY_HEADS.get(stated, 'vit-b')}{slash}{patch}"
         )
-    if told is None and base == _UNSAID and not known.own:
+    if stated is None and base == _UNSAID and not known.own:
         raise ConfigError(
             "the number of attention heads stands in no file, and a transformer of width 384 has 6 (DeiT, timm, DINO) "
             f"or 12 (MoCo v3): write checkpoint:deit-s{slash}{patch} or checkpoint:moco-vit-s{slash}{patch}"
         )
-    return f"{heads} attention heads, as {by if told is not None else name or 'the backbone'} has"
+    return f"{heads} attention heads, as {by if stated is not None else name or 'the backbone'} has"
 
 
 def _attention_heads(backbone: nn.Module) -> int | None:
