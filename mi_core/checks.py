@@ -27,7 +27,7 @@ class NumericError(ValueError):
 
 
 class AnswerError(ValueError):
-    """What an encoder behind an API answered to one of the images sent to it is no embedding.
+    """The answer of an encoder behind an API to one of its images is no embedding.
 
     Args:
         message: the API and what is wrong.

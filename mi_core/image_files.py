@@ -141,7 +141,7 @@ def load_image(data: bytes) -> Image.Image:
 
 
 def suffix_of(kind: str) -> str:
-    """What a file of a format is called, by Pillow's name of the format."""
+    """The suffix of files of a format, by Pillow's name of the format."""
     return FORMATS["JPEG" if kind == "MPO" else kind].suffixes[0]
 
 
@@ -161,7 +161,7 @@ def never_start_ghostscript() -> None:
 
 
 def _unopened(data: bytes) -> str:
-    """Why an image has no decoder here; empty: it has one."""
+    """The reason that an image has no decoder here; empty: it has one."""
     name = format_of(data[:HEAD])
     if name is None:
         return f"no image of a format that is read ({', '.join(FORMATS)})"
@@ -169,7 +169,7 @@ def _unopened(data: bytes) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """What a decoder says of a file, in words for people."""
+    """The message of a decoder, in words for people."""
     text = str(error).split("<_io.BytesIO object")[0].strip()  # an address in memory helps nobody
     return text or type(error).__name__
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
@@ -63,12 +64,12 @@ class Decoder:
                 raise ConfigError(f"resize = {self.resize} is the side before a crop: set fit to shortest or squash")
 
     def settings(self) -> dict[str, int | str]:
-        """What makes the pixels, spelled out: two decoders of equal settings decode alike."""
-        stated = {"interpolation": self.interpolation or "bilinear", "fit": self.fit or CENTRE}
+        """The settings spelled out: two decoders of equal settings decode alike."""
         return {
             "image_size": self.image_size,
             "channels": self.channels,
-            **stated,
+            "interpolation": self.interpolation or "bilinear",
+            "fit": self.fit or CENTRE,
             "resize": self.resize or self.image_size,
         }
 
@@ -101,7 +102,7 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> tuple[Pixels, str]:
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What an encoded image is: ``format`` such as JPEG, ``mode`` such as RGB or CMYK, size in pixels as stored."""
+    """Facts of an encoded image: ``format`` such as JPEG, ``mode`` such as RGB or CMYK, size in pixels as stored."""
 
     format: str
     mode: str
@@ -170,11 +171,8 @@ def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
     while data[:2] == b"\xff\xd8" and place + 10 <= len(data) and data[place] == 0xFF:
         marker = data[place + 1]
         if marker in (0xC0, 0xC1, 0xC2) and data[place + 4] == 8:
-            return (
-                int.from_bytes(data[place + 5 : place + 7]),
-                int.from_bytes(data[place + 7 : place + 9]),
-                data[place + 9],
-            )
+            height, width, channels = struct.unpack_from(">HHB", data, place + 5)
+            return height, width, channels
         if marker not in (0xC4, 0xDB, 0xDD, 0xE0, 0xFE):  # tables, JFIF, comments
             return None
         place += 2 + int.from_bytes(data[place + 2 : place + 4])

@@ -25,7 +25,7 @@ OPTIMIZERS = ("adam", "sgd")
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is fitted. Every epoch visits all samples in a new order.
+    """The settings of fitting a network. Every epoch visits all samples in a new order.
 
     Args:
         learning_rate: of the optimizer, above 0.
@@ -158,6 +158,6 @@ def weights(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
 def restored(network: nn.Module, state: Mapping[str, npt.NDArray[Any]]) -> nn.Module:
     """A network of the same layout with what `weights` returned, for scoring."""
     prefix = "network."
-    found = {key.removeprefix(prefix): torch.from_numpy(state[key]) for key in state if key.startswith(prefix)}
-    network.load_state_dict(found)
+    own = {key.removeprefix(prefix): torch.from_numpy(state[key]) for key in state if key.startswith(prefix)}
+    network.load_state_dict(own)
     return network.eval()

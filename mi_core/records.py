@@ -101,7 +101,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Estimate:
-        """What `as_json` wrote."""
+        """The estimate that `as_json` wrote."""
         low, high = entry["ci95"]
         return cls(entry["value"], low, high, entry["n"], entry.get("supported", True), entry.get("fp"))
 

@@ -1,4 +1,4 @@
-"""What this process does with memory and compiled code."""
+"""Compiled code, and the memory that this process keeps."""
 
 from __future__ import annotations
 

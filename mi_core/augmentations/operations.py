@@ -14,7 +14,7 @@ from mi_core.checks import ConfigError
 GRAY = (0.2989, 0.587, 0.114)
 """Luma of ITU-R BT.601."""
 JITTERS = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
-"""What a colour jitter changes, and the factor (of hue, the shift) that changes nothing."""
+"""Operations of a colour jitter, with the factor (of hue, the shift) that changes nothing."""
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(len(JITTERS))
 """Their positions."""
 

@@ -55,7 +55,8 @@ def make_views(
     check_shape("streams", streams, "B", B=count)
     index = torch.arange(first, first + views, device=streams.device).repeat(count)
     repeated, keys = images.repeat_interleave(views, dim=0), streams.repeat_interleave(views)
-    return augmentation(repeated, keys, epoch=0, view=index, size=size).unflatten(0, (count, views))
+    drawn = augmentation(repeated, keys, epoch=0, view=index, size=size)
+    return drawn.reshape(count, views, *drawn.shape[1:])
 
 
 def clean(images: torch.Tensor) -> torch.Tensor:

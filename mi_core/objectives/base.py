@@ -1,4 +1,4 @@
-"""What every pre-training framework is: a backbone, the heads on top of it, and a loss on views."""
+"""The base of every pre-training framework: a backbone, the heads on top of it, and a loss on views."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Objective(nn.Module, ABC):
     source: ClassVar[str] = ""
     """Of a framework that is a defense: paper, section."""
     target: ClassVar[str | None] = None
-    """What else the loss reads of a sample: ``class``, ``attribute``, ``caption`` or nothing."""
+    """Target that the loss reads of a sample besides its views: ``class``, ``attribute``, ``caption`` or nothing."""
     alternates: ClassVar[bool] = False
     """Whether parts of the module wait in some epochs, without gradients."""
     sync_batch_norm: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Objective(nn.Module, ABC):
     def encode_targets(
         cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]
     ) -> torch.Tensor | None:
-        """What `forward` takes as targets of N samples, a row each: from their classes or captions; None: nothing."""
+        """The targets that `forward` takes of N samples, a row each: from their classes or captions; None: nothing."""
         return None
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Objective(nn.Module, ABC):
         """The loss of a batch of views (B, V, C, H, W), already normalised: the mean over this worker's samples."""
 
     def text_tower(self) -> nn.Module | None:
-        """What turns texts into embeddings beside the projection's, for audits; None: there is no such thing."""
+        """Texts to embeddings beside the projection's, for audits; None: there is no text tower."""
         return None
 
     def start_epoch(self, epoch: int) -> None:

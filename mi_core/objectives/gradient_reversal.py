@@ -1,4 +1,4 @@
-"""What training against an adversary takes: a layer that turns gradients round, and the adversary itself.
+"""Training against an adversary: a layer that reverses gradients, and the adversary itself.
 
 Shared by the defenses that are trained, or prepared, against a network that tells an attribute. B samples, D width, K
 values of the attribute.

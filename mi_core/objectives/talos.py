@@ -23,7 +23,7 @@ from mi_core.objectives.simclr import SimCLR, SimCLRParameters
 
 @dataclass(frozen=True)
 class TalosParameters(SimCLRParameters):
-    """Those of SimCLR, and of the adversary.
+    """Settings of SimCLR, and of the adversary.
 
     Args:
         values: K: the attribute is 0 to K - 1.
@@ -73,7 +73,7 @@ class Talos(SimCLR):
         return numbered(labels, parameters.values, "attribute", "set parameters.values")
 
     def start_epoch(self, epoch: int) -> None:
-        """Whose turn it is; who waits keeps weights and batch statistics."""
+        """Give encoder or adversary its turn; the other keeps weights and batch statistics."""
         self.censoring = (epoch % 2 == 1) == self.adversary_first
         for part in (self.backbone, self.projection):
             part.requires_grad_(self.censoring)
@@ -81,7 +81,7 @@ class Talos(SimCLR):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Talos:
-        """Training mode of whoever's turn it is."""
+        """Training mode for the part whose turn it is."""
         super().train(mode)
         if not self.censoring:
             self.backbone.eval()

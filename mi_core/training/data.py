@@ -1,4 +1,4 @@
-"""What a worker trains on: batches of images with their random streams and targets, in an order that a seed fixes."""
+"""The training images of a worker: batches with their random streams and targets, in an order that a seed fixes."""
 
 from __future__ import annotations
 

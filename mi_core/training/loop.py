@@ -81,7 +81,7 @@ class Pretrainer:
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.rank, self.workers = world()
+        self.workers = world()[1]
         self.device = torch.device(device)
         self.parameters = parameters
         self.data = data
@@ -103,8 +103,7 @@ class Pretrainer:
         if parameters.compile:
             self.trained = torch.compile(self.trained)  # type: ignore[assignment]
         if self.workers > 1:
-            waiting = self.module.alternates
-            self.trained = DistributedDataParallel(self.trained, find_unused_parameters=waiting)
+            self.trained = DistributedDataParallel(self.trained, find_unused_parameters=self.module.alternates)
         self.optimizer = parameters.optimizer.build(self.module)
         self.epoch = 0
         self.step = 0  # of the epoch under way
@@ -155,8 +154,8 @@ class Pretrainer:
 
     def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
         """One optimiser step on views (B, V, C, H, W) that are ready."""
-        enabled = self.parameters.precision == "bfloat16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled):
+        half = self.parameters.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
             loss: torch.Tensor = self.trained(views, targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
