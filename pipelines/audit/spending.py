@@ -57,7 +57,7 @@ def exceeded(costs: Estimate, config: RunConfig, stages: Sequence[str]) -> list[
 
 
 def _words(name: str, spent: Range) -> str:
-    return f"{spent.value:.3g} [{spent.low:.3g}, {spent.high:.3g}] {UNITS[name]}"
+    return f"about {spent.value:.3g} {UNITS[name]} ({spent.low:.3g} to {spent.high:.3g})"
 
 
 def _ask(above: Sequence[str]) -> None:

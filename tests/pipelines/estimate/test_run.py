@@ -296,7 +296,7 @@ def test_above_the_budget_nothing_starts_without_yes(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spending, "estimate", lambda runs: estimate(runs, SHORT))
-    with pytest.raises(UserError, match=r"CPU-hours, more than budget.cpu_hours = 1e-09; .* --yes"):
+    with pytest.raises(UserError, match=r"CPU-hours \(.* to .*\), more than budget.cpu_hours = 1e-09; .* --yes"):
         audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data")
     assert not (tmp_path / "run" / "seed-0").exists()
 
