@@ -10,7 +10,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.clip import clip_vit_b
-from mi_core.encoders.convolutional import Conv4, ResNet8, mobilenetv2, resnet, vgg11_bn
+from mi_core.encoders.convolutional import Conv4, KerasConv4, ResNet8, mobilenetv2, resnet, vgg11_bn
 from mi_core.encoders.input import ImageShape
 from mi_core.encoders.vit import vision_transformer
 
@@ -43,6 +43,9 @@ _VIT_B = Architecture("ViT-B: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12),
 _VIT_L = Architecture("ViT-L: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16), patches=True)
 ENCODERS: dict[str, Architecture] = {
     "conv4": Architecture("The backbone of the quickstart (97,392 parameters for one channel), D = 128.", Conv4),
+    "keras-conv4": Architecture(
+        "The encoder of Keras' SimCLR example, for images of 31 pixels or more, D = 128.", KerasConv4
+    ),
     "resnet8": Architecture(
         "The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128.", ResNet8
     ),

@@ -14,6 +14,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from mi_core.checks import ConfigError
 from mi_core.encoders.input import ImageShape
 
 # torchvision's models are imported where they are built: they take a second that other encoders need not wait for
@@ -54,6 +55,31 @@ class Conv4(_Pooled):
         """Images (B, C, H, W) to feature maps (B, 128, H / 4, W / 4)."""
         maps: torch.Tensor = self.layers(images)
         return maps
+
+
+class KerasConv4(nn.Module):
+    """The encoder of Keras' SimCLR example, which the Additive Logistic Mechanism attacks, D = 128.
+
+    Four 3x3 convolutions of 128 channels with stride 2, no padding and no norm; all positions go to a dense layer.
+    """
+
+    width = 128
+
+    def __init__(self, images: ImageShape) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        side = images.size
+        for index in range(4):
+            layers += [nn.Conv2d(128 if index else images.channels, 128, 3, stride=2), nn.ReLU(inplace=True)]
+            side = (side - 1) // 2
+        if side < 1:
+            raise ConfigError(f"backbone = 'keras-conv4' needs images of 31 pixels or more, got {images.size}")
+        self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * side * side, 128), nn.ReLU(inplace=True))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, S, S) to embeddings (B, 128)."""
+        embeddings: torch.Tensor = self.layers(images)
+        return embeddings
 
 
 class ResNet8(_Pooled):

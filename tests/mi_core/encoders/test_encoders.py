@@ -29,6 +29,7 @@ def encoder(seed: int = 0) -> Encoder:
     [
         ("conv4", 1, 8, 128, 97_392),
         ("conv4", 3, 16, 128, 97_680),
+        ("keras-conv4", 3, 32, 128, 462_848),
         ("resnet8", 3, 32, 128, 307_360),
         (
             "resnet18",
@@ -61,6 +62,12 @@ def test_backbone_sizes(name: str, channels: int, size: int, width: int, paramet
 def test_unknown_backbone_lists_the_known() -> None:
     with pytest.raises(ConfigError, match="resnet81.*allowed: " + ", ".join(sorted(ENCODERS))):
         build_backbone("resnet81", 3, 32)
+
+
+def test_an_encoder_without_padding_needs_large_images() -> None:
+    with pytest.raises(ConfigError, match="keras-conv4' needs images of 31 pixels or more, got 30"):
+        build_backbone("keras-conv4", 3, 30)
+    assert build_backbone("keras-conv4", 1, 31)(torch.rand(2, 1, 31, 31)).shape == (2, 128)
 
 
 def test_cifar_stem_keeps_resolution() -> None:
