@@ -70,7 +70,7 @@ def test_first_views_are_what_fewer_views_would_have_given(used: int) -> None:
         ("adversarial:2/10/10", "epsilon = 2"),
         ("adversarial:0.1/10/1", "classes = 1"),
         ("caption:euclidean", "allowed: caption:cosine, caption:embedding"),
-        ("pairwise", "metric = '', allowed: cosine, correlation, euclidean"),
+        ("pairwise", "metric = '', allowed: correlation, cosine, euclidean"),
         ("norm:x", "order 'x'"),
         ("embedding:2", "has no setting, got '2'"),
     ],
