@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def mapped(
     cpus: float = 1,
     gpus: float = 0,
 ) -> list[Any]:
-    """Call a function on many arguments as Ray tasks, with a bar.
+    """Call a function on many arguments as Ray tasks, a window of them at a time, with a bar.
 
     Args:
         function: of a task.
@@ -226,20 +227,35 @@ def mapped(
     import ray
 
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(function)
-    references = [remote.remote(*given) for given in arguments]
-    pending = list(references)
+    given = list(arguments)
+    results: list[Any] = [None] * len(given)
+    waiting, running = iter(enumerate(given)), {}
     with bars(unit) as progress:
-        bar = progress.add_task(title, total=len(pending), note="")
+        bar = progress.add_task(title, total=len(given), note="")
         progress.begin(bar)
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
+        while True:
+            for position, some in islice(waiting, max(0, _at_once(cpus, gpus) - len(running))):
+                running[remote.remote(*some)] = position
+            if not running:
+                return results
+            ready, _ = ray.wait(list(running), num_returns=1)
             try:
-                ray.get(ready)
+                results[running.pop(ready[0])] = ray.get(ready[0])
             except ray.exceptions.RayTaskError as error:
                 fault = fault_of_user(error)
                 if fault is None:
                     raise
                 raise UserError(fault) from error
-            progress.advance(bar, len(ready))
-    results: list[Any] = ray.get(references)
-    return results
+            progress.advance(bar)
+
+
+def _at_once(cpus: float, gpus: float) -> int:
+    """Tasks to submit ahead: twice as many as the connected cluster runs side by side, and 8 at least.
+
+    Ray looks through all submitted tasks at every wait, so submitting 40,000 at once takes an hour of waiting.
+    """
+    import ray
+
+    there = ray.cluster_resources()
+    side_by_side = [there.get(kind, 0.0) / held for kind, held in (("CPU", cpus), ("GPU", gpus)) if held]
+    return max(8, int(2 * min(side_by_side, default=4.0)))
