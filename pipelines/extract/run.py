@@ -334,7 +334,7 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
         )
     receipts = data.map_batches(
         EncodeChunks,
-        fn_constructor_args=(config.name, resources.decoding_threads, access),
+        fn_constructor_args=(config.name, resources.decoding_threads, access, resources.gpus_per_actor),
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),

@@ -13,6 +13,7 @@ from pipelines.extract.telemetry import STEPS
 class Throughput:
     """Counts and seconds of an extraction, summed over actors.
 
+    ``builds`` counts how often an actor loaded an encoder: the number of actors times that of encoders, at best.
     ``steady`` is the rate in images per second while all actors work: the sum of their rates, each from its first
     chunk on, until the first actor has nothing left. ``started`` is the seconds until all have committed a chunk.
     Both are 0 where an actor had fewer than three chunks.
@@ -21,6 +22,7 @@ class Throughput:
     images: int = 0
     views: int = 0
     rejected: int = 0
+    builds: int = 0
     wall: float = 0.0
     decode: float = 0.0
     augment: float = 0.0
@@ -35,6 +37,7 @@ class Throughput:
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
+        self.builds += receipt["builds"]
         for name in STEPS:
             setattr(self, name, getattr(self, name) + receipt[name])
 

@@ -36,6 +36,7 @@ from pipelines.errors import UserError, storage_fault
 from pipelines.extract import attempts
 from pipelines.extract.commit import sample_table
 from pipelines.extract.jobs import ShardJob
+from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on
 from pipelines.extract.telemetry import STEPS, Telemetry
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
@@ -70,11 +71,17 @@ class EncodeChunks:
         run: name of the run in Ray's metrics; None: the actor reports no metrics.
         threads: number that decode while the encoder runs on its accelerator; 0: decode before it runs.
         access: to encoders behind an API, if there are any.
+        gpus: GPUs that the actor holds.
         memory: backbone outputs, for encoders that share a backbone and get the same views.
     """
 
     def __init__(
-        self, run: str | None = None, threads: int = 0, access: Access | None = None, memory: Memory | None = None
+        self,
+        run: str | None = None,
+        threads: int = 0,
+        access: Access | None = None,
+        gpus: float = 0.0,
+        memory: Memory | None = None,
     ) -> None:
         self.name = uuid.uuid4().hex
         self.memory = memory
@@ -85,13 +92,14 @@ class EncodeChunks:
             torch.set_num_threads(1)
             keep_freed_memory()
         self.pool = ThreadPoolExecutor(threads) if threads else None
+        self.encoders = LoadedEncoders(self._load, budget_on(self.device, gpus))
         self.extractors: dict[str, Extractor] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Turn the row of a chunk into the row of its receipt."""
         row = batch.to_pylist()[0]
-        receipt: dict[str, Any] = {"actor": self.name, "rows": 0, "rejected": 0, "queries": 0, "error": row["error"]}
-        receipt |= dict.fromkeys(STEPS, 0.0)
+        receipt: dict[str, Any] = {"actor": self.name, "error": row["error"]}
+        receipt |= dict.fromkeys(("rows", "rejected", "queries", "builds"), 0) | dict.fromkeys(STEPS, 0.0)
         if not row["error"]:
             try:
                 job: ShardJob = pickle.loads(row["job"])
@@ -105,7 +113,7 @@ class EncodeChunks:
         return pa.table({name: [value] for name, value in (receipt | {"ended": time.time()}).items()})
 
     def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
-        chunk, keys = row["chunk"], row["keys"]
+        chunk, keys, builds = row["chunk"], row["keys"], self.encoders.builds
         extractor = self._extractor(job)
         extractor.seconds = Seconds()
         attempt = _Attempt.of(job, chunk, attempts.QUERYING)
@@ -127,7 +135,8 @@ class EncodeChunks:
         good = features.status.count(OK)
         queries = job.queries_of(good) if job.rule is None else features.asked() * job.query.repeats
         spent = asdict(extractor.seconds) | {"decode": features.decode, "commit": time.perf_counter() - began}
-        return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries} | spent
+        built = self.encoders.builds - builds
+        return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries, "builds": built} | spent
 
     def _pending(self, job: ShardJob, row: Mapping[str, Any], *, one_by_one: bool) -> Callable[[int], Decoded]:
         """A function from a sample's position to its pixels, which threads decode ahead or the call decodes."""
@@ -157,31 +166,32 @@ class EncodeChunks:
         )
 
     def _extractor(self, job: ShardJob) -> Extractor:
-        name = f"{job.folder.path}/{job.encoder}/{job.query.tag}"
+        query, crafter = job.query, job.query.asking.crafter
+        wanted = [Checkpoint(job.folder, job.encoder, epoch) for epoch in query.epochs]
+        if crafter is not None:
+            wanted.append(Checkpoint(job.folder, crafter, describe(job.folder, crafter).epochs[-1]))
+        before = self.encoders.builds
+        encoders = self.encoders(wanted)
+        if self.encoders.builds > before:
+            self.extractors.clear()  # they hold encoders that may have left
+        name = f"{job.folder.path}/{job.encoder}/{query.tag}"
         if name not in self.extractors:
-            self.extractors.clear()  # one pass's checkpoints at a time in memory
-            query = job.query
-            stored = describe(job.folder, job.encoder)
-            ready = {
-                epoch: for_queries(stored.load(epoch, None if self.access is None else self.access.client), self.device)
-                for epoch in query.epochs
-            }
             self.extractors[name] = Extractor(
                 {
                     named(job, epoch): averaged(remembering(encoder, self.memory), query.repeats)
-                    for epoch, encoder in ready.items()
+                    for epoch, encoder in zip(query.epochs, encoders, strict=False)
                 },
                 job.plan,
                 build(AUGMENTATIONS[query.recipe.name], query.recipe.settings),
                 self.device,
-                None if query.asking.crafter is None else self._last(job.folder, query.asking.crafter),
+                None if crafter is None else encoders[-1],
             )
         return self.extractors[name]
 
-    def _last(self, folder: SeedFolder, name: str) -> Encoder:
-        """An encoder with its last weights."""
-        stored = describe(folder, name)
-        return for_queries(stored.load(stored.epochs[-1]), self.device)
+    def _load(self, checkpoint: Checkpoint) -> Encoder:
+        client = None if self.access is None else self.access.client
+        stored = describe(checkpoint.folder, checkpoint.encoder)
+        return for_queries(stored.load(checkpoint.epoch, client), self.device)
 
 
 @dataclass

@@ -1,0 +1,66 @@
+"""Encoders that an actor keeps in memory between chunks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mi_core.encoders.checkpoint import Encoder
+from pipelines.run.folder import SeedFolder
+
+ON_CPU = 2 * 2**30  # bytes of weights that an actor without a GPU keeps
+OF_GPU = 0.25  # share of its part of a GPU's memory that an actor keeps weights in
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of an encoder of a run."""
+
+    folder: SeedFolder
+    encoder: str
+    epoch: int
+
+
+class LoadedEncoders:
+    """Encoders by checkpoint; when their weights exceed a budget, those used longest ago leave.
+
+    Args:
+        load: builds an encoder on the actor's device.
+        budget: bytes of weights. The encoders in use stay, even beyond it.
+    """
+
+    def __init__(self, load: Callable[[Checkpoint], Encoder], budget: int) -> None:
+        self.load, self.budget = load, budget
+        self.builds = 0
+        self.kept: OrderedDict[Checkpoint, Encoder] = OrderedDict()
+
+    def __call__(self, wanted: Sequence[Checkpoint]) -> list[Encoder]:
+        """The encoders of some checkpoints, loaded where they are not kept."""
+        for checkpoint in wanted:
+            if checkpoint not in self.kept:
+                self.kept[checkpoint] = self.load(checkpoint)
+                self.builds += 1
+            self.kept.move_to_end(checkpoint)
+        while len(self.kept) > len(set(wanted)) and sum(map(weights_of, self.kept.values())) > self.budget:
+            self.kept.popitem(last=False)
+        return [self.kept[checkpoint] for checkpoint in wanted]
+
+
+def weights_of(module: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a module."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+
+
+def budget_on(device: torch.device, gpus: float) -> int:
+    """Bytes of weights that an actor keeps on a device.
+
+    Args:
+        device: of the actor.
+        gpus: GPUs that the actor holds, such as .5.
+    """
+    if device.type != "cuda":
+        return ON_CPU
+    return int(OF_GPU * min(1.0, gpus) * torch.cuda.get_device_properties(device).total_memory)
