@@ -35,6 +35,11 @@ def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 
+def hex_of(column: pa.ChunkedArray) -> list[str]:
+    """Hashes as hexadecimal text; run folders of earlier versions hold text already."""
+    return [value.hex() if isinstance(value, bytes) else value for value in column.to_pylist()]
+
+
 def ids_of(table: pa.Table, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
     """``source/key`` of some rows of a table of samples, or of all."""
     names = table.select(["source", "key"])

@@ -10,6 +10,7 @@ from pipelines.console import say, step
 from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan
 from pipelines.data.splits import Splits, are_drawn
+from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
@@ -26,7 +27,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
             continue
         read = config.data.scan_digest
         if read not in scans:
-            scanned = scans[read] = scan(config.data, _scan_map)
+            scanned = scans[read] = scan(config.data, f"{folder.path}/{SCAN}/{read[:12]}", _scan_map)
             lost = f"; {scanned.tally} and listed in splits/rejected.parquet" if scanned.tally.unusable else ""
             say("data", f"{len(scanned.samples)} usable samples{lost}")
             for note in scanned.tally.notes():

@@ -15,7 +15,7 @@ import pyarrow as pa
 from mi_core.hashing import digest64
 from mi_core.records import BoolArray, among
 from pipelines.config.encoders import TrainedConfig
-from pipelines.data.columns import BATCH, Coded, codes_of, ids_of
+from pipelines.data.columns import BATCH, Coded, codes_of, hex_of, ids_of
 from pipelines.data.losses import Rejection
 from pipelines.data.scan import ATTRIBUTE, GROUP
 from pipelines.errors import UserError
@@ -243,7 +243,7 @@ class Splits:
         digest = hashlib.sha256(b"[[")
         for start in range(0, len(rows), BATCH):
             some = rows[start : start + BATCH]
-            pairs = zip(self._ids(some), self.table["sha256"].take(pa.array(some)).to_pylist(), strict=True)
+            pairs = zip(self._ids(some), hex_of(self.table["sha256"].take(pa.array(some))), strict=True)
             digest.update(((", " if start else "") + ", ".join(json.dumps(pair) for pair in pairs)).encode())
         digest.update(b"]]")
         return digest.hexdigest()

@@ -39,7 +39,6 @@ from pipelines.extract.jobs import ShardJob
 from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on
 from pipelines.extract.telemetry import STEPS, Telemetry
 from pipelines.files import storage
-from pipelines.run.folder import SeedFolder
 
 OK, CRASHED = "ok", "crashed: the worker died on this sample"
 Decoded = Pixels | str

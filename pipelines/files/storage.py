@@ -12,7 +12,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -109,7 +109,10 @@ def existing(paths: Iterable[str]) -> set[str]:
 
 def stamp(path: str) -> str:
     """When a file was written and how long it is: another stamp says that it was written again."""
-    info = _info(path)
+    return _stamp(_info(path))
+
+
+def _stamp(info: Any) -> str:
     return f"{info.mtime_ns}:{info.size}"
 
 
@@ -200,10 +203,21 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
+    return {path: info.size for path, info in _standing_in(folder)}
+
+
+def stamps(folder: str) -> dict[str, str]:
+    """As `stamp`, of the files that stand in a folder itself, by path; empty when the folder is not there."""
+    return {path: _stamp(info) for path, info in _standing_in(folder)}
+
+
+def _standing_in(folder: str) -> Iterator[tuple[str, Any]]:
     filesystem, place = _resolve(folder)
-    entries = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
     root = absolute(folder)
-    return {f"{root}/{info.base_name}": info.size for info in entries if info.type == fs.FileType.File}
+    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+        with suppress(UnicodeDecodeError):  # a name that is not UTF-8
+            if info.type == fs.FileType.File:
+                yield f"{root}/{info.base_name}", info
 
 
 @contextmanager

@@ -58,10 +58,12 @@ STAGE_FOLDERS = {
     "tune": (),
     "report": (),
 }
+SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
 _OF_RUN = (
     "manifest.json",
     "progress.json",
     ".ray.json",
+    SCAN,
     "seed-*",
     "sweep",
     "tune",
@@ -225,6 +227,8 @@ class RunFolder:
     def _clear(self, force: str, config: dict[str, Any]) -> None:
         for place in self._made(force, config):
             storage.remove(place)
+        if force == STAGES[0]:
+            storage.remove(f"{self.path}/{SCAN}")
         storage.remove(f"{self.path}/report.json")
         if STAGES.index(force) <= STAGES.index("extract"):
             self.update_manifest(extraction=[])

@@ -229,7 +229,8 @@ def mapped(
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(function)
     given = list(arguments)
     results: list[Any] = [None] * len(given)
-    waiting, running = iter(enumerate(given)), {}
+    waiting = iter(enumerate(given))
+    running: dict[Any, int] = {}
     with bars(unit) as progress:
         bar = progress.add_task(title, total=len(given), note="")
         progress.begin(bar)

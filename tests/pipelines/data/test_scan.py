@@ -1,0 +1,140 @@
+"""A scan is kept shard by shard: what was read is not read again, what changed is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.config.data import DataConfig
+from pipelines.data.draw import draw
+from pipelines.data.scan import Scan, scan
+from pipelines.errors import UserError
+from tests.pipelines.tars import shard_bytes
+
+SHARDS = 6
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """A folder of six shards of five images."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for number in range(SHARDS):
+        (folder / f"{number:03d}.tar").write_bytes(shard_bytes(range(5 * number, 5 * number + 5)))
+    return folder
+
+
+def config_of(shards: Path, **settings: Any) -> DataConfig:
+    """A source ``pool`` and two roles."""
+    roles = {name: {"from": "pool", "count": 5} for name in ("target-member", "target-nonmember")}
+    sources = {"pool": {"kind": "shards", "path": str(shards)}}
+    return DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, **settings})
+
+
+def scanned(config: DataConfig, folder: Path) -> tuple[Scan, list[str]]:
+    """A scan kept in a folder, and the shards that it read."""
+    read: list[str] = []
+
+    def counted(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        read.extend(work.item.name for work, *_ in arguments)
+        return [function(*given) for given in arguments]
+
+    return scan(config, str(folder), counted), read
+
+
+def test_what_was_read_is_not_read_again(shards: Path, tmp_path: Path) -> None:
+    config = config_of(shards, near_duplicates={}, max_rejected=1)
+    (shards / "003.tar").write_bytes(b"no tar")
+    first, read = scanned(config, tmp_path / "scan")
+    assert read == [f"{number:03d}" for number in range(SHARDS)]
+    again, read = scanned(config, tmp_path / "scan")
+    assert read == ["003"]  # damage may have been a fault of the network
+    fresh = scan(config)
+    assert again.samples.equals(first.samples)
+    assert again.samples.equals(fresh.samples)
+    assert again.tally == first.tally == fresh.tally
+
+
+def test_a_shard_without_receipt_or_written_again_is_read(shards: Path, tmp_path: Path) -> None:
+    config = config_of(shards)
+    scanned(config, tmp_path / "scan")
+    (tmp_path / "scan" / "pool" / "002.json").unlink()
+    (shards / "004.tar").write_bytes(shard_bytes(range(100, 103)))
+    found, read = scanned(config, tmp_path / "scan")
+    assert read == ["002", "004"]
+    assert found.samples.equals(scan(config).samples)
+    assert len(found.samples) == 28
+
+
+def test_a_repaired_shard_is_read(shards: Path, tmp_path: Path) -> None:
+    whole = (shards / "001.tar").read_bytes()
+    (shards / "001.tar").write_bytes(b"")
+    with pytest.raises(UserError, match="are unusable"):
+        scanned(config_of(shards), tmp_path / "scan")
+    (shards / "001.tar").write_bytes(whole)
+    found, read = scanned(config_of(shards), tmp_path / "scan")
+    assert (read, len(found.samples), found.rejected) == (["001"], 30, ())
+
+
+def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
+    """The first shard keeps it; the same key in another source is another sample."""
+    (shards / "004.tar").write_bytes(shard_bytes(range(3, 8)))  # 3, 4 of shard 0 and 5 to 7 of shard 1
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "000.tar").write_bytes(shard_bytes(range(5)))
+    sources = {name: {"kind": "shards", "path": str(path)} for name, path in (("pool", shards), ("other", other))}
+    roles = {"target-member": {"from": "pool", "count": 5}, "target-nonmember": {"from": "other", "count": 1}}
+    config = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1})
+    found, _ = scanned(config, tmp_path / "scan")
+    assert len(found.samples) == 25 + 5
+    assert [(bad.shard, bad.reason) for bad in found.rejected] == [
+        ("004", f"shard {earlier} already has this key") for earlier in ("000", "000", "001", "001", "001")
+    ]
+
+
+def test_hashes_need_no_text(shards: Path) -> None:
+    """Text of 64 characters overflows Arrow's 32-bit offsets at 33.5 million samples."""
+    config = config_of(shards)
+    found = scan(config)
+    assert found.samples.schema.field("sha256").type == pa.binary(32)
+    assert draw(config, found, 0).table.schema.field("sha256").type == pa.binary(32)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from pipelines.data.scan import scan
+from tests.pipelines.data.test_scan import config_of
+
+def slow(function, arguments):
+    found = []
+    for given in arguments:
+        found.append(function(*given))
+        time.sleep(0.5)
+    return found
+
+scan(config_of(Path(sys.argv[1])), sys.argv[2], slow)
+"""
+
+
+def test_a_killed_scan_goes_on(shards: Path, tmp_path: Path) -> None:
+    place = tmp_path / "scan"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(shards), str(place)])
+    while len(list(place.glob("pool/*.json"))) < 2 and process.poll() is None:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list(place.glob("pool/*.json")))
+    assert 2 <= done < SHARDS
+    found, read = scanned(config_of(shards), place)
+    assert len(read) == SHARDS - done
+    assert found.samples.equals(scan(config_of(shards)).samples)
