@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -220,13 +221,13 @@ def status(
 
 @app.command()
 def check(config: Config, overrides: Overrides = None) -> None:
-    """Check config, data, weights and resources, without a run."""
+    """Check config, some of the data, weights and resources, without a run."""
     from pipelines.config.checks import check_drawn
     from pipelines.config.load import load
     from pipelines.console import count_of
-    from pipelines.data import run as audit
-    from pipelines.data.draw import check_sizes, draw
-    from pipelines.data.scan import scan
+    from pipelines.data.draw import check_sizes
+    from pipelines.data.look import Look
+    from pipelines.data.run import counts_in_words
     from pipelines.encoders import adopt
     from pipelines.run.folder import RunFolder
     from pipelines.run.machine import cpus
@@ -235,20 +236,24 @@ def check(config: Config, overrides: Overrides = None) -> None:
     loaded = load(config, overrides or ())
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
     check_sizes(loaded.data)
-    found = scan(loaded.data)
-    output.print(f"data: {found.tally}")
-    for note in found.tally.notes():
+    look = Look.at(loaded.data)
+    if not look.whole:
+        output.print(f"data: {look}")
+    output.print(f"data: {look.scanned.tally}")
+    for note in look.scanned.tally.notes():
         output.print(f"data: {note}")
-    drawn = {seed: draw(loaded.data, found, seed) for seed in loaded.seeds}
-    for seed, of_seed in drawn.items():
-        check_drawn(loaded, of_seed.counts())
-        output.print(f"seed {seed}: {audit.roles_in_words(of_seed)}")
-    for name, description in adopt.try_out(loaded, drawn[loaded.seeds[0]], loaded.seeds[0]):
+    for seed in loaded.seeds:
+        drawn = look.drawn(seed)
+        check_drawn(loaded, look.counts(drawn))
+        output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+    first = loaded.seeds[0]
+    for name, description in adopt.try_out(loaded, look.drawn(first), first):
         output.print(f"encoder {name}: {description}")
     swept = points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():
-            check_drawn(point.config, draw(point.config.data, found, seed).counts())
+            of_point = replace(look, data=point.config.data)
+            check_drawn(point.config, of_point.counts(of_point.drawn(seed)))
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     output.print(f"{config}: fine")

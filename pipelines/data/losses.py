@@ -85,13 +85,14 @@ class Reading:
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
 
-def rejections(name: str, source: SourceConfig, readings: Sequence[Reading]) -> list[Rejection]:
+def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, whole: bool) -> list[Rejection]:
     """List the unusable samples of a source in the order of its items, with the losses of damaged shards.
 
     Args:
         name: of the source.
         source: whose items were read.
-        readings: of all items.
+        readings: of items, in their order.
+        whole: whether all items were read; if not, none counts as missing.
     """
     rejected: list[Rejection] = []
     yardstick = _Yardstick(source, readings)
@@ -103,7 +104,7 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading]) -> 
                 rejected.append(_listed_as(name, reading.item.name, problem))
         rejected += yardstick.short(name, reading)
     rejected += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
-    return rejected + list(yardstick.missing(name))
+    return rejected + list(yardstick.missing(name) if whole else ())
 
 
 def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipelines.config.checks import check_drawn
@@ -39,15 +39,15 @@ def draw_roles(runs: Sequence[Run]) -> None:
             check_drawn(config, drawn.counts())
             drawn.save(folder.seed(seed).path)
             if first:
-                say("data", f"seed {seed}: {roles_in_words(drawn)}")
+                say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
 
 
-def roles_in_words(drawn: Splits) -> str:
+def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:
     """One line with the sizes of the roles and the number of copies dropped."""
-    counts = ", ".join(f"{count} {role}" for role, count in drawn.counts().items())
+    sizes = ", ".join(f"{count} {role}" for role, count in counts.items())
     dropped = [f"{drawn.duplicates_removed} duplicates"] if drawn.duplicates_removed else []
     dropped += [f"{drawn.near_removed} near-copies"] if drawn.near_removed else []
-    return counts + (f"; {' and '.join(dropped)} dropped" if dropped else "")
+    return sizes + (f"; {' and '.join(dropped)} dropped" if dropped else "")
 
 
 def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

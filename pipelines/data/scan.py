@@ -31,6 +31,7 @@ from pipelines.files.digest import digest
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
 GROUP = "group"  # the column of what samples belong to, where a config groups them
 PHASH, DESCRIPTOR = "phash", "descriptor"  # columns of what finds near-copies, where a config looks for them
+Look = Callable[[Sequence[Item]], Sequence[Item]]
 ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
 
 
@@ -51,19 +52,23 @@ class Scan:
         return self.tally.rejected
 
 
-def scan(data: DataConfig, folder: str | None = None, scan_map: ScanMap | None = None) -> Scan:
+def scan(
+    data: DataConfig, folder: str | None = None, scan_map: ScanMap | None = None, look: Look | None = None
+) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
     Args:
         data: sources, decoder, attributes and group to read, and the share of unusable samples that is allowed.
         folder: keeps what was read of every item; an item that is there is not read again. None: nothing is kept.
         scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
+        look: which items of a source to read; None: all.
 
     Raises:
         UserError: more samples than allowed are unusable; the first are named.
     """
     sources, near = data.sources, data.near_duplicates is not None
-    items = {name: Source(source).items() for name, source in sources.items()}
+    every = {name: Source(source).items() for name, source in sources.items()}
+    items = every if look is None else {name: look(there) for name, there in every.items()}
     work = [
         _Work(name, item, state, None if folder is None else f"{folder}/{name}/{item.name}")
         for name in sources
@@ -93,7 +98,7 @@ def scan(data: DataConfig, folder: str | None = None, scan_map: ScanMap | None =
         for (item, _), scanned in zip(read, _each_key_once(read), strict=True):
             tables.append(_with_source(scanned.samples, name, item.name, schema))
             readings.append(Reading(item, len(scanned.samples), scanned.problems))
-        rejected += rejections(name, sources[name], readings)
+        rejected += rejections(name, sources[name], readings, whole=len(items[name]) == len(every[name]))
     samples = pa.concat_tables(tables)
     tally = Tally.of(len(samples), rejected, items)
     tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")

@@ -175,7 +175,7 @@ def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[st
 
 def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
     used = sum(reading.used for reading in readings)
-    return Tally.of(used, rejections("", source, readings), {"": [reading.item for reading in readings]})
+    return Tally.of(used, rejections("", source, readings, whole=True), {"": [reading.item for reading in readings]})
 
 
 def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:

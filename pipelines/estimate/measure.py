@@ -31,6 +31,7 @@ from pipelines.config.limits import ResourcesConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption
+from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
 from pipelines.data.scan import ATTRIBUTE, usable
 from pipelines.data.sources import Source
@@ -46,7 +47,7 @@ from pipelines.run.points import Run
 from pipelines.run.ray_session import encoder_actors, mapped, trainings_at_once
 
 SECONDS = 20.0  # for one kind of queries over all its shards, or of training
-SHARDS, DECODED = 4, 256  # of a source, and images of a shard, at most
+DECODED = 256  # images of a shard, at most
 CHUNKS = 3  # of a shard
 OPTIMISED = 8  # steps of a training worker, at most
 SHARED = STEPS[:2]  # decoding and views, which all checkpoints share
@@ -115,11 +116,6 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
     shards = mapped(sample_shard, [(*sources[of], item) for of, item in work], "shards", "looking at some shards")
     pairs = list(zip(work, shards, strict=True))
     return {of: SourceSample.of(of[0], items[of], [one for (its, _), one in pairs if its == of]) for of in sources}
-
-
-def evenly(every: Sequence[Item]) -> Sequence[Item]:
-    """`SHARDS` evenly spaced items, or all if there are fewer."""
-    return every[:: -(-len(every) // SHARDS)]
 
 
 def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) -> Shard:

@@ -21,6 +21,7 @@ from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.draw import draw
+from pipelines.data.look import evenly
 from pipelines.data.samples import Item
 from pipelines.data.scan import scan
 from pipelines.data.sources import Source
@@ -28,7 +29,7 @@ from pipelines.errors import UserError
 from pipelines.estimate import outline
 from pipelines.estimate import run as estimate_run
 from pipelines.estimate import view as estimate_view
-from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, evenly, sample_shard, sizes_of
+from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
 from pipelines.extract import run as extract

@@ -1,0 +1,107 @@
+"""A look at a few shards of every source, where reading all would take hours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from pipelines.config.data import DataConfig, Role
+from pipelines.console import count_of
+from pipelines.data.draw import draw
+from pipelines.data.samples import Item
+from pipelines.data.scan import Scan, scan
+from pipelines.data.sources import Source
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+
+SHARDS = 4  # of a source, at most
+SPARE = 0.9  # share of the samples read that roles may take, since shards differ in size
+
+
+def evenly(every: Sequence[Item]) -> Sequence[Item]:
+    """`SHARDS` evenly spaced items, or all if there are fewer."""
+    return every[:: -(-len(every) // SHARDS)]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The samples of some shards.
+
+    Args:
+        data: of the run.
+        scanned: the samples.
+        shards: (number read, number in all) by source.
+    """
+
+    data: DataConfig
+    scanned: Scan
+    shards: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def at(cls, data: DataConfig) -> Look:
+        """Read `SHARDS` shards of every source. Raises UserError as `scan`."""
+        every = {name: Source(source).items() for name, source in data.sources.items()}
+        return cls(
+            data,
+            scan(data, look=evenly),
+            {name: (len(evenly(items)), len(items)) for name, items in every.items()},
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether every shard was read."""
+        return all(read == there for read, there in self.shards.values())
+
+    def drawn(self, seed: int) -> Splits:
+        """The roles of one seed, drawn among the samples read, with counts lowered to their share.
+
+        Raises:
+            UserError: the roles cannot be drawn, or a source is too small for them.
+        """
+        self._check_sizes()
+        roles = {name: self._lowered(role) for name, role in self.data.roles.items()}
+        return draw(self.data.model_copy(update={"roles": roles}), self.scanned, seed)
+
+    def counts(self, drawn: Splits) -> dict[str, int]:
+        """Number of samples that every role and part will have; estimated unless every shard was read."""
+        few = drawn.counts()
+        return {
+            name: role.count if role.count and self._share(role) < 1 else round(few[name] / self._taken(role))
+            for name, role in self.data.roles.items()
+        }
+
+    def __str__(self) -> str:
+        """For example ``looked at 4 of 40 shards of pool``; empty if every shard was read."""
+        partly = [f"{read} of {there} shards of {name}" for name, (read, there) in self.shards.items() if read < there]
+        return f"looked at {' and '.join(partly)}; a run reads all" if partly else ""
+
+    def _source(self, role: Role) -> str:
+        parent = self.data.roles.get(role.source_name)
+        return role.source_name if parent is None else parent.source_name
+
+    def _share(self, role: Role) -> float:
+        read, there = self.shards[self._source(role)]
+        return read / there
+
+    def _taken(self, role: Role) -> float:
+        """Share of a role that is drawn among the samples read."""
+        share = self._share(role)
+        return share * SPARE if share < 1 and role.count else share
+
+    def _lowered(self, role: Role) -> Role:
+        count = role.count and max(1, int(role.count * self._taken(role)))
+        return role.model_copy(update={"count": count})
+
+    def _check_sizes(self) -> None:
+        counted = pc.value_counts(self.scanned.samples["source"]).to_pylist()
+        found = {entry["values"]: entry["counts"] for entry in counted}
+        for name, (read, there) in self.shards.items():
+            likely = round(found.get(name, 0) * there / read)
+            asked = sum(role.count or 0 for role in self.data.roles.values() if role.source_name == name)
+            if read < there and asked > likely * (2 - SPARE):
+                raise UserError(
+                    f"data.roles: {count_of(asked, 'image', 'images')} are wanted from {name}, which has about "
+                    f"{likely:,} ({read} of {there} shards were read); lower the counts or give more data"
+                )
