@@ -143,12 +143,17 @@ def auc_difference(
     if groups is None:
         a, b = _auc(*placed_a), _auc(*placed_b)
         parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
-        correlation = _correlation(parts[0] + parts[1])
+        correlation = correlation_of(parts[0] + parts[1])
     else:
         grouped = Groups.of(groups, member)
         a, b = _clustered_auc(*placed_a, grouped), _clustered_auc(*placed_b, grouped)
         influence = np.stack([_influence(*placed_a, grouped), _influence(*placed_b, grouped)])
-        correlation = _correlation(grouped.covariance(influence))
+        correlation = correlation_of(grouped.covariance(influence))
+    return difference_of_aucs(a, b, correlation)
+
+
+def difference_of_aucs(a: Estimate, b: Estimate, correlation: float) -> Estimate:
+    """``a`` minus ``b``, two AUCs of the same samples, in [-1, 1], from their intervals and their correlation."""
     value = a.value - b.value
     low = value - _joined(a.value - a.low, b.high - b.value, correlation)
     high = value + _joined(a.high - a.value, b.value - b.low, correlation)
@@ -156,16 +161,23 @@ def auc_difference(
 
 
 def _share_below(values: _Float64, others: _Float64) -> _Float64:
-    """The share of ``others`` below each of ``values``; ties count half."""
-    ordered = np.sort(others)
-    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
-    return np.asarray(below / (2 * len(others)), dtype=np.float64)
+    """The share of ``others`` below each of ``values``; ties count half.
+
+    Values are looked up in ascending order: in any other order nearly every step of 10 million searches misses the
+    processor's caches.
+    """
+    order, ordered = np.argsort(values), np.sort(others)
+    ascending = values[order]
+    below = np.searchsorted(ordered, ascending, "left") + np.searchsorted(ordered, ascending, "right")
+    shares = np.empty(len(values))
+    shares[order] = below / (2 * len(others))
+    return shares
 
 
 def _auc(v10: _Float64, v01: _Float64) -> Estimate:
     value, n = float(v10.mean()), len(v10) + len(v01)
     error = math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
-    return _on_logits(value, error, NORMAL_95, min(len(v10), len(v01)), n)
+    return interval_on_logits(value, error, NORMAL_95, min(len(v10), len(v01)), n)
 
 
 def _clustered_auc(v10: _Float64, v01: _Float64, groups: Groups) -> Estimate:
@@ -176,7 +188,7 @@ def _clustered_auc(v10: _Float64, v01: _Float64, groups: Groups) -> Estimate:
     pairs = min(with_members, with_nonmembers, (groups.codes.max() + 1) // 2)
     shares = np.where(groups.member, 1 / len(v10), 1 / len(v01))
     quantile = quantile_95(groups.degrees(shares, influence)) if error > 0 else NORMAL_95
-    return _on_logits(float(v10.mean()), error, quantile, pairs, len(groups.codes))
+    return interval_on_logits(float(v10.mean()), error, quantile, pairs, len(groups.codes))
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
@@ -186,7 +198,7 @@ def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
     return influence
 
 
-def _on_logits(value: float, error: float, quantile: float, pairs: int, n: int) -> Estimate:
+def interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int) -> Estimate:
     """The interval of an AUC from its standard error, or from the number of independent pairs where that is 0."""
     if error == 0:  # all pairs agree (value 0 or 1) or are tied (value 0.5)
         agreement = 0.025 ** (1 / pairs)
@@ -195,7 +207,8 @@ def _on_logits(value: float, error: float, quantile: float, pairs: int, n: int) 
     return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)
 
 
-def _correlation(covariance: npt.NDArray[np.floating[Any]]) -> float:
+def correlation_of(covariance: npt.NDArray[np.floating[Any]]) -> float:
+    """The correlation of two statistics, in [-1, 1], from their covariance (2, 2); 0 if one does not vary."""
     scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
     return float(np.clip(covariance[0, 1] / scale, -1, 1)) if scale > 0 else 0.0
 

@@ -12,6 +12,7 @@ intervals (`mi_core.metrics.intervals.clustered_rate`), and the last one is a bo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,28 +144,77 @@ def tpr_at_fpr(
     grouped = None if groups is None else Groups.of(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
     carrying = n_nonmember if grouped is None else int(worth_of(grouped.counts()[1]))
-    allowed = math.floor(fpr * n_nonmember + 1e-9)  # 0.29 * 100 is 28.999...
+    allowed = allowed_alarms(fpr, n_nonmember)
     if allowed >= n_nonmember:
         whole = _share(member, member, member, groups)
         return Estimate(1.0, whole.low, whole.high, n_member + n_nonmember, carrying >= 10 / fpr, n_nonmember)
     falling = -np.sort(-nonmembers)
-    members_above = n_member - np.searchsorted(np.sort(members), falling, "right")  # (K,) by rank of the threshold
-    hits = int(members_above[allowed])
-    generator = np.random.default_rng(seed)
+    above = n_member - np.searchsorted(np.sort(members), falling, "right")  # (K,) members by rank of the threshold
+    alarms = int((nonmembers > falling[allowed]).sum())
     if grouped is None:
-        lowest, highest = _drawn(members_above, n_member, fpr, resamples, generator)
-    else:
-        lowest = highest = _drawn_by_group(scores, members_above, grouped, fpr, resamples, generator)
-    low, high = np.quantile(lowest, 0.025), np.quantile(highest, 0.975)
+        return tpr_interval(above.__getitem__, alarms, n_member, n_nonmember, fpr, seed, resamples)
+    drawn = _drawn_by_group(scores, above, grouped, fpr, resamples, np.random.default_rng(seed))
     fixed = _share((scores > falling[allowed]) & member, member, member, groups)
-    return Estimate(
-        hits / n_member,
-        min(float(low), fixed.low),
-        max(float(high), fixed.high),
-        n_member + n_nonmember,
-        supported=carrying >= 10 / fpr,
-        false_positives=int((nonmembers > falling[allowed]).sum()),
-    )
+    return _rate_and_ends(above[allowed] / n_member, drawn, drawn, fixed, n_member + n_nonmember, carrying, fpr, alarms)
+
+
+def allowed_alarms(fpr: float, n_nonmember: int) -> int:
+    """False positives that a rate allows among K non-members.
+
+    Example:
+        >>> allowed_alarms(0.29, 100)  # 0.29 * 100 is 28.999...
+        29
+    """
+    return math.floor(fpr * n_nonmember + 1e-9)
+
+
+def tpr_interval(
+    members_above: Callable[[npt.NDArray[np.integer[Any]]], npt.NDArray[np.integer[Any]]],
+    alarms: int,
+    n_member: int,
+    n_nonmember: int,
+    fpr: float,
+    seed: int,
+    resamples: int,
+) -> Estimate:
+    """What `tpr_at_fpr` gives without groups, from counts alone.
+
+    Args:
+        members_above: from ranks (R,) of non-members, 0 for the highest, to the members that score above them.
+        alarms: non-members that score above the one of rank `allowed_alarms`.
+        n_member, n_nonmember: M and K.
+        fpr: in (0, 1].
+        seed: of the draws.
+        resamples: number of draws.
+    """
+    allowed, n = allowed_alarms(fpr, n_nonmember), n_member + n_nonmember
+    if allowed >= n_nonmember:
+        whole = rate(n_member, n_member)
+        return Estimate(1.0, whole.low, whole.high, n, n_nonmember >= 10 / fpr, n_nonmember)
+    hits = int(members_above(np.array([allowed]))[0])
+    generator = np.random.default_rng(seed)
+    ranks = generator.binomial(n_nonmember, fpr, resamples)  # non-members above the true threshold
+    inside = members_above(np.clip(np.stack([ranks - 1, ranks]), 0, n_nonmember - 1))
+    fewest, most = np.where(ranks > 0, inside[0], 0), np.where(ranks < n_nonmember, inside[1], n_member)
+    lowest = generator.beta(np.maximum(fewest, 1), n_member - fewest + 1) * (fewest > 0)
+    highest = generator.beta(most + 1, np.maximum(n_member - most, 1))
+    highest = np.where(most < n_member, highest, 1.0)
+    return _rate_and_ends(hits / n_member, lowest, highest, rate(hits, n_member), n, n_nonmember, fpr, alarms)
+
+
+def _rate_and_ends(
+    value: float,
+    lowest: npt.NDArray[np.float64],
+    highest: npt.NDArray[np.float64],
+    fixed: Estimate,
+    n: int,
+    carrying: int,
+    fpr: float,
+    alarms: int,
+) -> Estimate:
+    """The rate with the outer quantiles of its draws, never narrower than its interval at the observed threshold."""
+    low, high = min(float(np.quantile(lowest, 0.025)), fixed.low), max(float(np.quantile(highest, 0.975)), fixed.high)
+    return Estimate(float(value), low, high, n, supported=carrying >= 10 / fpr, false_positives=alarms)
 
 
 def published_tpr(precision: float) -> float | None:
@@ -223,18 +273,6 @@ def _share(hits: BoolArray, counted: BoolArray, member: BoolArray, groups: _Inte
     if groups is None:
         return rate(int(hits.sum()), int(counted.sum()))
     return clustered_rate(hits, counted, Groups.of(groups, member))
-
-
-def _drawn(
-    members_above: npt.NDArray[np.intp], n_member: int, fpr: float, resamples: int, generator: np.random.Generator
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Draws (resamples,) of the least and of the largest true-positive rate that the samples are compatible with."""
-    above = np.concatenate([[0], members_above, [n_member]])
-    ranks = generator.binomial(len(members_above), fpr, resamples)
-    fewest, most = above[ranks], above[ranks + 1]
-    lowest = generator.beta(np.maximum(fewest, 1), n_member - fewest + 1) * (fewest > 0)
-    highest = generator.beta(most + 1, np.maximum(n_member - most, 1))
-    return lowest, np.where(most < n_member, highest, 1.0)
 
 
 def _drawn_by_group(

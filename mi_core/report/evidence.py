@@ -16,7 +16,7 @@ from mi_core.records import Estimate
 from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
 from mi_core.report.sides import Sides, sides_of
-from mi_core.validity.dataset import cauchy_combination, holm
+from mi_core.validity.multiple_testing import cauchy_combination, holm
 
 _KEY = ("attack", "target", "output", "reference", "settings")
 

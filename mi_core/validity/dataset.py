@@ -19,16 +19,17 @@ Letters: N samples, G groups (or samples) of one side, R relabellings.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from mi_core.checks import ConfigError, NumericError, ShapeError, check_range
+from mi_core.checks import NumericError, ShapeError, check_range
 from mi_core.metrics.delong import checked_scores
+from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.intervals import checked_groups
 from mi_core.records import BoolArray, Estimate, FloatArray
 
@@ -110,19 +111,24 @@ class _Side:
     size: _Float64  # (G,)
     total: _Float64  # (G,), sums to 0
     square: _Float64  # (G,)
+    repeats: _Int64 | None = None  # (G,) how many units are alike; None: each is one
 
-    @property
+    @cached_property
     def units(self) -> int:
-        return len(self.size)
+        return len(self.size) if self.repeats is None else int(self.repeats.sum())
 
-    @property
+    @cached_property
     def samples(self) -> float:
-        return float(self.size.sum())
+        return self.sum(self.size)
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """Of the mean."""
-        return self.units / (self.units - 1) * float((self.total**2).sum()) / self.samples**2
+        return self.units / (self.units - 1) * self.sum(self.total**2) / self.samples**2
+
+    def sum(self, values: _Float64) -> float:
+        """The sum of values (G,) over the units."""
+        return float(values.sum() if self.repeats is None else values @ self.repeats)
 
 
 def dataset_test(
@@ -170,22 +176,45 @@ def dataset_test(
     scaled = values / scale
     scaled -= scaled.mean()
     inside, outside = (_side(scaled[rows], None if ids is None else ids[rows]) for rows in (labels, ~labels))
+    return _tested(inside, outside, grouped=ids is not None, permutations=permutations, seed=seed)
+
+
+def dataset_test_of_histograms(candidates: Histogram, controls: Histogram) -> DatasetTest:
+    """As `dataset_test` of more than `MOST_RELABELLED` samples without groups; those of one bin have its mean score.
+
+    Raises:
+        ShapeError: a side has fewer than 2 samples.
+        NumericError: as there.
+    """
+    scale = max(float(np.abs(side.means).max(initial=0.0)) for side in (candidates, controls)) or 1.0
+    shift = (candidates.totals.sum() + controls.totals.sum()) / max(1, candidates.n + controls.n)
+    sides = []
+    for side in (candidates, controls):
+        values = (side.means - shift) / scale
+        mean = float(values @ side.counts) / max(1, side.n)
+        sides.append(_Side(mean, np.ones(len(values)), values - mean, (values - mean) ** 2, side.counts))
+    return _tested(*sides, grouped=False, permutations=None, seed=0)
+
+
+def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int | None, seed: int) -> DatasetTest:
+    """Candidates against controls, with scores of at most 1; no relabelling without a number of permutations."""
     for name, side in (("candidates", inside), ("controls", outside)):
         if side.units < 2:
-            kind = "samples" if ids is None else "groups"
+            kind = "groups" if grouped else "samples"
             raise ShapeError(f"a variance needs 2 {kind} on each side, got {side.units} of the {name}")
     variance, df = _welch(inside.variance, outside.variance, inside.units, outside.units)
     if variance * min(inside.units, outside.units) <= 1e-28:  # scores are at most 1 here: rounding
         raise NumericError("the scores vary neither among the candidates nor among the controls; t is undefined")
     statistic = (inside.mean - outside.mean) / math.sqrt(variance)
     units = inside.units + outside.units
-    drawn = min(permutations, max(FEWEST_PERMUTATIONS, _WORK // units)) if units <= MOST_RELABELLED else None
+    relabelled = permutations is not None and units <= MOST_RELABELLED
+    drawn = min(permutations or 0, max(FEWEST_PERMUTATIONS, _WORK // units)) if relabelled else None
     effect = _hedges(inside, outside)
     return DatasetTest(
-        candidates=int(labels.sum()),
-        controls=int((~labels).sum()),
-        candidate_groups=None if ids is None else inside.units,
-        control_groups=None if ids is None else outside.units,
+        candidates=round(inside.samples),
+        controls=round(outside.samples),
+        candidate_groups=inside.units if grouped else None,
+        control_groups=outside.units if grouped else None,
         statistic=statistic,
         df=df,
         welch_p=float(stdtr(df, -statistic)),
@@ -218,64 +247,6 @@ def check_candidates(
     if len(mixed):
         raise ShapeError(f"group {distinct[mixed[0]]} holds candidates and controls, and so do {len(mixed) - 1} others")
     return values, labels, ids.astype(np.int64)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values, in the same order, that keep the chance of any false claim (Holm, 1979).
-
-    Args:
-        p_values: each in [0, 1], at least one, however dependent.
-
-    Returns:
-        in [0, 1]; the order of size is kept.
-
-    Raises:
-        ConfigError: no p-value, or one outside [0, 1].
-
-    Example:
-        >>> holm([0.01, 0.5, 0.02])
-        [0.03, 0.5, 0.04]
-    """
-    values = _checked_p_values(p_values)
-    order = np.argsort(values, kind="stable")
-    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
-    adjusted = np.empty(len(values))
-    adjusted[order] = np.minimum(steps, 1.0)
-    return [float(value) for value in adjusted]
-
-
-def cauchy_combination(p_values: Sequence[float]) -> float:
-    """One p-value from several dependent ones, such as those of several seeds on the same samples.
-
-    The mean of cot(pi p) against the standard Cauchy distribution (Liu and Xie, "Cauchy combination test", Journal of
-    the American Statistical Association, 2020): exact for independent and for equal p-values, and close for small
-    p-values under other dependence. A p-value of 0 is read as the smallest normal float and one of 1 as the largest
-    float below 1, which is what rounding made of them: one 0 outweighs everything, one 1 everything above 1e-16.
-
-    Args:
-        p_values: each in [0, 1], at least one.
-
-    Returns:
-        in (0, 1).
-
-    Raises:
-        ConfigError: no p-value, or one outside [0, 1].
-
-    Example:
-        >>> round(cauchy_combination([0.01, 0.01, 0.01]), 6)
-        0.01
-    """
-    values = np.clip(_checked_p_values(p_values), np.finfo(np.float64).tiny, 1 - 2.0**-53)
-    cotangents = np.where(values < 0.5, 1, -1) / np.tan(np.pi * np.minimum(values, 1 - values))
-    return float(np.arctan2(1.0, np.mean(cotangents)) / np.pi)
-
-
-def _checked_p_values(p_values: Sequence[float]) -> _Float64:
-    if not len(p_values):
-        raise ConfigError("0 p-values, expected at least 1")
-    for value in p_values:
-        check_range("p-value", value, 0.0, 1.0)
-    return np.asarray(p_values, dtype=np.float64)
 
 
 def _side(values: _Float64, ids: _Int64 | None) -> _Side:
@@ -340,7 +311,7 @@ def _studentised(first: _Float64, second: _Float64, units_first: int, units_seco
 
 def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
     samples = inside.samples + outside.samples
-    squares = float(inside.square.sum() + outside.square.sum())
+    squares = inside.sum(inside.square) + outside.sum(outside.square)
     gap = inside.mean - outside.mean
     variances = []
     for side, sign in ((inside, 1), (outside, -1)):
@@ -349,7 +320,8 @@ def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
         if pooled.min() <= 1e-12 * squares / (samples - 2):
             return None
         without = (gap - sign * side.total / left) / np.sqrt(pooled)
-        variances.append((side.units - 1) * float(without.var()))
+        mean = side.sum(without) / side.units
+        variances.append((side.units - 1) * (side.sum((without - mean) ** 2) / side.units))
     variance, df = _welch(variances[0], variances[1], inside.units, outside.units)
     correction = 1 - 3 / (4 * (inside.units + outside.units - 2) - 1)
     value = correction * gap / math.sqrt(squares / (samples - 2))
@@ -359,7 +331,7 @@ def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
 
 def _needed(effect: Estimate, inside: _Side, outside: _Side) -> Needed:
     samples = inside.samples + outside.samples
-    deviation = math.sqrt(float(inside.square.sum() + outside.square.sum()) / (samples - 2))
+    deviation = math.sqrt((inside.sum(inside.square) + outside.sum(outside.square)) / (samples - 2))
     spreads = (inside.variance * inside.units, outside.variance * outside.units)
     ratio = outside.units / inside.units
     value, low, high = (

@@ -72,6 +72,19 @@ def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
     return hashes
 
 
+def usual_distance(count: int) -> int:
+    """The bits in which hashes of near-copies may differ, by the number of images: 8, or 4 above a million.
+
+    `near_pairs` at 8 bits takes 63 microseconds an image at a million images, and more for more (12 hours at 10 ** 8);
+    at 4 bits it takes 2.
+
+    Example:
+        >>> usual_distance(1_000_000), usual_distance(1_000_001)
+        (8, 4)
+    """
+    return 8 if count <= 10**6 else 4
+
+
 def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
     """Every pair of hashes that differ in at most ``distance`` bits; none is missed.
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy.special import betaincc, betaincinv, ndtr
 
 from mi_core.checks import ShapeError, check_range
+from mi_core.metrics.histograms import Histogram, lower_ends
 from mi_core.metrics.intervals import checked_groups, clopper_pearson, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
@@ -157,8 +158,38 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
         worth_in, worth_out = effective_size(ids[labels]), effective_size(ids[~labels])
     ranks = _ranks(len(outside), worth_out)
     thresholds = outside[ranks - 1]
-    of_controls = ranks / len(outside)
-    of_candidates = np.searchsorted(inside, thresholds, "right") / len(inside)
+    return _least(
+        thresholds, ranks, np.searchsorted(inside, thresholds, "right"), len(inside), len(outside), worth_in, worth_out
+    )
+
+
+def least_share_of_histograms(candidates: Histogram, controls: Histogram) -> LeastShare:
+    """As `least_share` without groups, for scores rounded down to their bins, which are ties.
+
+    Raises:
+        ShapeError: a side is empty.
+    """
+    if not candidates.n or not controls.n:
+        raise ShapeError(f"candidates and controls are needed, got {candidates.n} and {controls.n}")
+    dropped = max(candidates.dropped, controls.dropped)
+    inside, outside = candidates.coarser(dropped), controls.coarser(dropped)
+    ranks = _ranks(outside.n, float(outside.n))
+    codes = outside.ranked(ranks - 1)
+    worths = float(inside.n), float(outside.n)
+    return _least(lower_ends(codes, dropped), ranks, inside.within(codes), inside.n, outside.n, *worths)
+
+
+def _least(
+    thresholds: _Float64,
+    ranks: npt.NDArray[np.int64],
+    reached: npt.NDArray[np.integer[Any]],
+    n_inside: int,
+    n_outside: int,
+    worth_in: float,
+    worth_out: float,
+) -> LeastShare:
+    """The least share from thresholds (K,), their ranks among the controls, and the candidates up to each."""
+    of_controls, of_candidates = ranks / n_outside, reached / n_inside
     slack = sum(np.sqrt(part * (1 - part) / n) for part, n in ((of_controls, worth_out), (of_candidates, worth_in)))
     level, low, threshold = 0.05 / len(ranks), 0.0, None
     for index in np.argsort(of_candidates / of_controls + 3 * slack):  # the likely best first; the result is the same
@@ -168,7 +199,7 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
         bound = _refuted(low, called, worth_in, betaincinv(rank, worth_out + 1 - rank, _EDGES), level)
         if bound is not None:
             low, threshold = bound, float(thresholds[index])
-    return LeastShare(low, threshold, len(values))
+    return LeastShare(low, threshold, n_inside + n_outside)
 
 
 def _ranks(n: int, worth: float) -> npt.NDArray[np.int64]:

@@ -157,7 +157,12 @@ class NearDuplicatesConfig(Section):
     with a caption bar mostly do not.
     """
 
-    distance: int = Field(default=8, ge=0, le=8, description="bits of 64 in which the perceptual hashes may differ")
+    distance: int | None = Field(
+        default=None,
+        ge=0,
+        le=8,
+        description="bits of 64 in which the perceptual hashes may differ; default: 8, or 4 above a million images",
+    )
     least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")
 
     @model_validator(mode="before")

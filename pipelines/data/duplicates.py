@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_pairs
+from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_pairs, usual_distance
 from pipelines.config.data import DataConfig, NearDuplicatesConfig, Role
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
 from pipelines.data.columns import Coded, codes_of, ids_of
@@ -85,7 +85,8 @@ def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tupl
 def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs:
     """Positions in ``order`` of images that are near-copies."""
     hashes = np.asarray(table[PHASH].combine_chunks())[order]
-    pairs = near_pairs(hashes, distance=config.distance)
+    distance = usual_distance(len(hashes)) if config.distance is None else config.distance
+    pairs = near_pairs(hashes, distance=distance)
     rows, place = np.unique(pairs, return_inverse=True)
     if not len(rows):
         return pairs

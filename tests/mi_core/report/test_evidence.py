@@ -11,7 +11,8 @@ import pytest
 from mi_core.report.evidence import believed, combine_tests, dataset_sentence, p_value, power_sentence, samples_sentence
 from mi_core.report.html import render_html
 from mi_core.report.sides import sides_of
-from mi_core.validity.dataset import cauchy_combination, dataset_test, holm
+from mi_core.validity.dataset import dataset_test
+from mi_core.validity.multiple_testing import cauchy_combination, holm
 from tests.mi_core.report.test_wording import said
 
 SIDES = sides_of({})
