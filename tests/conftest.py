@@ -173,12 +173,16 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
+S3_REQUESTS: list[str] = []  # seen by the local S3 server: method and path
+
+
 def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., list[bytes]]:
     """moto looks whether an object is there and writes it in two steps; S3 does so in one."""
     lock = threading.Lock()
 
-    def serve(environ: object, respond: object) -> list[bytes]:
+    def serve(environ: dict[str, Any], respond: object) -> list[bytes]:
         with lock:
+            S3_REQUESTS.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
             return list(app(environ, respond))
 
     return serve

@@ -68,16 +68,21 @@ def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
     session = "" if kind == QUERYING else f"-{job.session}"
     for more in range(min(ATTEMPTS - deaths, job.attempts)):
         marker = marker_path(job, chunk, f"{markers + more + 1}{session}", kind)
-        if not storage.exists(marker):
-            storage.write_atomic(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode())
+        if storage.create(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode()):
             return deaths + more
     return None
 
 
-def end(job: ShardJob, chunk: int) -> None:
-    """Remove one marker, since a commit takes one attempt; the markers that stay are lost attempts."""
-    storage.remove(marker_path(job, chunk, "1", QUERYING))
-    storage.remove(marker_path(job, chunk, f"1-{job.session}", DECODING))
+def end(job: ShardJob, chunk: int, *, decoded: bool) -> None:
+    """Remove one marker, since a commit takes one attempt; the markers that stay are lost attempts.
+
+    Args:
+        job, chunk: what was committed.
+        decoded: whether a stage of its own decoded it, which left a marker too.
+    """
+    storage.remove_file(marker_path(job, chunk, "1", QUERYING))
+    if decoded:
+        storage.remove_file(marker_path(job, chunk, f"1-{job.session}", DECODING))
 
 
 def suspects(job: ShardJob, chunk: int) -> list[str]:

@@ -130,7 +130,7 @@ class EncodeChunks:
         for epoch in job.query.epochs:
             columns = features.columns(named(job, epoch))
             storage.write_table(job.path(epoch, chunk), sample_table(keys, features.status, columns))
-        attempt.end()
+        attempt.end(decoded="pixels" in row)
         good = features.status.count(OK)
         queries = job.queries_of(good) if job.rule is None else features.asked() * job.query.repeats
         spent = asdict(extractor.seconds) | {"decode": features.decode, "commit": time.perf_counter() - began}
@@ -222,11 +222,11 @@ class _Attempt:
             attempts.note(self.job, self.chunk, [*self.killers, key])
         return False
 
-    def end(self) -> None:
-        """Mark the chunk as committed."""
+    def end(self, *, decoded: bool) -> None:
+        """Mark the chunk as committed; ``decoded``: a stage of its own decoded it."""
         if self.careful:
             attempts.note(self.job, self.chunk, self.killers)
-        attempts.end(self.job, self.chunk)
+        attempts.end(self.job, self.chunk, decoded=decoded)
 
 
 @dataclass

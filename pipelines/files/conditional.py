@@ -1,8 +1,12 @@
-"""Write an object unless somebody else has: If-None-Match and If-Match on S3, generations on GCS."""
+"""Objects of a store, in one request each: written unless somebody else has, or removed.
+
+A write is on condition: If-None-Match and If-Match on S3, generations on GCS.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,17 +26,9 @@ class Conditional:
     """
 
     def __init__(self, address: str) -> None:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-
         parts = urlsplit(address)
         folder, _, self.name = f"{parts.scheme}://{parts.netloc}{parts.path}".rpartition("/")
-        retries = {"max_retries": 2, "retry_timeout": PATIENCE}
-        options = {"allow_http": True, "timeout": PATIENCE}
-        try:
-            self.store: Any = from_url(folder, client_options=options, retry_config=retries, **_settings(parts.query))  # type: ignore[call-overload]
-        except (BaseError, NotImplementedError) as error:
-            raise ValueError(str(error)) from error
+        self.store = _store(folder, parts.query)
 
     def version(self) -> Version | None:
         """The state of the object; None: there is none, or the store does not say."""
@@ -61,6 +57,33 @@ class Conditional:
         except (BaseError, NotImplementedError, OSError):
             return None
         return True
+
+    def remove(self) -> bool:
+        """Remove the object, if it is there; whether the store answered."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            obstore.delete(self.store, self.name)
+        except FileNotFoundError:
+            return True
+        except (BaseError, OSError):
+            return False
+        return True
+
+
+@lru_cache(maxsize=16)
+def _store(folder: str, query: str) -> Any:
+    """A client for the objects of a folder."""
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    retries = {"max_retries": 2, "retry_timeout": PATIENCE}
+    options = {"allow_http": True, "timeout": PATIENCE}
+    try:
+        return from_url(folder, client_options=options, retry_config=retries, **_settings(query))  # type: ignore[call-overload]
+    except (BaseError, NotImplementedError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _settings(query: str) -> dict[str, str]:

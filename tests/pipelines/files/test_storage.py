@@ -20,6 +20,7 @@ from pipelines.errors import UserError, storage_fault
 from pipelines.files import lock as locks
 from pipelines.files import storage
 from pipelines.files.lock import lock
+from tests.conftest import S3_REQUESTS
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -49,6 +50,33 @@ def test_what_is_written_is_read_back(place: str) -> None:
     assert storage.list_files(place) == [f"{place}/t.parquet"]
     with pytest.raises(OSError, match="c.bin|not exist|No such"):
         storage.read_bytes(f"{place}/a/c.bin")
+
+
+def test_a_file_is_created_once_and_removed(place: str) -> None:
+    assert storage.create(f"{place}/m/1", b"first")
+    assert not storage.create(f"{place}/m/1", b"second")
+    assert storage.read_bytes(f"{place}/m/1") == b"first"
+    storage.remove_file(f"{place}/m/1")
+    storage.remove_file(f"{place}/m/1")
+    assert not storage.exists(f"{place}/m/1")
+    assert storage.create(f"{place}/m/1", b"third")
+    for climbing in (storage.remove_file, lambda path: storage.create(path, b"")):
+        with pytest.raises(UserError, match="leads out of its folder"):
+            climbing(f"{place}/../m")
+
+
+def test_an_object_store_sees_one_request(s3: str) -> None:
+    storage.create(f"{s3}/counted/0", b"")  # a client is made
+    for act, seen in (
+        (lambda: storage.write_atomic(f"{s3}/counted/1", b"x" * 2**20), ["PUT /bucket/counted/1"]),
+        (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
+        (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
+        (lambda: storage.remove_file(f"{s3}/counted/2"), ["POST /bucket"]),
+        (lambda: storage.read_bytes(f"{s3}/counted/1"), ["HEAD /bucket/counted/1", "GET /bucket/counted/1"]),
+    ):
+        S3_REQUESTS.clear()
+        act()
+        assert seen == S3_REQUESTS
 
 
 def test_nothing_is_listed_where_nothing_is(place: str) -> None:
