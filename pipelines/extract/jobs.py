@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
@@ -33,6 +34,13 @@ Place = tuple[str, SourceConfig, Item]
 """A shard: the name of its source, the source, and which of its items."""
 
 
+class Bare(NamedTuple):
+    """What is left of the keys of a job in the row of a chunk, which carries none: their tag and their number."""
+
+    tag: str
+    images: int
+
+
 @dataclass(frozen=True)
 class ShardJob:
     """One shard of one pass: the unit of planning and compaction. Plain data that depends on the config alone."""
@@ -52,6 +60,7 @@ class ShardJob:
     begun: Mapping[int, Begun] = field(default_factory=dict)
     session: str = ""
     rule: StoppingRule | None = None
+    bare: Bare | None = None
 
     @property
     def encoder(self) -> str:
@@ -84,12 +93,17 @@ class ShardJob:
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
-        return min(self.chunk, len(self.wanted) - chunk * self.chunk)
+        return min(self.chunk, self.count - chunk * self.chunk)
 
     @property
     def chunks(self) -> int:
         """Number of chunks of the shard."""
-        return -(-len(self.wanted) // self.chunk)
+        return -(-self.count // self.chunk)
+
+    @property
+    def count(self) -> int:
+        """Images of the shard."""
+        return len(self.wanted) if self.bare is None else self.bare.images
 
     @property
     def identity(self) -> str:
@@ -118,12 +132,12 @@ class ShardJob:
     @cached_property
     def tag(self) -> str:
         """A digest of the pass and its samples, so that another selection has other files."""
-        return digest(self.query.tag, list(self.wanted), self.chunk)[:12]
+        return digest(self.query.tag, list(self.wanted), self.chunk)[:12] if self.bare is None else self.bare.tag
 
     def share(self) -> Share:
         """The keys to read and the chunks to skip."""
-        bare = replace(self, captions=None)
-        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions)
+        bare = replace(self, wanted=(), skip=frozenset(), captions=None, labels=None, bare=Bare(self.tag, self.count))
+        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions, self.labels)
 
     @property
     def rejected_path(self) -> str:

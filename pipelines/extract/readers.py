@@ -22,6 +22,7 @@ class Share:
     """The part of a shard that one job needs: its keys, cut into chunks in stream order, less the chunks to skip.
 
     ``captions``: by key, for samples that have none of their own; None if the job needs no captions.
+    ``labels``: the class by key; None if the job needs no classes.
     """
 
     job: bytes
@@ -29,6 +30,7 @@ class Share:
     chunk: int
     skip: frozenset[int] = frozenset()
     captions: Mapping[str, str] | None = None
+    labels: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class _Filling:
         self.keys: list[str] = []
         self.images: list[bytes] = []
         self.captions: list[str] = []
+        self.labels: list[int] = []
         self.chunk = 0
         self.seen = 0
 
@@ -58,12 +61,15 @@ class _Filling:
         self.images.append(sample.image)
         if self.share.captions is not None:
             self.captions.append(own_caption(sample.others) or self.share.captions.get(sample.key, ""))
+        if self.share.labels is not None:
+            self.labels.append(self.share.labels[sample.key])
         self.seen += 1
         if len(self.keys) < self.share.chunk and self.seen < len(self.share.wanted):
             return None
         done = self.chunk in self.share.skip
-        row = None if done else _row(self.share.job, self.chunk, self.keys, self.images, self.captions, "")
-        self.keys, self.images, self.captions, self.chunk = [], [], [], self.chunk + 1
+        filled = self.keys, self.images, self.captions, self.labels
+        row = None if done else _row(self.share.job, self.chunk, *filled, "")
+        self.keys, self.images, self.captions, self.labels, self.chunk = [], [], [], [], self.chunk + 1
         return row
 
 
@@ -74,7 +80,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         batch: one row with ``order``, a pickled `ReadOrder`.
 
     Yields:
-        Rows of job, chunk, keys, images, captions (where wanted), error; an error ends the shard.
+        Rows of job, chunk, keys, images, captions and labels (where wanted), error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
     yield from chunks_of(order, Source(order.reader).read)
@@ -95,17 +101,19 @@ def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample
                 if row is not None:
                     yield row
     except (OSError, ValueError) as error:
-        yield _row(b"", 0, [], [], [], f"{place}: {error}")
+        yield _row(b"", 0, [], [], [], [], f"{place}: {error}")
         return
     for filling in fillings:
         asked = len(filling.share.wanted)
         if filling.seen != asked:
             problem = f"{filling.seen} of {asked} samples found; it changed since the roles were drawn"
-            yield _row(b"", 0, [], [], [], f"{place}: {problem}")
+            yield _row(b"", 0, [], [], [], [], f"{place}: {problem}")
             return
 
 
-def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], captions: list[str], error: str) -> pa.Table:
+def _row(
+    job: bytes, chunk: int, keys: list[str], images: list[bytes], captions: list[str], labels: list[int], error: str
+) -> pa.Table:
     return pa.table(
         {
             "job": pa.array([job], pa.large_binary()),
@@ -113,6 +121,7 @@ def _row(job: bytes, chunk: int, keys: list[str], images: list[bytes], captions:
             "keys": pa.array([keys], pa.list_(pa.string())),
             "images": pa.array([images], pa.list_(pa.large_binary())),
             "captions": pa.array([captions], pa.list_(pa.string())),
+            "labels": pa.array([labels], pa.list_(pa.int64())),
             "error": pa.array([error], pa.string()),
         }
     )

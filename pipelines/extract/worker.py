@@ -161,7 +161,7 @@ class EncodeChunks:
             stream_keys(job.folder.seed, "query", job.source, keys),
             [f"{job.source}/{key}" for key in keys],
             [row["captions"][number] for number, _ in pairs] if row["captions"] else None,
-            None if job.labels is None else [job.labels[key] for key in keys],
+            [row["labels"][number] for number, _ in pairs] if row["labels"] else None,
         )
 
     def _extractor(self, job: ShardJob) -> Extractor:

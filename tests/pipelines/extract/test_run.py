@@ -7,6 +7,7 @@ import pickle
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,20 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     order = ReadOrder("pool", source, Source(source).items()[0], shares)
     table = pa.table({"order": [pickle.dumps(order)]})
     return [row for part in read_chunks(table) for row in part.to_pylist()]
+
+
+def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_path: Path) -> None:
+    """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
+    few, many = (replace(jobs[0], wanted=tuple(f"s{number:07d}" for number in range(n))) for n in (100, 10_000))
+    rows = [len(job.share().job) for job in (few, many)]
+    assert rows[1] <= rows[0] + 8
+    assert rows[1] < 4000
+    for job in (few, many):
+        row = pickle.loads(job.share().job)
+        assert [row.path(1, 0), row.chunks, row.size(0)] == [job.path(1, 0), job.chunks, job.size(0)]
+        assert (row.wanted, row.labels, row.captions) == ((), None, None)
 
 
 def test_a_reader_emits_chunks_of_wanted_samples_and_skips_done_ones(tmp_path: Path) -> None:
