@@ -2,7 +2,7 @@
 
 The bits of a float64, read as an integer, have the order of the floats. A score falls into the bin of its highest bits,
 of as many as leave at most `MOST` bins that hold a score: bins are narrow where scores are dense, and a histogram of a
-billion scores takes 25 MB. Histograms of shards are added in any order, with the same result. The metrics are those of
+billion scores takes 7 MB. Histograms of shards are added in any order, with the same result. The metrics are those of
 `mi_core.metrics.delong` and `mi_core.metrics.membership` for scores rounded down to their bins: samples of one bin are
 ties. At a million samples the AUC is off by less than 1e-6.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,7 @@ from mi_core.metrics.intervals import NORMAL_95, rate
 from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics, allowed_alarms, tpr_interval
 from mi_core.records import BoolArray, Estimate, FloatArray
 
-MOST = 2**20  # bins that hold a score
+MOST = 2**18  # bins that hold a score
 _SIGN = np.uint64(2**63)
 Codes = npt.NDArray[np.uint64]
 _Float64 = npt.NDArray[np.float64]
@@ -89,7 +90,7 @@ class Histogram:
         """The histogram of some scores (N,), none included. Raises as `codes_of`.
 
         Example:
-            >>> (Histogram.of(np.array([1.0, 3.0])) + Histogram.of(np.array([1.0]))).counts.tolist()
+            >>> Histogram.of(np.array([1.0, 3.0, 1.0])).counts.tolist()
             [2, 1]
         """
         codes = codes_of(scores)
@@ -98,30 +99,37 @@ class Histogram:
     @classmethod
     def _summed(cls, codes: Codes, counts: _Int64, totals: _Float64, dropped: int) -> Histogram:
         """Counts and totals (N,) summed by code, with as few bits dropped as possible."""
-        distinct, where = np.unique(codes, return_inverse=True)
-        sums = np.zeros(len(distinct), dtype=np.int64)
-        np.add.at(sums, where, counts)
-        whole = cls(distinct, sums, np.bincount(where, totals, len(distinct)).astype(np.float64), dropped)
-        enough = bisect_left(range(64 - dropped), True, key=lambda bits: _bins(distinct, bits) <= MOST)
-        return whole.coarser(dropped + enough)
+        order = np.argsort(codes, kind="stable")
+        ascending = codes[order]
+        enough = bisect_left(range(64 - dropped), True, key=lambda bits: _bins(ascending, bits) <= MOST)
+        return cls(ascending, counts[order], totals[order], dropped)._joined(dropped + enough)
 
     def coarser(self, dropped: int) -> Histogram:
-        """The same scores with more bits dropped."""
-        if dropped == self.dropped:
-            return self
+        """The same scores with at least as many bits dropped."""
+        return self if dropped == self.dropped else self._joined(dropped)
+
+    def _joined(self, dropped: int) -> Histogram:
+        """The same scores with more bits dropped, and each bin once."""
         codes = self.codes >> np.uint64(dropped - self.dropped)
         first = np.flatnonzero(np.diff(codes, prepend=~codes[:1]))
-        return Histogram(
-            codes[first], np.add.reduceat(self.counts, first), np.add.reduceat(self.totals, first), dropped
-        )
+        counts, totals = (np.add.reduceat(part, first) for part in (self.counts, self.totals))
+        return Histogram(codes[first], counts, totals, dropped)
 
-    def __add__(self, other: Histogram) -> Histogram:
-        dropped = max(self.dropped, other.dropped)
-        one, two = self.coarser(dropped), other.coarser(dropped)
+    @classmethod
+    def total(cls, parts: Sequence[Histogram]) -> Histogram:
+        """All scores of some histograms; of many at once it is faster than one by one.
+
+        Example:
+            >>> parts = [Histogram.of(np.array([1.0, 3.0])), Histogram.of(np.array([1.0]))]
+            >>> Histogram.total(parts).counts.tolist()
+            [2, 1]
+        """
+        dropped = max((part.dropped for part in parts), default=0)
+        alike = [part.coarser(dropped) for part in (cls.of(np.empty(0)), *parts)]
         codes, counts, totals = (
-            np.concatenate([getattr(side, name) for side in (one, two)]) for name in ("codes", "counts", "totals")
+            np.concatenate([getattr(part, name) for part in alike]) for name in ("codes", "counts", "totals")
         )
-        return Histogram._summed(codes, counts, totals, dropped)
+        return cls._summed(codes, counts, totals, dropped)
 
     @cached_property
     def n(self) -> int:
@@ -148,7 +156,9 @@ class Histogram:
 
     def share_below(self, codes: Codes) -> _Float64:
         """Share of the scores below each of some bins (N,); ties count half."""
-        return np.asarray((self.below(codes) + self.within(codes)) / (2 * self.n), dtype=np.float64)
+        place = np.searchsorted(self.codes, codes, "left")
+        tied = self.codes[np.minimum(place, len(self.codes) - 1)] == codes
+        return np.asarray((self.up_to[place] + self.up_to[place + tied]) / (2 * self.n), dtype=np.float64)
 
     def ranked(self, ranks: npt.NDArray[np.integer[Any]]) -> Codes:
         """The bin of the score at each of some ranks (N,), from 0 for the lowest."""

@@ -121,14 +121,15 @@ def test_histograms_add_up_in_any_order(few: None, name: str) -> None:
     whole = Histogram.of(scores)
     assert len(whole.codes) <= 512
     parts = [Histogram.of(part) for part in np.array_split(scores, 9)]
-    for order in (range(9), reversed(range(9))):
-        joined = Histogram.of(np.empty(0))
-        for index in order:
-            joined += parts[index]
+    halves = [Histogram.total(parts[:3]), Histogram.total(parts[3:])]
+    nothing = Histogram.of(np.empty(0))
+    for some in (parts, parts[::-1], halves, [whole, nothing]):
+        joined = Histogram.total(some)
         assert joined.dropped == whole.dropped
         assert (joined.codes == whole.codes).all()
         assert (joined.counts == whole.counts).all()
         assert joined.totals == pytest.approx(whole.totals)
+    assert Histogram.total([]).n == nothing.n == 0
     assert whole.n == 10_000
     assert whole.totals.sum() == pytest.approx(scores.sum())
 
