@@ -98,7 +98,7 @@ class NearTable:
             ConfigError: hashes are not uint64, or parts are not within [1, 65536].
 
         Example:
-            >>> table = near_tables(1000, 1)[0]
+            >>> table = near_tables(1000, 1)[1]
             >>> table.agreeing, table.part_of(np.array([5, 2**31, 2**32 - 1, 2**33], dtype=np.uint64), 4).tolist()
             (((0, 32),), [0, 2, 3, 0])
         """
