@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.validity.near_duplicates import Pairs, clusters, confirmed, near_pairs, usual_distance
+from mi_core.validity.hash_tables import Pairs
+from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
 from pipelines.config.data import DataConfig, NearDuplicatesConfig, Role
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
 from pipelines.data.columns import Coded, codes_of, ids_of
