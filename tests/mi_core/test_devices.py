@@ -152,12 +152,14 @@ def mostly(kept: Iterable[Any], every: Iterable[Any]) -> list[Any]:
     return [pytest.param(one, marks=[] if one in chosen else pytest.mark.slow) for one in every]
 
 
-FAMILIES = ("conv4", "keras-conv4", "resnet8", "resnet18", "vgg11-bn", "mobilenetv2", "dinov2-s-reg", "clip-vit-b")
-"""An encoder per class of backbones; the others have more layers of the same, or another stem."""
+FAMILIES = ("conv4", "keras-conv4", "resnet18", "vgg11-bn", "vit-tiny", "clip-vit-b")
+"""An encoder per kind of backbone; the others have more layers, another stem, other blocks or registers."""
 
 
-def test_every_feature_is_here() -> None:
+def test_every_feature_and_objective_is_here() -> None:
     assert set(NEEDS) == set(FEATURES)
+    assert set(OBJECTIVES) <= set(STEPS)
+    assert set(FAMILIES) <= set(ENCODERS)
     assert all(consumes(need) == FEATURES[name].consumes for name, needs in NEEDS.items() for need in needs)
 
 
@@ -215,15 +217,17 @@ STEPS = {
     "simclr": Step({}),
     "moco-v1": Step({"queue": 16}),
     "moco-v2": Step({"queue": 16, "batch_norm_splits": 2}),
-    "moco-v3": Step({"projection_hidden": 32, "projection_layers": 3, "freeze_patches": True}, "vit-tiny/8"),
+    "moco-v3": Step({"projection_hidden": 32}),
+    "moco-v3 of a ViT": Step({"projection_hidden": 32, "freeze_patches": True}, "vit-tiny/8"),
     "clip": Step({"text_layers": 1}),
     "supervised": Step({"classes": CLASSES}),
     "talos": Step({"values": 2}, epochs=2),
 }
 
 
-def trained(name: str, step: Step, precision: str = "bfloat16", optimizer: str = "adamw") -> Pretrainer:
+def trained(case: str, precision: str = "bfloat16", optimizer: str = "adamw") -> Pretrainer:
     """Two steps of an objective on four images per step."""
+    step, name = STEPS[case], case.partition(" ")[0]
     kind = OBJECTIVES[name]
     settings = kind.Parameters(**step.parameters)
     count, size = 2 * IMAGES, 32
@@ -254,10 +258,10 @@ def kept(trainer: Pretrainer) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("precision", mostly(["bfloat16"], ["bfloat16", "float32"]))
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", mostly(OBJECTIVES, STEPS))
 def test_every_objective_trains_on_the_device(name: str, precision: str) -> None:
     with fake_cuda():
-        trainer = trained(name, STEPS[name], precision)
+        trainer = trained(name, precision)
         assert {tensor.device.type for tensor in kept(trainer)} == {"cuda"}
         assert trainer.optimizer.state
         asked = for_queries(trainer.encoder(), CUDA)
@@ -268,7 +272,7 @@ def test_every_objective_trains_on_the_device(name: str, precision: str) -> None
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimiser_steps_on_the_device(name: str) -> None:
     with fake_cuda():
-        assert {tensor.device.type for tensor in kept(trained("simclr", STEPS["simclr"], optimizer=name))} == {"cuda"}
+        assert {tensor.device.type for tensor in kept(trained("simclr", optimizer=name))} == {"cuda"}
 
 
 class _Left(nn.Module):
@@ -298,7 +302,7 @@ def test_a_tensor_of_the_host_is_found() -> None:
             ask(left, recipe("supervised"), ("norm:2",))
         with pytest.raises(HostDetourError, match="indices on cpu for a tensor on cuda"):
             ask(encoder("conv4"), _OnTheHost(), ("pairwise:cosine",))
-        trainer = trained("supervised", STEPS["supervised"])
+        trainer = trained("supervised")
         (batch, *_) = trainer.data.epoch(0)
         assert batch.targets is not None
         with pytest.raises(FakeTensorDeviceMismatchError):
