@@ -25,13 +25,14 @@ class HostDetourError(AssertionError):
 class _NoNumbers(TorchDispatchMode):
     """Answers what needs numbers: each number that the host reads is 1, each mask chooses all rows.
 
+    ``read`` counts numbers of the device that the host waited for, ``sent`` tensors that it sent there.
     Indices on the host that choose rows on the device are legal in PyTorch, which copies them and waits: here they are
     refused.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
-        self.mode, self.read = mode, 0
+        self.mode, self.read, self.sent = mode, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(type(given) is torch.Tensor for given in args):  # constants of the package are real
@@ -48,7 +49,10 @@ class _NoNumbers(TorchDispatchMode):
         if func in _INDEXED:
             indices = [self._rows(index, args[0]) for index in args[1]]
             args = (args[0], indices, *args[2:])
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::to", "aten::_to_copy"):
+            self.sent += args[0].device.type == "cpu" and result.device.type == "cuda"
+        return result
 
     @staticmethod
     def _rows(index: torch.Tensor | None, of: torch.Tensor) -> torch.Tensor | None:
