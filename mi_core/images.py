@@ -41,6 +41,8 @@ class Decoder:
             ``resize``, then the centre is cut, as torchvision's ``Resize`` and ``CenterCrop`` do. ``squash``: both
             sides become ``resize``, then the centre is cut.
         resize: side before the crop, for ``shortest`` and ``squash``; None: S.
+        scaled: whether libjpeg makes a large JPEG smaller while it decodes it: to a half, a quarter or an eighth, with
+            both sides at least twice that of the resized image. Pixels change, most at fine detail; None: no.
 
     Raises:
         ConfigError: S is below 1, C is neither 1 nor 3, an unknown choice, or ``resize`` is below S or without a crop.
@@ -51,6 +53,7 @@ class Decoder:
     interpolation: str | None = None
     fit: str | None = None
     resize: int | None = None
+    scaled: bool | None = None
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1, 4096)
@@ -63,6 +66,11 @@ class Decoder:
             if self.fit in (None, CENTRE):
                 raise ConfigError(f"resize = {self.resize} is the side before a crop: set fit to shortest or squash")
 
+    @property
+    def least(self) -> int | None:
+        """Least side in pixels to decode an image at; None: as it is."""
+        return 2 * (self.resize or self.image_size) if self.scaled else None
+
     def settings(self) -> dict[str, int | str]:
         """The settings spelled out: two decoders of equal settings decode alike."""
         return {
@@ -71,6 +79,7 @@ class Decoder:
             "interpolation": self.interpolation or "bilinear",
             "fit": self.fit or CENTRE,
             "resize": self.resize or self.image_size,
+            "scaled": bool(self.scaled),
         }
 
     def digest(self) -> str:
@@ -86,18 +95,19 @@ def decode(data: bytes, decoder: Decoder) -> Pixels:
         ImageError: the bytes are no image, are damaged, or claim more than 100 million pixels.
     """
     pixels = _plain_jpeg(data, decoder)
-    return _fit(_open(data), decoder) if pixels is None else pixels
+    return _fit(_open(data, decoder.least), decoder) if pixels is None else pixels
 
 
 def decode_and_hash(data: bytes, decoder: Decoder) -> tuple[Pixels, str]:
     """Pixels (C, S, S), and the sha256 of the image's own pixels at full size, whatever their file format.
 
-    Two files share the hash if and only if they hold the same 8-bit RGB pixels. Raises as `decode`.
+    Two files share the hash if and only if they hold the same 8-bit RGB pixels. A decoder that scales decodes twice
+    for it. Raises as `decode`.
     """
     image = _open(data)
     full = image.convert("RGB")
     digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
-    return _fit(image, decoder), digest
+    return decode(data, decoder) if decoder.scaled else _fit(image, decoder), digest
 
 
 @dataclass(frozen=True)
@@ -179,9 +189,9 @@ def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
     return None
 
 
-def _open(data: bytes) -> Image.Image:
-    """Decode to a grey or RGB image of 8 bits, turned upright."""
-    image = load_image(data)
+def _open(data: bytes, least: int | None = None) -> Image.Image:
+    """Decode to a grey or RGB image of 8 bits, turned upright; ``least`` as `load_image` takes it."""
+    image = load_image(data, least)
     try:
         return _eight_bits(ImageOps.exif_transpose(image))
     except ImageError:

@@ -1,12 +1,14 @@
-"""Compiled code, and the memory that this process keeps."""
+"""Compiled code, the precision of products on CUDA, and the memory that this process keeps."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
+import torch
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,6 +22,30 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     except RuntimeError:  # no place for a cache
         ready = numba.njit(function, nogil=True, fastmath=True)
     return ready
+
+
+def prepare_cuda() -> None:
+    """Set how this process computes on CUDA; nothing changes on the CPU, nor for a process without a GPU.
+
+    Products and convolutions of float32 may use TF32: their inputs are read with 10 bits of mantissa, sums stay
+    float32. That is several times as fast, and the answers change by about 1e-3. `tf32` takes it back where more bits
+    count. cuDNN times its algorithms once per shape and keeps the fastest.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Allow or refuse TF32 inside, for products and convolutions of float32 on CUDA."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt's settings in glibc's malloc.h

@@ -34,7 +34,8 @@ from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.image_files import load_image
 from mi_core.images import Decoder, decode
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import keep_freed_memory
 from mi_core.streams import stream_keys
 

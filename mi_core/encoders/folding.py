@@ -16,15 +16,26 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from mi_core.encoders.checkpoint import Encoder
 
+COMPILED = ("ResNet", "VisionTransformer", "CLIPBackbone")
+"""Families of backbones that are compiled where that is asked for; others are too small, or code of others."""
 
-def for_queries(encoder: Encoder, device: torch.device | str) -> Encoder:
+
+def for_queries(encoder: Encoder, device: torch.device | str, *, compile: bool = False) -> Encoder:
     """Make an encoder ready to be queried, in place: evaluation, no gradients of weights, on a device, folded.
 
     The weights are no longer those of the file; `checkpoint.fingerprint` is to be taken before.
+
+    Args:
+        encoder: to be queried.
+        device: where.
+        compile: compile the backbone (`torch.compile`) where it is a ResNet or a vision transformer and the device a
+            GPU; the first batch and the first of another size take a minute or more.
     """
     encoder.eval().requires_grad_(False)
     for module in (encoder.backbone, *encoder.heads.values()):
         fold_batch_norm(module)
+    if compile and torch.device(device).type == "cuda" and type(encoder.backbone).__name__ in COMPILED:
+        encoder.backbone.compile()
     return encoder.to(device).to(memory_format=torch.channels_last)
 
 

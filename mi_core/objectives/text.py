@@ -62,7 +62,8 @@ class TextTransformer(nn.Module):
         tokens = tokens[:, :length]
         mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.tokens(tokens) + self.positions[:length], mask=mask, is_causal=True)
-        embeddings: torch.Tensor = self.projection(self.norm(states[torch.arange(len(tokens)), ends]))
+        last = states[torch.arange(len(tokens), device=tokens.device), ends]
+        embeddings: torch.Tensor = self.projection(self.norm(last))
         return embeddings
 
 

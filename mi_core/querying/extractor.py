@@ -3,13 +3,19 @@
 The only thing that crosses back to the caller is one row of statistics per image; views and embeddings live
 for one batch. Random views are a function of (seed, purpose "query", source, key, view) alone, so the result
 does not depend on batch, worker or order (float32 outputs agree within 1e-5).
+
+On CUDA the host runs ahead of the device: it copies the next images while the encoder works, and waits for statistics
+when it needs them. Views and statistics are computed in float32 proper whatever the precision of the encoder.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,87 +24,25 @@ import torch.nn.functional as F
 
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.views import Augmentation, clean, make_views
-from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError, check_range
+from mi_core.checks import AnswerError, ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
-from mi_core.features import asked, compute, consumes, parse_need, queries_per_image
+from mi_core.features import asked, compute, consumes, parse_need
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
-from mi_core.features.sequential import FIRST, StoppingRule, log_similarity
+from mi_core.features.sequential import FIRST, log_similarity
+from mi_core.querying.answers import Answers, Clock, Seconds, Work, check_finite
+from mi_core.querying.batch_size import best_batch
 from mi_core.querying.hop_skip_jump import hop_skip_jump
 from mi_core.querying.pgd import targeted_pgd
+from mi_core.querying.plan import QueryPlan
+from mi_core.runtime import tf32
 
-
-@dataclass(frozen=True)
-class QueryPlan:
-    """The queries of an encoder for every image.
-
-    Args:
-        needs: membership features to compute, for example ``("pairwise:cosine", "norm:2")``.
-        outputs: which embeddings, of ``backbone`` and ``projection``.
-        views: augmented views V per image, spent only when a need consumes views.
-        batch_views: queries sent to the encoder in one call, at most (memory).
-        precision: of the encoder's forward pass, ``float32`` or ``bfloat16``.
-        rule: when to stop asking for the views of an image; for the need ``sequential``.
-    """
-
-    needs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    views: int = 10
-    batch_views: int = 640
-    precision: str = "float32"
-    rule: StoppingRule | None = None
-
-    def __post_init__(self) -> None:
-        check_range("views", self.views, 1)
-        check_range("batch_views", self.batch_views, 1)
-        for need in self.needs:
-            only = parse_need(need)[0].output
-            if only not in (None, *self.outputs):
-                raise ConfigError(f"{need} is read off the output {only!r}, the outputs are {', '.join(self.outputs)}")
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """Sets of queries of every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
-        return tuple(dict.fromkeys(asked(need) for need in self.needs))
-
-    @property
-    def captioned(self) -> bool:
-        """Whether any need consumes captions."""
-        return any(consumes(need) == "caption" for need in self.needs)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether any need consumes the true class."""
-        return any(consumes(need) == "boundary" for need in self.needs)
-
-    @property
-    def queries_per_image(self) -> int:
-        """Queries spent on one image, at most: the search for a boundary, or a rule, may end with fewer."""
-        return queries_per_image(self.needs, self.views)
-
-    @property
-    def at_once_per_image(self) -> int:
-        """Queries of one image that are in memory together: some are asked one after the other."""
-        together = (need for need in self.needs if consumes(need) not in ("boundary", "sequential"))
-        first = FIRST if any(consumes(need) == "sequential" for need in self.needs) else 0
-        return queries_per_image(together, self.views) + first or 1
-
-    @property
-    def images_at_once(self) -> int:
-        """Images whose queries go to the encoder in one call."""
-        return max(1, self.batch_views // self.at_once_per_image)
-
-
-@dataclass
-class Seconds:
-    """Time of an extraction by its part, in seconds of this process."""
-
-    augment: float = 0.0
-    forward: float = 0.0
-    features: float = 0.0
+AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
+MOST_VIEWS = 16_384  # queries per call that are tried on a GPU, at most
+_ONE_CALL = ("views", "clean", "patches", "parts")  # sets of queries whose number is known before
 
 
 @dataclass(frozen=True)
@@ -131,8 +75,14 @@ class Extractor:
     crafter: Encoder | None = None
     seconds: Seconds = field(default_factory=Seconds)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
+    _begun: deque[Work] = field(default_factory=deque)
+    _checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)  # of the batch at work
+    _images_at_once: int | None = None
 
-    @torch.inference_mode()
+    def __post_init__(self) -> None:
+        if self.plan.precision == "tf32" and self.device.type != "cuda":
+            raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
+
     def __call__(
         self,
         images: torch.Tensor,
@@ -160,47 +110,105 @@ class Extractor:
                 stands behind an API that refused.
             AnswerError: an API answered something else than embeddings; the message names the sample.
         """
-        size = self.plan.images_at_once
-        parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in self.encoders}
+        return self.begin(images, streams, ids, captions, labels).fetched()
+
+    @torch.inference_mode()
+    def begin(
+        self,
+        images: torch.Tensor,
+        streams: torch.Tensor,
+        ids: list[str],
+        captions: Sequence[str] | None = None,
+        labels: Sequence[int] | None = None,
+    ) -> Answers:
+        """Start on N images as a call does, and return before a GPU is done; `Answers.fetched` waits and checks."""
+        size = self._images_at_once or self.plan.images_at_once
+        work = []
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
             batch = _Batch(
-                images[rows].to(self.device),
-                streams[rows].to(self.device),
+                self._uploaded(images[rows]),
+                self._uploaded(streams[rows]),
                 ids[rows],
                 None if captions is None else captions[rows],
-                None if labels is None else torch.tensor(labels[rows], device=self.device),
+                None if labels is None else self._uploaded(torch.tensor(labels[rows])),
             )
-            for name, columns in self._batch(batch).items():
-                for column, values in columns.items():
-                    parts[name].setdefault(column, []).append(values)
-        return {
-            name: {column: np.concatenate(blocks) for column, blocks in columns.items()}
-            for name, columns in parts.items()
-        }
+            while len(self._begun) >= AHEAD:
+                self._begun.popleft().arrived.synchronize()
+            work.append(self._batch(batch))
+            if work[-1].arrived is not None:
+                self._begun.append(work[-1])
+        return Answers(work, self.seconds)
 
-    def _batch(self, batch: _Batch) -> dict[str, dict[str, np.ndarray]]:
-        started = time.perf_counter()
+    def fit_batch(self, shape: tuple[int, int, int], most: int) -> int:
+        """Find the number of images for one call on a GPU by trying, once; elsewhere it is the plan's.
+
+        Images of noise are queried, so an encoder that is not plainly a network of this process (behind an API, or
+        behind a defense) keeps the plan's, and so do searches that take as many queries as they need.
+
+        Args:
+            shape: (C, S, S) of the images.
+            most: images that ever come together.
+        """
+        if self._images_at_once is None:
+            self._images_at_once = self.plan.images_at_once
+            if self.device.type == "cuda" and self._may_try:
+                highest = max(1, min(most, MOST_VIEWS // self.plan.at_once_per_image))
+                start = min(self.plan.images_at_once, highest)
+                self._images_at_once = best_batch(start, highest, partial(self._seconds_of, shape))
+        return self._images_at_once
+
+    @property
+    def _may_try(self) -> bool:
+        """Whether the encoders may be asked for noise, in calls of a number that is known before."""
+        plain = all(type(encoder) is Encoder for encoder in self.encoders.values())
+        return plain and all(_word(kind) in _ONE_CALL for kind in self.plan.sets)
+
+    @torch.inference_mode()
+    def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
+        """Seconds of one call on images of noise, after one that warms up. Raises torch.OutOfMemoryError."""
+        noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
+        streams = torch.arange(images, device=self.device)
+        batch = _Batch(noise, streams, [""] * images, ["a picture"] * images, None)
+        began = 0.0
+        try:
+            for _ in range(2):
+                torch.cuda.synchronize(self.device)
+                began = time.perf_counter()
+                self._batch(batch)
+            torch.cuda.synchronize(self.device)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            raise
+        return time.perf_counter() - began
+
+    def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host on the device; on CUDA the copy runs while the host goes on."""
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    @tf32(False)
+    def _batch(self, batch: _Batch) -> Work:
+        work = Work(Clock(self.device))
+        self._checks = work.checks
         searches = {
             "parts": self._parts,
             "boundary": self._boundary,
             "adversarial": self._adversarial,
             "sequential": self._sequential,
         }
-        own = {kind: searches[word] for kind in self.plan.sets if (word := kind.partition(":")[0]) in searches}
+        own = {kind: searches[_word(kind)] for kind in self.plan.sets if _word(kind) in searches}
         queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
-        self.seconds.augment += time.perf_counter() - started
-        result: dict[str, dict[str, np.ndarray]] = {}
+        work.clock.mark("augment")
         for name, encoder in self.encoders.items():
-            started = time.perf_counter()
             answers: dict[str, Any] = {
                 kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()
             }
             answers |= {kind: search(name, encoder, kind, batch) for kind, search in own.items()}
             texts = self._texts(name, encoder, batch) if self.plan.captioned else None
-            self.seconds.forward += time.perf_counter() - started
-            started = time.perf_counter()
-            columns: dict[str, np.ndarray] = {}
+            work.clock.mark("forward")
+            columns: dict[str, torch.Tensor] = {}
             for output in self.plan.outputs:
                 for need in self.plan.needs:
                     if parse_need(need)[0].output not in (None, output):
@@ -209,10 +217,14 @@ class Extractor:
                     answer = answers[kind] if kind in own else answers[kind][output]
                     if consumes(need) == "caption":
                         answer = (answer, texts)
-                    columns[f"{output}.{need}"] = compute(need, answer).cpu().numpy()
-            self.seconds.features += time.perf_counter() - started
-            result[name] = columns
-        return result
+                    columns[f"{output}.{need}"] = compute(need, answer).to("cpu", non_blocking=True)
+            work.clock.mark("features")
+            work.columns[name] = columns
+        if self.device.type == "cuda":
+            work.checks[:] = [(label, good.to("cpu", non_blocking=True), ids) for label, good, ids in work.checks]
+            work.arrived = torch.cuda.Event()
+            work.arrived.record()
+        return work
 
     def _queried(self, kind: str, batch: _Batch) -> torch.Tensor:
         """The images of one set of queries: (B, C, S, S), or several per image (B, V, C, S, S)."""
@@ -229,10 +241,10 @@ class Extractor:
         parts, ratio = parse_parts(kind.partition(":")[2])
         part_side = side if fixed else max(1, side // ratio)  # an encoder of one size gets its parts enlarged
         whole, cut = global_and_parts(batch.images, batch.streams, parts, size=side, part_size=part_side)
-        with self._autocast():
+        with self._precision():
             tokens = encoder.feature_map(whole.contiguous(memory_format=torch.channels_last)).float()
         embeddings = self._embed(name, encoder, cut, batch.ids, ("backbone",))["backbone"]
-        _check_embeddings(f"encoder {name}, feature map", tokens, batch.ids)
+        self._check(f"encoder {name}, feature map", tokens, batch.ids)
         return embeddings, tokens, batch.streams
 
     def _boundary(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
@@ -300,7 +312,7 @@ class Extractor:
             raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
         images = clean(batch.images).repeat_interleave(classes, dim=0)
         wanted = torch.arange(classes, device=images.device).repeat(len(batch.images))
-        with torch.inference_mode(mode=False):  # gradients are needed
+        with torch.inference_mode(mode=False), tf32(True):  # gradients are needed, of which the sign alone counts
             crafted = targeted_pgd(
                 lambda changed: crafter(changed)["logits"], images.clone(), wanted.clone(), epsilon=epsilon, steps=steps
             )
@@ -318,7 +330,7 @@ class Extractor:
             row = next(row for row, caption in enumerate(captions) if not caption)
             raise ConfigError(f"{batch.ids[row]} has no caption; give data.captions, or shards with .txt")
         texts: torch.Tensor = encoder.text(captions).float()
-        _check_embeddings(f"encoder {name}, captions", texts, batch.ids)
+        self._check(f"encoder {name}, captions", texts, batch.ids)
         return texts
 
     def _size(self) -> int | None:
@@ -326,8 +338,20 @@ class Extractor:
         sizes = {encoder.size for encoder in self.encoders.values()}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.plan.precision == "bfloat16")
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        """The precision of the encoder's forward pass."""
+        half = self.plan.precision == "bfloat16"
+        with tf32(self.plan.precision == "tf32"), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            yield
+
+    def _check(self, name: str, embeddings: torch.Tensor, ids: list[str]) -> None:
+        """Check that embeddings (B, ...) are finite: now, or on CUDA when the features of the batch are fetched."""
+        check = name, torch.isfinite(embeddings).flatten(1).all(dim=1), ids
+        if self.device.type == "cuda":
+            self._checks.append(check)
+        else:
+            check_finite(*check)
 
     def _embed(
         self,
@@ -341,13 +365,11 @@ class Extractor:
         several = images.shape[1] if images.dim() == 5 else None
         inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
         try:
-            with self._autocast():
+            with self._precision():
                 embeddings = encoder(inputs)
         except AnswerError as error:
             sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
             raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # so that `seconds.forward` holds the forward pass
         by_output = {}
         for output in outputs or self.plan.outputs:
             if output not in embeddings:
@@ -361,12 +383,9 @@ class Extractor:
                 )
             rows = embeddings[output].float()
             by_output[output] = rows if several is None else rows.unflatten(0, (-1, several))
-            _check_embeddings(f"encoder {name}, {output}", by_output[output], ids)
+            self._check(f"encoder {name}, {output}", by_output[output], ids)
         return by_output
 
 
-def _check_embeddings(name: str, embeddings: torch.Tensor, ids: list[str]) -> None:
-    finite = torch.isfinite(embeddings).flatten(1).all(dim=1)
-    if not bool(finite.all()):
-        bad = [ids[row] for row in torch.nonzero(~finite).flatten().tolist()]
-        raise NumericError(f"{name}: embedding is NaN or infinite for {len(bad)} samples, first {', '.join(bad[:3])}")
+def _word(kind: str) -> str:
+    return kind.partition(":")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -69,6 +69,11 @@ class DataConfig(Section):
         "squash: both sides to resize, then cut",
     )
     resize: int | None = Field(default=None, description="side before the cut; default: image_size")
+    decode: Literal["full", "scaled"] = Field(
+        default="full",
+        description="full: all pixels; scaled: large JPEGs are shrunk while they are decoded, to twice the wanted size "
+        "at least",
+    )
     roles: dict[str, Role] = Field(min_length=1)
     captions: dict[int, CaptionWords] = Field(
         default_factory=dict, description="name and attributes per class, for images without captions of their own"
@@ -147,7 +152,8 @@ class DataConfig(Section):
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
-        return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize)
+        scaled = True if self.decode == "scaled" else None  # None keeps the digest that decoders had before
+        return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize, scaled)
 
 
 class NearDuplicatesConfig(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -76,9 +76,24 @@ class ResourcesConfig(Section):
         return DEFAULT_ACTORS if fitting < 1 else int(min(DEFAULT_ACTORS, fitting))
 
     @property
-    def decoding_threads(self) -> int:
-        """Threads that decode in an actor while its accelerator works; 0 without one."""
-        return max(1, int(self.actor_cpus)) if self.gpus_per_actor else 0
+    def device(self) -> str:
+        """The kind of device that encoders are queried on: ``cuda`` where actors hold GPUs, else ``cpu``."""
+        return "cuda" if self.gpus_per_actor else "cpu"
+
+    def decoding_threads(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """Threads that decode in an actor while its GPU works: the CPUs of its node divided by the node's actors.
+
+        Args:
+            nodes: resources of the cluster's nodes; the one with the fewest CPUs for an actor counts.
+
+        Returns:
+            At least the actor's own CPUs; 0 without a GPU, where decoding beside the encoder gains nothing.
+        """
+        if not self.gpus_per_actor:
+            return 0
+        holding = [(node.get("CPU", 0.0), (node.get("GPU", 0.0) + 1e-9) // self.gpus_per_actor) for node in nodes]
+        shares = [cpus // min(actors, self.encoder_actors or DEFAULT_ACTORS) for cpus, actors in holding if actors]
+        return max(1, int(self.actor_cpus), int(min(shares, default=0)))
 
     def decoders(self, actors: int, available: Mapping[str, float]) -> int:
         """Tasks that decode at once, on the CPUs that actors and readers leave; 0: the actors decode."""

@@ -30,8 +30,14 @@ class QueriesConfig(Section):
         default=("projection", "backbone"), description="embeddings audited"
     )
     chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
-    batch_views: int = Field(default=640, ge=1, description="queries per call of the encoder, at most")
-    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the encoder's forward")
+    batch_views: int = Field(
+        default=640, ge=1, description="queries per call of the encoder, at most; on GPUs doubled while that is faster"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="of the encoder's forward: auto is bfloat16 on GPUs, float32 on CPUs; float32 on GPUs uses TF32",
+    )
+    compile: bool = Field(default=False, description="compile ResNets and transformers on GPUs")
     repeats: int = Field(
         default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"
     )

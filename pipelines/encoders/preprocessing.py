@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mi_core.encoders.published import Preprocessing, published
 from mi_core.querying.sanity import Agreement
 from pipelines.config.data import DataConfig
@@ -16,7 +18,7 @@ def as_published(own: Preprocessing, data: DataConfig) -> DataConfig | None:
     """The data section with the encoder's own decoding; None if that is what it has, or if nothing is published."""
     if own.fit is None:
         return None
-    theirs = data.model_copy(update=decoding_of(own))
+    theirs = data.model_copy(update=_published(own, data))
     return None if theirs.decoder().settings() == data.decoder().settings() else theirs
 
 
@@ -37,5 +39,10 @@ def in_words(own: Preprocessing, data: DataConfig, found: Agreement | None) -> s
     apart = "" if found is None else f" (cosine {found.cosine:.4f}, centred {found.centred:.3f}, {found.images} images)"
     if found is not None and found.cosine >= SAME:
         return f"{own.words()}, as its publisher does it up to rounding{apart}"
-    wanted = " ".join(f"data.{name}={value}" for name, value in decoding_of(own).items())
+    wanted = " ".join(f"data.{name}={value}" for name, value in _published(own, data).items())
     return f"{own.words()}; NOTE: this run decodes images unlike the publisher{apart}; to match, set {wanted}"
+
+
+def _published(own: Preprocessing, data: DataConfig) -> dict[str, Any]:
+    """The fields of the data section to change: no publisher decodes JPEGs at less than their size."""
+    return decoding_of(own) | ({"decode": "full"} if data.decode != "full" else {})

@@ -22,7 +22,7 @@ from mi_core.costs import NOTHING, Range, rate, total, total_of_groups
 from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.images import decode
 from mi_core.objectives import OBJECTIVES
-from mi_core.runtime import keep_freed_memory
+from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
 from pipelines.config.data import DataConfig
@@ -44,7 +44,7 @@ from pipelines.extract.telemetry import STEPS
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
 from pipelines.run.points import Run
-from pipelines.run.ray_session import encoder_actors, mapped, trainings_at_once
+from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, trainings_at_once
 
 SECONDS = 20.0  # for one kind of queries over all its shards, or of training
 DECODED = 256  # images of a shard, at most
@@ -213,7 +213,8 @@ def time_queries(passes: Sequence[Pass], config: RunConfig, samples: Samples, se
         kinds.setdefault(one.kind, {}).setdefault(one.job.source, one.job)
     remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(EncodeChunks)
     number = min(encoder_actors(resources), SHARDS)
-    actors = [remote.remote(threads=resources.decoding_threads) for _ in range(number)]
+    threads, gpus = decoding_threads(resources), resources.gpus_per_actor
+    actors = [remote.remote(threads=threads, gpus=gpus) for _ in range(number)]
     try:
         return {kind: _time_kind(list(of.values()), config, samples, actors, seconds) for kind, of in kinds.items()}
     finally:
@@ -327,8 +328,7 @@ def time_steps(one: Training, size: int, resources: ResourcesConfig, seconds: fl
     """Seconds of some optimiser steps on a batch of noise, after one that warms up."""
     torch.set_num_threads(max(1, int(resources.train_cpus)))
     device = "cuda" if resources.train_gpus else "cpu"
-    if device == "cpu":
-        keep_freed_memory()
+    keep_freed_memory() if device == "cpu" else prepare_cuda()
     job, parameters = one.job, one.job.config.pretraining()
     objective = OBJECTIVES[parameters.objective]
     labels, captions = [row % 2 for row in range(size)], ["a picture"] * size

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
-from mi_core.querying.extractor import QueryPlan
+from mi_core.querying.plan import QueryPlan
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption

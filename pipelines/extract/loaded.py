@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mi_core.encoders.checkpoint import Encoder
+from pipelines.errors import UserError
 from pipelines.run.folder import SeedFolder
 
 ON_CPU = 2 * 2**30  # bytes of weights that an actor without a GPU keeps
@@ -47,6 +48,20 @@ class LoadedEncoders:
         while len(self.kept) > len(set(wanted)) and sum(map(weights_of, self.kept.values())) > self.budget:
             self.kept.popitem(last=False)
         return [self.kept[checkpoint] for checkpoint in wanted]
+
+
+def device_with(gpus: float) -> torch.device:
+    """The device of an actor that holds some GPUs, on which its passes were planned.
+
+    Raises:
+        UserError: it holds GPUs, but PyTorch sees none.
+    """
+    if gpus and not torch.cuda.is_available():
+        raise UserError(
+            f"resources.gpus_per_actor = {gpus:g}, but PyTorch sees no GPU there; install PyTorch with CUDA, or set it "
+            "to 0"
+        )
+    return torch.device("cuda" if gpus else "cpu")
 
 
 def weights_of(module: nn.Module) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from mi_core.querying.extractor import QueryPlan
+from mi_core.querying.plan import QueryPlan
+from mi_core.querying.precision import precision_on
 from pipelines.config.demands import Asking, Demand, Stopping
 from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
@@ -110,7 +111,7 @@ def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
         needs=(),
         views=queries.views if stopping is None else config.attacks[stopping.position].views or queries.views,
         batch_views=queries.batch_views,
-        precision=queries.precision,
+        precision=precision_on(config.resources.device, queries.precision),
         base="",
         repeats=queries.repeats,
     )

@@ -14,6 +14,7 @@ from pipelines.config.encoders import EndpointConfig
 from pipelines.encoders.probe_ledger import attacked
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
+from pipelines.extract.loaded import device_with
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
@@ -113,16 +114,16 @@ def try_encoder(folder: SeedFolder, name: str, cpus: float, gpus: float) -> None
 
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(_ask_once)
     try:
-        ray.get(remote.remote(folder, name))
+        ray.get(remote.remote(folder, name, gpus))
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", error)
         fault = fault_of_user(error) or f"{type(cause).__name__}: {cause}"
         raise UserError(f"encoders.{name} does not work in an encoder actor: {fault}") from error
 
 
-def _ask_once(folder: SeedFolder, name: str) -> None:
+def _ask_once(folder: SeedFolder, name: str, gpus: float) -> None:
     stored = describe(folder, name)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_with(gpus)
     encoder = for_queries(stored.load(stored.epochs[-1]), device)
     channels, size = stored.record.channels, stored.record.image_size
     with torch.inference_mode():

@@ -39,7 +39,7 @@ from pipelines.extract.worker import EncodeChunks, decode_chunks
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
-from pipelines.run.ray_session import encoder_actors
+from pipelines.run.ray_session import decoding_threads, encoder_actors
 
 READERS_PER_ACTOR = 2
 SHARES = 8  # jobs served by one pass over a shard, at most: each holds a chunk of images in memory
@@ -127,7 +127,8 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
         UserError: as `run`; or an encoder is behind an API, whose ledger has one writer.
     """
     planned, places = plan_passes(runs), _places(runs)
-    session, encode = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of), EncodeChunks(memory=memory)
+    session = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of)
+    encode = EncodeChunks(gpus=runs[-1].config.resources.gpus_per_actor, memory=memory)
     for stopped in (False, True):
         wave = [one.only(stopped=stopped) for one in planned]
         jobs = [job for one in wave for job in one.jobs(places)]
@@ -182,7 +183,8 @@ def _query(
             session.check(runs)
             todo = stopping.fitted(todo, runs, session.rule_of)
             throughput = _stream(todo, config, session.access)
-            folder.append_manifest("extraction", asdict(throughput))
+            precision = sorted({job.query.precision for job in todo})
+            folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
             _compact(todo, config)
             rate = throughput.images / throughput.wall
             of_parts = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
@@ -334,7 +336,8 @@ def _stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> T
         )
     receipts = data.map_batches(
         EncodeChunks,
-        fn_constructor_args=(config.name, resources.decoding_threads, access, resources.gpus_per_actor),
+        fn_constructor_args=(config.name, decoding_threads(resources), access, resources.gpus_per_actor),
+        fn_constructor_kwargs={"compile": config.queries.compile},
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),

@@ -26,8 +26,9 @@ from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remembering import Memory, remembering
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
-from mi_core.querying.extractor import Extractor, Seconds
-from mi_core.runtime import keep_freed_memory
+from mi_core.querying.answers import Answers, Seconds
+from mi_core.querying.extractor import Extractor
+from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.streams import stream_keys
 from pipelines.config.parameters import build
 from pipelines.encoders.access import Access
@@ -36,7 +37,7 @@ from pipelines.errors import UserError, storage_fault
 from pipelines.extract import attempts
 from pipelines.extract.commit import sample_table
 from pipelines.extract.jobs import ShardJob
-from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on
+from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
 from pipelines.extract.telemetry import STEPS, Telemetry
 from pipelines.files import storage
 
@@ -70,8 +71,9 @@ class EncodeChunks:
         run: name of the run in Ray's metrics; None: the actor reports no metrics.
         threads: number that decode while the encoder runs on its accelerator; 0: decode before it runs.
         access: to encoders behind an API, if there are any.
-        gpus: GPUs that the actor holds.
+        gpus: GPUs that the actor holds; 0: it works on the CPU, also beside a GPU, as its passes were planned.
         memory: backbone outputs, for encoders that share a backbone and get the same views.
+        compile: whether encoders are compiled on a GPU.
     """
 
     def __init__(
@@ -81,15 +83,19 @@ class EncodeChunks:
         access: Access | None = None,
         gpus: float = 0.0,
         memory: Memory | None = None,
+        compile: bool = False,
     ) -> None:
         self.name = uuid.uuid4().hex
-        self.memory = memory
+        self.memory, self.compile = memory, compile
         self.telemetry = None if run is None else Telemetry(run)
         self.access = access
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device_with(gpus)
         if self.device.type == "cpu":
             torch.set_num_threads(1)
             keep_freed_memory()
+        else:
+            prepare_cuda()
+            torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))  # actors that share a GPU do not crowd it
         self.pool = ThreadPoolExecutor(threads) if threads else None
         self.encoders = LoadedEncoders(self._load, budget_on(self.device, gpus))
         self.extractors: dict[str, Extractor] = {}
@@ -117,7 +123,8 @@ class EncodeChunks:
         extractor.seconds = Seconds()
         attempt = _Attempt.of(job, chunk, attempts.QUERYING)
         features = _ChunkFeatures(row.get("decode", 0.0))
-        size = 1 if attempt.careful else extractor.plan.images_at_once
+        shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
+        size = 1 if attempt.careful else extractor.fit_batch(shape, job.chunk)
         pending = self._pending(job, row, one_by_one=attempt.careful)
         for start in range(0, len(keys), size):
             rows = range(start, min(start + size, len(keys)))
@@ -125,7 +132,11 @@ class EncodeChunks:
             began = time.perf_counter()
             decoded = [CRASHED if no else pending(number) for number, no in zip(rows, refused, strict=True)]
             features.decode += time.perf_counter() - began
-            features.add(decoded, self._answers(extractor, job, row, rows, decoded))
+            answers = self._answers(extractor, job, row, rows, decoded)
+            if answers is not None and attempt.careful:
+                answers.wait()  # a death now is the death of this sample
+            features.add(decoded, answers)
+        features.fetch()
         began = time.perf_counter()
         for epoch in job.query.epochs:
             columns = features.columns(named(job, epoch))
@@ -151,12 +162,12 @@ class EncodeChunks:
 
     def _answers(
         self, extractor: Extractor, job: ShardJob, row: Mapping[str, Any], rows: range, decoded: Sequence[Decoded]
-    ) -> dict[str, dict[str, np.ndarray]]:
+    ) -> Answers | None:
         pairs = [(number, one) for number, one in zip(rows, decoded, strict=True) if not isinstance(one, str)]
         if not pairs:
-            return {}
+            return None
         keys = [row["keys"][number] for number, _ in pairs]
-        return extractor(
+        return extractor.begin(
             torch.from_numpy(np.stack([pixels for _, pixels in pairs])),
             stream_keys(job.folder.seed, "query", job.source, keys),
             [f"{job.source}/{key}" for key in keys],
@@ -190,7 +201,7 @@ class EncodeChunks:
     def _load(self, checkpoint: Checkpoint) -> Encoder:
         client = None if self.access is None else self.access.client
         stored = describe(checkpoint.folder, checkpoint.encoder)
-        return for_queries(stored.load(checkpoint.epoch, client), self.device)
+        return for_queries(stored.load(checkpoint.epoch, client), self.device, compile=self.compile)
 
 
 @dataclass
@@ -235,12 +246,17 @@ class _ChunkFeatures:
 
     decode: float
     status: list[str] = field(default_factory=list)
+    awaited: list[Answers] = field(default_factory=list)
     parts: list[dict[str, dict[str, np.ndarray]]] = field(default_factory=list)
 
-    def add(self, decoded: Sequence[Decoded], answers: dict[str, dict[str, np.ndarray]]) -> None:
+    def add(self, decoded: Sequence[Decoded], answers: Answers | None) -> None:
         self.status += [one if isinstance(one, str) else OK for one in decoded]
-        if answers:
-            self.parts.append(answers)
+        if answers is not None:
+            self.awaited.append(answers)
+
+    def fetch(self) -> None:
+        """Wait for the features of all samples, once for the chunk."""
+        self.parts = [answers.fetched() for answers in self.awaited]
 
     def asked(self) -> int:
         """Queries that a stopping rule let through: the first number of every row."""

@@ -15,7 +15,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
-from mi_core.runtime import keep_freed_memory
+from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages, TrainingImages
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
 from pipelines.config.encoders import TrainedConfig
@@ -67,8 +67,7 @@ def _train_here(settings: dict[str, Any]) -> None:
     threads = max(1, int(settings["cpus"]))
     torch.set_num_threads(threads)
     device = ray.train.torch.get_device()
-    if device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory() if device.type == "cpu" else prepare_cuda()
     seed = digest64(job.folder.seed, "encoder", job.name)
     data, templated = _members(job, seed, threads, device)
     trainer = Pretrainer(data, job.config.views(), job.config.pretraining(), seed=seed, device=device)

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
+from mi_core.querying.precision import WORDS
 from mi_core.records import Estimate
 from mi_core.report.attributes import pool_inferences
 from mi_core.report.contents import pool_seeds, to_json
@@ -270,15 +271,17 @@ def _method(config: RunConfig, name: str) -> dict[str, Any]:
     return {"threat_model": method.threat_model, "source": method.source, **queries}
 
 
-def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     wall = sum(entry["wall"] for entry in extractions)
     if not wall:
         return {}
     busy = sum(entry[step] for entry in extractions for step in STEPS)
+    precisions = {one for entry in extractions for one in entry.get("precision", ())}  # earlier versions kept none
     return {
         "images_per_second": round(sum(entry["images"] for entry in extractions) / wall, 1),
         "views_per_second": round(sum(entry["views"] for entry in extractions) / wall, 1),
         "encoder_fraction": round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
+        **({"precision": ", ".join(WORDS[one] for one in sorted(precisions))} if precisions else {}),
     }
 
 

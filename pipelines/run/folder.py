@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from mi_core.querying.precision import precision_on
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -40,6 +41,7 @@ SECTION_STAGE = {
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
 FREE = (  # fields that change no result
     "data.max_rejected",
+    "queries.compile",
     "tune.trials",
     "tune.at_once",
     *(
@@ -236,12 +238,24 @@ class RunFolder:
 
 def _changes(before: dict[str, Any], config: dict[str, Any]) -> dict[str, str]:
     """Changed fields that matter to results, each with the first stage that it matters to."""
+    before, config = _settled(before), _settled(config)
     return {
         key: stage
         for section, stage in SECTION_STAGE.items()
         for key in changed_keys(before.get(section), config.get(section), section)
         if not any(fnmatchcase(key, free) for free in FREE)
     }
+
+
+def _settled(config: dict[str, Any]) -> dict[str, Any]:
+    """A plain config with the precision that its device means, and with fields that earlier versions had not."""
+    settled = dict(config)
+    if isinstance(data := config.get("data"), dict):
+        settled["data"] = {"decode": "full"} | data
+    if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
+        device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
+        settled["queries"] = queries | {"precision": precision_on(device, queries["precision"])}
+    return settled
 
 
 def _first(changes: Mapping[str, str]) -> str:

@@ -150,6 +150,13 @@ def encoder_actors(resources: ResourcesConfig) -> int:
     return resources.actors(ray.cluster_resources())
 
 
+def decoding_threads(resources: ResourcesConfig) -> int:
+    """Threads that decode in an encoder actor on the connected cluster; see `ResourcesConfig.decoding_threads`."""
+    import ray
+
+    return resources.decoding_threads([node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
 def trainings_at_once(resources: ResourcesConfig) -> int:
     """Encoders that the connected cluster can train side by side; one at least."""
     import ray

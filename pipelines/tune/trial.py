@@ -110,6 +110,7 @@ class Trial:
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
         values |= {"encoders": encoders, "attacks": attacks, "defenses": [], "attribute_inference": [], "validity": {}}
+        values["resources"]["gpus_per_actor"] = tune.gpus  # a trial queries on the device that it holds itself
         return build(values)
 
 
@@ -158,7 +159,8 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
     """Make, query and attack the encoders of one seed of a trial."""
     config, folder = trial.run
     (seed,) = own.seeds
-    run, place = Run(config.model_copy(update={"seeds": own.seeds}), folder), trial.folder.seed(seed)
+    held = {"seeds": own.seeds, "resources": own.resources}
+    run, place = Run(config.model_copy(update=held), folder), trial.folder.seed(seed)
     runs = [run, Run(own, trial.folder)]
     if not are_drawn(place.path):
         Splits.load(folder.seed(seed).path).save(place.path)

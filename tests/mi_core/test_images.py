@@ -6,6 +6,7 @@ import hashlib
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.image_files import ImageError
-from mi_core.images import Decoder, decode, decode_and_hash, encode_png, image_info
+from mi_core.images import _LIBRARIES, VERSION, Decoder, decode, decode_and_hash, encode_png, image_info
+from mi_core.images import _fit as fitted
 
 GENERATOR = np.random.default_rng(0)
 GREY = GENERATOR.integers(0, 256, (12, 16), dtype=np.uint8)
@@ -283,3 +285,49 @@ def test_info_and_settings() -> None:
             Decoder(32, 3, *wrong)
     assert Decoder(32).digest() == Decoder(32).digest() != Decoder(33).digest()
     np.testing.assert_array_equal(decode(encode_png(square()), COLOUR_32), square().transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("fit", [{}, {"fit": "shortest", "resize": 40}, {"fit": "squash"}])
+@pytest.mark.parametrize(("size", "scale"), [((700, 530), 8), ((330, 300), 4), ((150, 190), 2), ((90, 127), 1)])
+def test_a_large_jpeg_is_made_smaller_while_it_is_decoded(
+    size: tuple[int, int], scale: int, fit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest of libjpeg's steps that leaves twice the side: at 700 x 530 an eighth is 88 x 67, for 32 pixels."""
+    whole = Image.effect_noise((4, 3), 60).resize(size, Image.Resampling.BICUBIC)
+    data = saved(whole.convert("RGB"), "JPEG", quality=90)
+    decoder = Decoder(32, scaled=True, **fit)
+    shapes = []
+    monkeypatch.setattr("mi_core.images._fit", lambda image, given: shapes.append(image.size) or fitted(image, given))
+    found, full = decode(data, decoder), decode(data, Decoder(32, **fit))
+    least = 2 * (decoder.resize or 32)
+    fitting = next(step for step in (8, 4, 2, 1) if step == 1 or min(size) // step >= least)
+    assert fitting == scale or decoder.resize == 40
+    assert shapes == [tuple(side // fitting for side in size), size]
+    if fitting == 1:
+        np.testing.assert_array_equal(found, full)
+    else:
+        assert not np.array_equal(found, full)
+        assert np.abs(found.astype(int) - full.astype(int)).mean() < 5  # another centre by a pixel or two of the file
+    pixels, sha = decode_and_hash(data, decoder)
+    np.testing.assert_array_equal(pixels, found)  # the same as without a hash
+    assert sha == decode_and_hash(data, Decoder(32))[1]  # of all pixels, however an encoder sees them
+
+
+def test_other_formats_are_never_scaled_and_a_turned_jpeg_stays_turned() -> None:
+    pixels = np.zeros((300, 400, 3), dtype=np.uint8)
+    pixels[:150, :200] = 255  # the bright corner stands on the upper right once turned
+    image, exif = Image.fromarray(pixels), Image.Exif()
+    scaled = Decoder(32, scaled=True)
+    np.testing.assert_array_equal(decode(saved(image), scaled), decode(saved(image), COLOUR_32))
+    exif[0x0112] = 6
+    turned = decode(saved(image, "JPEG", quality=95, exif=exif), scaled)
+    assert turned[0, :12, 20:].mean() > 250
+    assert turned[0, 20:].mean() < 5
+    assert turned[0, :, :12].mean() < 5
+
+
+def test_a_decoder_that_scales_has_a_digest_of_its_own_and_others_keep_theirs() -> None:
+    assert len({Decoder(32).digest(), Decoder(32, scaled=True).digest()}) == 2
+    given = [("channels", 3), ("image_size", 32)]
+    assert Decoder(32).digest() == hashlib.sha256(repr((VERSION, _LIBRARIES, given)).encode()).hexdigest()
+    assert Decoder(32).settings() != Decoder(32, scaled=True).settings()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+import torch
+
+from mi_core.runtime import prepare_cuda, tf32
 
 CODE = """
 import resource, torch
@@ -30,3 +34,30 @@ def test_freed_memory_is_kept() -> None:
     before, after = map(int, done.stdout.split())
     assert after < 4000 <= max(before, 4000)
     assert after < before or before < 4000
+
+
+@pytest.fixture
+def flags() -> Iterator[None]:
+    """Settings of CUDA that are put back."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = cudnn.benchmark = False
+    yield
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+@pytest.mark.usefixtures("flags")
+def test_tf32_is_the_default_on_cuda_and_can_be_refused_and_allowed_inside() -> None:
+    def allowed() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    prepare_cuda()
+    assert allowed() == (True, True)
+    assert torch.backends.cudnn.benchmark
+    with pytest.raises(KeyError), tf32(False):
+        assert allowed() == (False, False)
+        with tf32(True):
+            assert allowed() == (True, True)
+        assert allowed() == (False, False)
+        raise KeyError
+    assert allowed() == (True, True)

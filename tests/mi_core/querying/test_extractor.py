@@ -19,9 +19,10 @@ from mi_core.encoders.projection import projection_head
 from mi_core.encoders.tokens import feature_map
 from mi_core.features.part_energy import part_energies
 from mi_core.features.patch_similarity import center_similarity, patches
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
 from mi_core.querying.hop_skip_jump import hop_skip_jump
 from mi_core.querying.pgd import targeted_pgd
+from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 
 AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)

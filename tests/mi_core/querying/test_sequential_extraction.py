@@ -13,7 +13,8 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError
 from mi_core.features.sequential import StoppingRule, by_views, stopped
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 
 VIEWS, COUNT = 7, 50

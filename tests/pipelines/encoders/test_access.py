@@ -26,7 +26,8 @@ from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Limits, Meter
 from mi_core.encoders.remote.parameters import IDENTITY, EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
 from mi_core.streams import stream_keys
 from pipelines.audit import run as audit

@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.images import encode_png
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking

@@ -171,3 +171,24 @@ def test_a_start_removes_what_killed_writes_left(tmp_path: Path) -> None:
     left.touch()
     with RunFolder(str(tmp_path / "run")).held():
         assert not left.exists()
+
+
+@pytest.mark.parametrize("before", ["auto", "float32"])
+def test_a_folder_of_an_earlier_version_goes_on_where_the_device_means_the_same(tmp_path: Path, before: str) -> None:
+    opened(tmp_path, with_change(queries={"precision": before}))
+    work(tmp_path, "splits", "features")
+    now = with_change(data={"image_size": 8, "decode": "full"}, queries={"precision": "auto", "compile": False})
+    opened(tmp_path, now)
+    with pytest.raises(UserError, match=r"changed: queries.precision\."):
+        opened(tmp_path, now | {"resources": {"gpus_per_actor": 1}})
+    with pytest.raises(UserError, match=r"changed: data.decode\."):
+        opened(tmp_path, now | {"data": {"image_size": 8, "decode": "scaled"}})
+
+
+def test_a_gpu_s_features_go_on_without_it_where_the_precision_is_said(tmp_path: Path) -> None:
+    gpu = with_change(queries={"precision": "auto"}, resources={"gpus_per_actor": 1})
+    opened(tmp_path, gpu)
+    work(tmp_path, "splits", "features")
+    opened(tmp_path, with_change(queries={"precision": "bfloat16"}))
+    with pytest.raises(UserError, match=r"changed: queries.precision\."):
+        opened(tmp_path, with_change(queries={"precision": "float32"}))

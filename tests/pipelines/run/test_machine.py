@@ -55,6 +55,19 @@ def test_the_quickstart_fits_one_cpu_and_more_are_used() -> None:
     assert ResourcesConfig(gpus_per_actor=1).actors({"CPU": 8.0, "GPU": 1.0}) == 1
 
 
+def test_threads_that_decode_share_the_cpus_of_a_node_with_gpus() -> None:
+    gpu, small, plain = {"CPU": 16.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0}, {"CPU": 64.0}
+    assert ResourcesConfig().decoding_threads([gpu]) == 0  # on a CPU decoding has no encoder to hide behind
+    one = ResourcesConfig(gpus_per_actor=1)
+    assert one.decoding_threads([gpu, plain]) == 16  # the default actor_cpus of .75 gave one
+    assert one.decoding_threads([gpu, small, plain]) == 6
+    assert ResourcesConfig(gpus_per_actor=1, encoder_actors=8).decoding_threads([{"CPU": 96.0, "GPU": 8.0}]) == 12
+    assert ResourcesConfig(gpus_per_actor=0.25, encoder_actors=4).decoding_threads([gpu]) == 4
+    assert ResourcesConfig(gpus_per_actor=0.25, encoder_actors=2).decoding_threads([gpu]) == 8
+    assert ResourcesConfig(gpus_per_actor=1, actor_cpus=3).decoding_threads([]) == 3  # nodes that are to come
+    assert ResourcesConfig(gpus_per_actor=1, actor_cpus=0.5).decoding_threads([{"CPU": 1.0, "GPU": 2.0}]) == 1
+
+
 @contextmanager
 def sleeping(title: str) -> Iterator[Process]:
     """A process whose command line begins with a title."""

@@ -23,7 +23,8 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Limits, Meter, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
-from mi_core.querying.extractor import Extractor, QueryPlan
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from tests.endpoints import FaultyServer, changed, reset, serving, slow, status
 

@@ -1,0 +1,313 @@
+"""Everything that runs on a GPU, on a GPU without numbers: encoder x recipe x need, and a training step per objective.
+
+PyTorch's FakeTensorMode raises where tensors of two devices meet, in the package's own code: `Extractor`, `Pretrainer`.
+Encoders are built on the CPU and moved, as the package does, so a tensor that is no parameter and no buffer stays
+behind and is found. Indices on the host for rows on the device, which PyTorch copies without a word, are refused.
+
+Not covered, since it needs numbers or a driver: values; PyTorch's own backward passes (gradients are zeros for the
+weights that a loss was computed from); memory and time; kernels that exist on one device only;
+events, pinned memory and cuDNN (stand-ins); which branch a number read by the host would take (each is 1, each
+condition holds, each mask chooses all rows); the random numbers of HopSkipJump, whose generator is the driver's; the
+compiled CPU paths of views and streams, which CUDA does not take; encoders behind a defense, which hash pixels on the
+host; several GPUs; `torch.compile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.encoders import ENCODERS, build_backbone
+from mi_core.encoders.averaging import averaged
+from mi_core.encoders.checkpoint import Encoder, channelwise
+from mi_core.encoders.folding import for_queries
+from mi_core.encoders.projection import projection_head
+from mi_core.features import FEATURES, consumes, parse_need
+from mi_core.features.sequential import StoppingRule
+from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
+from mi_core.querying import hop_skip_jump
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OPTIMIZERS, OptimizerParameters
+from tests.mi_core.fake_cuda import CUDA, HostDetourError, fake_cuda
+
+IMAGES, VIEWS, CLASSES = 4, 3, 2
+NEEDS = {  # per feature, its settings
+    "pairwise": ("pairwise:cosine", "pairwise:correlation", "pairwise:euclidean"),
+    "view-embeddings": ("view-embeddings",),
+    "sequential": ("sequential",),
+    "norm": ("norm:2",),
+    "embedding": ("embedding",),
+    "patches": ("patches:3x3",),
+    "parts": ("parts:4",),
+    "caption": ("caption:cosine", "caption:embedding"),
+    "boundary": ("boundary:1/300",),
+    "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
+}
+RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
+    "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
+}
+WAITS = {"clip": (0, 10), "supervised": (0, 10)}
+"""Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors
+that it sends (images, streams, and constants of a few numbers). A new one means a way over the host."""
+
+
+def recipe(name: str) -> SimCLRAugmentation:
+    return AUGMENTATIONS.get(name, SimCLRAugmentation)(**RECIPES[name])
+
+
+def encoder(name: str) -> Encoder:
+    """An encoder with all outputs and a text tower, as an actor has it."""
+    side, patch = (224, 32) if name.startswith("clip") else (32, 8)
+    backbone = build_backbone(f"{name}/{patch}" if ENCODERS[name].patches else name, 3, side)
+    heads = {
+        "projection": projection_head((int(backbone.width), 32, 16), batch_norm=True),  # type: ignore[arg-type]
+        "prediction": projection_head((16, 32, 16), batch_norm=True, last_norm=True),
+        "logits": nn.Linear(16, CLASSES),
+    }
+    tower = TextTransformer(32, 16, layers=1, heads=2, length=16)
+    made = Encoder(
+        backbone,
+        heads,
+        channelwise((0.5,), 3),
+        channelwise((0.2, 0.3, 0.4), 3),
+        size=side,
+        text=CaptionEncoder(tower, lambda texts: byte_tokens(texts, 16)),
+    )
+    return for_queries(made, CUDA)
+
+
+def ask(
+    asked: Encoder,
+    augmentation: Any,
+    needs: tuple[str, ...],
+    precision: str = "bfloat16",
+    *,
+    side: int = 48,
+    outputs: tuple[str, ...] = ("backbone", "projection"),
+) -> dict[str, Any]:
+    """Features of a few images by the extractor's own way, before the host waits for them."""
+    only = tuple(output for need in needs if (output := parse_need(need)[0].output) is not None)
+    rule = None
+    if "sequential" in needs:
+        only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
+    plan = QueryPlan(needs, tuple(dict.fromkeys(only)) or outputs, views=VIEWS, precision=precision, rule=rule)
+    extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked)
+    answers = extractor.begin(
+        torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8),
+        torch.arange(IMAGES),
+        [f"pool/{row}" for row in range(IMAGES)],
+        ["a picture"] * IMAGES if plan.captioned else None,
+        [0] * IMAGES if plan.labelled else None,
+    )
+    (work,) = answers.work
+    assert work.checks  # embeddings are looked at, later
+    return work.columns["e"]
+
+
+def check(columns: Mapping[str, torch.Tensor], needs: tuple[str, ...]) -> None:
+    assert {column.partition(".")[2] for column in columns} == set(needs)
+    for column, values in columns.items():
+        assert len(values) == IMAGES, column
+        assert values.dtype == (torch.float64 if column.endswith("sequential") else torch.float32), column
+        assert values.device.type == "cpu", column
+
+
+@pytest.fixture(autouse=True)
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HopSkipJump without its generators, and with few steps: no mask ever ends a loop here."""
+    monkeypatch.setattr(hop_skip_jump, "STARTS", 2)
+    monkeypatch.setattr(hop_skip_jump, "_HALVINGS", 2)
+    monkeypatch.setattr(hop_skip_jump.torch, "Generator", _Generator)
+    monkeypatch.setattr(
+        hop_skip_jump._Search,
+        "drawn",
+        lambda search, rows, kind, *shape: torch.rand(len(rows), *shape, device=rows.device),
+    )
+
+
+_REAL = torch.Generator
+
+
+class _Generator:
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _REAL() if torch.device(device).type == "cpu" else object.__new__(cls)
+
+    def manual_seed(self, seed: int) -> _Generator:
+        return self
+
+
+def mostly(kept: Iterable[Any], every: Iterable[Any]) -> list[Any]:
+    """All values of a parameter, of which only some are tried by default."""
+    chosen = list(kept)
+    return [pytest.param(one, marks=[] if one in chosen else pytest.mark.slow) for one in every]
+
+
+FAMILIES = ("conv4", "keras-conv4", "resnet18", "vgg11-bn", "vit-tiny", "clip-vit-b")
+"""An encoder per kind of backbone; the others have more layers, another stem, other blocks or registers."""
+
+
+def test_every_feature_and_objective_is_here() -> None:
+    assert set(NEEDS) == set(FEATURES)
+    assert set(OBJECTIVES) <= set(STEPS)
+    assert set(FAMILIES) <= set(ENCODERS)
+    assert all(consumes(need) == FEATURES[name].consumes for name, needs in NEEDS.items() for need in needs)
+
+
+@pytest.mark.parametrize("name", mostly(FAMILIES, ENCODERS))
+def test_every_encoder_answers_on_the_device(name: str) -> None:
+    needs = ("pairwise:cosine", "norm:2", "patches:3x1")
+    with fake_cuda():
+        check(ask(encoder(name), recipe("supervised"), needs), needs)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("precision", mostly(["bfloat16"], ["bfloat16", "tf32"]))
+def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
+    with fake_cuda() as numbers:
+        asked = averaged(encoder("conv4"), 2)
+        numbers.read = numbers.sent = 0
+        check(ask(asked, recipe(name), ("pairwise:cosine",), precision), ("pairwise:cosine",))
+        reads, sent = WAITS.get(name, (7, 11))
+        assert numbers.read <= reads
+        assert numbers.sent <= sent
+
+
+@pytest.mark.parametrize("feature", NEEDS)
+@pytest.mark.parametrize("name", mostly(["resnet8"], ["resnet8", "vit-tiny"]))
+def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
+    with fake_cuda() as numbers:
+        asked = encoder(name)
+        for need in NEEDS[feature]:
+            numbers.read = 0
+            check(ask(asked, recipe("supervised"), (need,)), (need,))
+            assert not numbers.read or feature in ("sequential", "boundary", "caption")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
+    with fake_cuda():
+        asked = encoder(name)
+        for drawn in RECIPES:
+            for feature, needs in NEEDS.items():
+                if feature == "parts" and name == "keras-conv4":
+                    continue  # it has no feature map
+                for need in needs:
+                    check(ask(asked, recipe(drawn), (need,)), (need,))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: parameters of an objective beside its defaults, and the epochs that differ."""
+
+    parameters: dict[str, Any]
+    backbone: str = "resnet8"
+    epochs: int = 1
+
+
+STEPS = {
+    "simclr": Step({}),
+    "moco-v1": Step({"queue": 16}),
+    "moco-v2": Step({"queue": 16, "batch_norm_splits": 2}),
+    "moco-v3": Step({"projection_hidden": 32}),
+    "moco-v3 of a ViT": Step({"projection_hidden": 32, "freeze_patches": True}, "vit-tiny/8"),
+    "clip": Step({"text_layers": 1}),
+    "supervised": Step({"classes": CLASSES}),
+    "talos": Step({"values": 2}, epochs=2),
+}
+
+
+def trained(case: str, precision: str = "bfloat16", optimizer: str = "adamw") -> Pretrainer:
+    """Two steps of an objective on four images per step."""
+    step, name = STEPS[case], case.partition(" ")[0]
+    kind = OBJECTIVES[name]
+    settings = kind.Parameters(**step.parameters)
+    count, size = 2 * IMAGES, 32
+    pixels = torch.zeros(count, 3, size, size, dtype=torch.uint8)
+    targets = kind.encode_targets(settings, [0, 1] * IMAGES, ["a picture"] * count)
+    names = [("pool", str(row)) for row in range(count)]
+    data = ResidentImages(pixels, names, targets, batch_size=IMAGES, seed=0, device=CUDA)
+    data.count = 64  # a queue may not exceed the images
+    parameters = PretrainingParameters(
+        step.backbone, name, settings, OptimizerParameters(optimizer), 2, IMAGES, precision=precision
+    )
+    trainer = Pretrainer(data, AUGMENTATIONS[name](), parameters, seed=0, device=CUDA)
+    data.count = count
+    for epoch in range(step.epochs):
+        trainer.module.start_epoch(epoch)
+        trainer.trained.train()
+        for index, batch in enumerate(data.epoch(epoch)):
+            loss = trainer.train_batch(batch, index)
+            assert (loss.shape, loss.dtype, loss.device.type) == ((), torch.float32, "cuda")
+    return trainer
+
+
+def kept(trainer: Pretrainer) -> list[torch.Tensor]:
+    """Weights, buffers and what the optimiser remembers."""
+    states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    own = [*trainer.module.parameters(), *trainer.module.buffers()]
+    return own + [value for value in states if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize("precision", mostly(["bfloat16"], ["bfloat16", "float32"]))
+@pytest.mark.parametrize("name", mostly(OBJECTIVES, STEPS))
+def test_every_objective_trains_on_the_device(name: str, precision: str) -> None:
+    with fake_cuda():
+        trainer = trained(name, precision)
+        assert {tensor.device.type for tensor in kept(trainer)} == {"cuda"}
+        assert trainer.optimizer.state
+        asked = for_queries(trainer.encoder(), CUDA)
+        needs = ("embedding",)
+        check(ask(asked, recipe("supervised"), needs, side=32, outputs=asked.outputs), needs)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimiser_steps_on_the_device(name: str) -> None:
+    with fake_cuda():
+        assert {tensor.device.type for tensor in kept(trained("simclr", optimizer=name))} == {"cuda"}
+
+
+class _Left(nn.Module):
+    """A backbone with a tensor that no ``.to`` moves."""
+
+    width = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = torch.ones(3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3)) * self.left
+
+
+class _OnTheHost(SimCLRAugmentation):
+    """Views in an order that the host has drawn."""
+
+    def __call__(self, images: torch.Tensor, stream_keys: torch.Tensor, **settings: Any) -> torch.Tensor:
+        return super().__call__(images[torch.arange(len(images))], stream_keys, **settings)
+
+
+def test_a_tensor_of_the_host_is_found() -> None:
+    with fake_cuda():
+        left = Encoder(_Left(), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).to(CUDA)
+        with pytest.raises(FakeTensorDeviceMismatchError, match="cuda:0 and cpu|cpu and cuda:0|same device"):
+            ask(left, recipe("supervised"), ("norm:2",))
+        with pytest.raises(HostDetourError, match="indices on cpu for a tensor on cuda"):
+            ask(encoder("conv4"), _OnTheHost(), ("pairwise:cosine",))
+        trainer = trained("supervised")
+        (batch, *_) = trainer.data.epoch(0)
+        assert batch.targets is not None
+        with pytest.raises(FakeTensorDeviceMismatchError):
+            trainer.train_views(trainer.views(batch, 0), batch.targets.cpu(), 0)
