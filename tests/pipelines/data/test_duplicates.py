@@ -105,4 +105,4 @@ def test_without_near_copies_nothing_is_removed(tmp_path: Path) -> None:
 def test_a_run_folder_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """It says that no encoder confirms near-copies, which could be asked for once."""
     config = NearDuplicatesConfig.model_validate({"distance": 8, "least": 0.92, "encoder": None})
-    assert config == NearDuplicatesConfig()
+    assert config == NearDuplicatesConfig(distance=8)
