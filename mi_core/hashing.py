@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 
 def digest64(*parts: str | int) -> int:
@@ -14,6 +18,28 @@ def digest64(*parts: str | int) -> int:
     """
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        encoded = (b"i%d" % part) if isinstance(part, int) else b"s" + part.encode()
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        digest.update(_encoded(part))
     return int.from_bytes(digest.digest(), "little")
+
+
+def digests64(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """`digest64` of the same first parts and each of N names: (N,).
+
+    Example:
+        >>> digests64((7, "a"), ["b", "c"]).tolist() == [digest64(7, "a", "b"), digest64(7, "a", "c")]
+        True
+    """
+    begun = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        begun.update(_encoded(part))
+    digests = []
+    for name in names:
+        digest = begun.copy()
+        digest.update(_encoded(name))
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def _encoded(part: str | int) -> bytes:
+    encoded = (b"i%d" % part) if isinstance(part, int) else b"s" + part.encode()
+    return len(encoded).to_bytes(8, "little") + encoded

@@ -1,4 +1,4 @@
-"""Code text columns as numbers, so that roles are drawn without a Python object per sample."""
+"""The columns of samples, and a compact form of those that repeat few texts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 BATCH = 100_000  # samples whose texts are Python's at once
+ATTRIBUTE = "attribute."  # before the name of an attribute: its column
+GROUP = "group"  # the column of what samples belong to, where a config groups them
+PHASH, DESCRIPTOR = "phash", "descriptor"  # columns of what finds near-copies, where a config looks for them
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,6 @@ class Coded:
 def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """One code per row; equal texts have equal codes."""
     return np.asarray(column.combine_chunks().dictionary_encode().indices)
-
-
-def hex_of(column: pa.ChunkedArray) -> list[str]:
-    """Hashes as hexadecimal text; run folders of earlier versions hold text already."""
-    return [value.hex() if isinstance(value, bytes) else value for value in column.to_pylist()]
 
 
 def ids_of(table: pa.Table, rows: npt.NDArray[np.intp] | None = None) -> list[str]:

@@ -4,72 +4,205 @@ Usable samples (`pipelines.data.scan`) are ordered by a hash of (seed, source, k
 ranks of that order, role after role by name. A role with a fraction takes a range of the hash. Exact copies of an image
 count once. Grouped samples are ordered by a hash of their group, and no group is in two roles. A count takes whole
 groups; of the last group it takes only the samples still missing, and no other role gets the rest.
+
+No process holds a sample of every shard. Tasks hash the samples of some shards each; one task finds copies and
+thresholds in a database; then tasks apply the rules to their shards and count.
 """
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from mi_core.hashing import digest64
-from pipelines.config.data import DataConfig, Role
-from pipelines.data.columns import BATCH, Coded, codes_of
-from pipelines.data.duplicates import distinct, keeping, without_near_copies
-from pipelines.data.scan import DESCRIPTOR, GROUP, PHASH, Scan
+from pipelines.config.data import DataConfig
+from pipelines.data.database import database, memory_for
+from pipelines.data.duplicates import check_distinct, drop_copies, drop_near_copies, keeping
+from pipelines.data.ranks import Numbered, rank
+from pipelines.data.rules import Rules, Taker
+from pipelines.data.scan import Scan
 from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.data.splits import NEAR, Splits, dropped_path
+from pipelines.data.sums import SUMS, Sums, sums_of
+from pipelines.data.tasks import TaskMap, one_by_one, parts
+from pipelines.data.thresholds import Thresholds, check_size, takers_of
 from pipelines.errors import UserError
+from pipelines.files import storage
 
-_HASH_RANGE = 2.0**64
-_NO_LABEL = np.iinfo(np.int64).min
+_NEAR_BYTES = 100  # a sample, to find near-copies
 
 
-def draw(config: DataConfig, scanned: Scan, seed: int) -> Splits:
+def draw(
+    config: DataConfig,
+    scanned: Scan,
+    seed: int,
+    folder: str | None = None,
+    task_map: TaskMap = one_by_one,
+    check: Callable[[Mapping[str, int]], None] | None = None,
+) -> Splits:
     """Assign a role to every sample, for one seed.
+
+    Args:
+        config: the roles.
+        scanned: the samples.
+        seed: of the hashes.
+        folder: of the seed, where the splits are written; None: a temporary one, which goes with the splits.
+        task_map: runs the tasks.
+        check: raises if the sizes of the roles will not do; then no splits are drawn.
 
     Raises:
         UserError: roles that the user gave share an image, or a source is too small for its roles.
     """
-    table = scanned.samples
-    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
-    source = Coded.of(table["source"])
-    rank = _hashes(table, seed, "role")
-    labels = pc.fill_null(table["label"].cast(pa.int64()), _NO_LABEL).to_numpy()
-    names = ["", *config.roles]  # roles and parts are numbers until all are drawn; 0: none
-    roles, parts = np.zeros(len(table), np.int16), np.zeros(len(table), np.int16)
-    order = np.lexsort((rank, keeping(config.roles, source.values)[source.codes]))  # the first copy stays
+    held = tempfile.TemporaryDirectory(prefix="encoder-audit-") if folder is None else None
+    place = folder or str(held and held.name)
+    storage.remove(f"{place}/splits")
     used = {role.source_name for role in config.roles.values()}
-    order = order[source.among(used)[source.codes[order]]]
-    exact, duplicates = distinct(order, source, table, given)
-    free, near = exact, None
-    if config.near_duplicates is not None:
-        free, near = without_near_copies(exact, table, config)
-        table = table.drop_columns([PHASH, DESCRIPTOR])
-    groups = codes_of(table[GROUP]) if config.group_by else None
-    for name in sorted(config.sources, key=lambda name: name not in given):
-        rows = free[source.among([name])[source.codes[free]]]
-        if name in given:
-            roles[rows] = names.index(given[name])
-        else:
-            check_size(config, name, len(rows))
-            _assign(roles, names, rows, rank[rows], labels[rows], groups, _takers(config, name))
-    for parent in config.roles:
-        rows = np.flatnonzero(roles == names.index(parent))
-        own = _hashes(table.take(pa.array(rows)), seed, "part")
-        ranked = np.argsort(own, kind="stable")
-        _assign(parts, names, rows[ranked], own[ranked], labels[rows[ranked]], groups, _takers(config, parent))
-    if groups is not None:
-        _check_groups(table, names, roles, groups)
-    chosen = pa.array(np.flatnonzero(roles))
-    texts = pa.array(names)
-    table = table.append_column("role", texts.take(pa.array(roles))).append_column("part", texts.take(pa.array(parts)))
-    table = table.take(chosen).sort_by([("source", "ascending"), ("key", "ascending")])
-    drawn = Splits(table, tuple(config.roles), scanned.rejected, duplicates, near)
+    shards = [Numbered(*one) for one in enumerate(one for one in scanned.shards if one.source in used)]
+    rules = Rules(seed, config.group_by is not None, tuple(config.attributes))
+    near = config.near_duplicates is not None
+    parted = any(takers_of(config, role) for role in config.roles)
+    with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
+        work = [(part, rules, ranks, parted, near) for part in parts(shards, lambda one: one.shard.rows)]
+        task_map(rank, work, title=f"seed {seed}: hashing")
+        rows = sum(one.shard.rows for one in shards)
+        takes = memory_for(rows) + (_NEAR_BYTES * rows if near else 0)
+        asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks, place)
+        title = f"drawing the roles of seed {seed}{' and looking for near-copies' if near else ''}"
+        (found,) = task_map(decide, [asked], title=title, memory=takes)
+    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers)
+    counting = [
+        (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)
+    ]
+    sums = pa.concat_tables([SUMS.empty_table(), *task_map(count, counting, title=f"seed {seed}: counting")])
+    held_folders = (held, scanned.held)
+    drawn = Splits(
+        tuple(config.roles), Sums(sums), place, rules, scanned.folder, found.copies, found.near, held_folders
+    )
     _check_filled(config, drawn)
-    drawn.check()
+    if check is not None:
+        check(drawn.counts())
+    drawn.save(place, scanned.rejected)
     return drawn
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What `decide` found.
+
+    Args:
+        takers: by the source or role that they draw from.
+        copies: exact copies that were dropped.
+        near: near-copies that were dropped; None where none were looked for.
+        dropped: numbers of the shards of which rows are dropped.
+    """
+
+    takers: Mapping[str, tuple[Taker, ...]]
+    copies: int
+    near: int | None
+    dropped: frozenset[int]
+
+
+def decide(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str) -> Decision:
+    """Find copies and the thresholds of the roles; writes the rows of each shard that are dropped.
+
+    Args:
+        config: the roles.
+        repeated: the table of samples whose key an earlier shard has; empty if there are none.
+        shards: of all sources that are used.
+        ranks: the folder of their hashes.
+        folder: of the seed.
+
+    Raises:
+        UserError: as `draw`.
+    """
+    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    used = {role.source_name for role in config.roles.values()}
+    names = [name for name in config.sources if name in used]
+    numbers = {name: number for number, name in enumerate(names)}
+    priority = dict(zip(names, keeping(config.roles, names).tolist(), strict=True))
+    places = [
+        {
+            "shard": one.number,
+            "source": numbers[one.shard.source],
+            "priority": priority[one.shard.source],
+            "given": one.shard.source in given,
+        }
+        for one in shards
+    ]
+    of_shard = {one.number: one for one in shards}
+    with database(sum(one.shard.rows for one in shards)) as connection:
+        connection.register("places", pa.Table.from_pylist(places))
+        connection.register("ranked", storage.data_set([one.ranks(ranks) for one in shards]))
+        connection.execute(
+            """
+            CREATE TABLE gone (shard UINTEGER, row UINTEGER);
+            CREATE TABLE barred (shard UINTEGER, row UINTEGER);
+            CREATE TEMP VIEW kept AS SELECT * FROM ranked JOIN places USING (shard) ANTI JOIN gone USING (shard, row);
+            """
+        )
+        if repeated:
+            _drop_repeated(connection, repeated, shards)
+        copies = drop_copies(connection, of_shard, given)
+        check_distinct(connection, of_shard)
+        near = None
+        if config.near_duplicates is not None:
+            table = drop_near_copies(connection, of_shard, config.near_duplicates)
+            storage.write_table(f"{folder}/splits/{NEAR}", table)
+            near = len(table)
+        takers = Thresholds(config, connection, of_shard, numbers).find()
+        dropped = frozenset(_write_dropped(connection, of_shard, folder))
+    return Decision(takers, copies, near, dropped)
+
+
+def _drop_repeated(connection: Any, path: str, shards: Sequence[Numbered]) -> None:
+    named = [{"shard": one.number, "source": one.shard.source, "item": one.shard.item} for one in shards]
+    connection.register("named", pa.Table.from_pylist(named))
+    connection.register("repeated", storage.data_set([path]))
+    connection.execute("INSERT INTO gone SELECT shard, row FROM repeated JOIN named USING (source, item)")
+
+
+def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str) -> Iterator[int]:
+    """Write the rows of each shard that are dropped, in the order of the shards; yields the shards' numbers."""
+    lost = connection.sql(
+        "SELECT shard, row, part FROM (SELECT shard, row, false AS part FROM gone "
+        "UNION ALL SELECT shard, row, true FROM barred) ORDER BY shard, row"
+    ).to_arrow_reader()
+    rows = (row for batch in lost for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    for number, some in groupby(rows, itemgetter(0)):
+        _, row, part = zip(*some, strict=True)
+        one = shards[number].shard
+        columns = {"row": pa.array(row, pa.uint32()), "part": pa.array(part, pa.bool_())}
+        storage.write_table(dropped_path(folder, one.source, one.item), pa.table(columns))
+        yield number
+
+
+def count(scan_folder: str, shards: Sequence[Numbered], rules: Rules, folder: str, dropped: frozenset[int]) -> pa.Table:
+    """Apply the rules to some shards; their `SUMS`."""
+    counted = [SUMS.empty_table()]
+    for one in shards:
+        of = one.shard
+        lost = storage.read_table(dropped_path(folder, of.source, of.item)) if one.number in dropped else None
+        rows = rules.drawn(storage.read_table(of.path), of.source, of.item, lost)
+        path = of.path.removeprefix(f"{scan_folder}/")
+        counted.append(sums_of(rows, of.source, of.item, path, 0 if lost is None else len(lost)))
+    return pa.concat_tables(counted)
+
+
+@contextmanager
+def _scratch(folder: str) -> Iterator[str]:
+    """A folder that is empty before the block and gone after it."""
+    storage.remove(folder)
+    try:
+        yield folder
+    finally:
+        storage.remove(folder)
 
 
 def check_sizes(config: DataConfig) -> None:
@@ -82,77 +215,6 @@ def check_sizes(config: DataConfig) -> None:
         sizes = [item.count for item in Source(source).items()]
         if None not in sizes:
             check_size(config, name, sum(size or 0 for size in sizes))
-
-
-def check_size(config: DataConfig, source: str, available: int) -> None:
-    """Raise UserError unless a source with ``available`` usable images can fill its roles' counts."""
-    asked = {name: role.count for name, role in config.roles.items() if role.source_name == source and role.count}
-    if sum(asked.values()) > available:
-        sizes = " + ".join(f"{name} {count}" for name, count in asked.items())
-        raise UserError(
-            f"data.roles: {sizes} = {sum(asked.values())} images are wanted from {source}, which has {available} "
-            "distinct usable images; lower the counts or give more data"
-        )
-
-
-def _hashes(table: pa.Table, seed: int, purpose: str) -> npt.NDArray[np.uint64]:
-    """A hash of (seed, purpose, source, key) for every row, or of (seed, purpose, group) where samples are grouped."""
-    hashes = np.empty(len(table), dtype=np.uint64)
-    start = 0
-    for batch in table.select([GROUP] if GROUP in table.column_names else ["source", "key"]).to_batches(
-        max_chunksize=BATCH
-    ):
-        names = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        hashes[start : start + len(batch)] = [digest64(seed, purpose, *name) for name in names]
-        start += len(batch)
-    return hashes
-
-
-def _takers(config: DataConfig, origin: str) -> dict[str, Role]:
-    """The roles drawn from a source or role, sorted by name: the order in a config file has no effect."""
-    return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.drawn}
-
-
-def _assign(
-    assigned: npt.NDArray[np.int16],
-    names: list[str],
-    rows: npt.NDArray[np.intp],
-    ranks: npt.NDArray[np.uint64],
-    labels: npt.NDArray[np.int64],
-    groups: npt.NDArray[np.int32] | None,
-    takers: dict[str, Role],
-) -> None:
-    """Assign ranked rows to roles: counts take the first free ranks, fractions take consecutive ranges of the hash."""
-    low = 0.0
-    for name, role in takers.items():
-        free = assigned[rows] == 0
-        if groups is not None:
-            free &= ~np.isin(groups[rows], np.unique(groups[assigned != 0]))
-        if role.classes is not None:
-            free &= np.isin(labels, role.classes)
-        if role.count is not None:
-            assigned[rows[np.flatnonzero(free)[: role.count]]] = names.index(name)
-        elif role.fraction is not None:
-            high = low + role.fraction
-            share = ranks / _HASH_RANGE
-            assigned[rows[free & (share >= low) & (share < high)]] = names.index(name)
-            low = high
-
-
-def _check_groups(
-    table: pa.Table, names: list[str], roles: npt.NDArray[np.int16], groups: npt.NDArray[np.int32]
-) -> None:
-    """Raise UserError if two roles that the user gave share a group."""
-    rows = np.flatnonzero(roles)
-    rows = rows[np.argsort(groups[rows], kind="stable")]
-    torn = np.flatnonzero((np.diff(groups[rows]) == 0) & (np.diff(roles[rows]) != 0))
-    if len(torn):
-        one, two = rows[torn[0]], rows[torn[0] + 1]
-        group = table[GROUP][int(one)].as_py()
-        raise UserError(
-            f"roles {names[roles[one]]} and {names[roles[two]]} share the group {group!r} of data.group_by; "
-            "remove the group from one of them"
-        )
 
 
 def _check_filled(config: DataConfig, drawn: Splits) -> None:

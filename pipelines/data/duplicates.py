@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,41 +11,60 @@ import pyarrow as pa
 
 from mi_core.validity.hash_tables import Pairs
 from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
-from pipelines.config.data import DataConfig, NearDuplicatesConfig, Role
+from pipelines.config.data import NearDuplicatesConfig, Role
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
-from pipelines.data.columns import Coded, codes_of, ids_of
-from pipelines.data.scan import DESCRIPTOR, PHASH
+from pipelines.data.columns import DESCRIPTOR, PHASH
+from pipelines.data.ranks import Numbered
 from pipelines.errors import UserError
+from pipelines.files import storage
 
-_Rows = npt.NDArray[np.intp]
+_ORDER = "priority, role, shard, row"  # the first copy in this order stays
+_Rows = npt.NDArray[np.int64]
 
 
-def distinct(order: _Rows, source: Coded, table: pa.Table, given: Mapping[str, str]) -> tuple[_Rows, int]:
-    """Keep the first copy of every image; returns the rows kept, in order, and the number dropped.
+def drop_copies(connection: Any, shards: Mapping[int, Numbered], given: Mapping[str, str]) -> int:
+    """Add all exact copies of an image but the first to ``gone``; their number.
 
     Args:
-        order: rows of the table; the first copy in this order is kept.
-        source: of every row.
-        table: of the samples scanned.
+        connection: to a database of ``kept``, ``gone`` and ``places``; see `pipelines.data.draw`.
+        shards: by number.
         given: source to role, of roles that the user gives.
 
     Raises:
         UserError: two roles that the user gave share an image.
     """
-    images = codes_of(table["sha256"])[order]
-    _, first, image = np.unique(images, return_index=True, return_inverse=True)
-    earlier, sources = order[first][image], source.codes
-    theirs = source.among(given)
-    shared = theirs[sources[order]] & theirs[sources[earlier]] & (sources[earlier] != sources[order])
-    if shared.any():
-        pair = [int(rows[shared.argmax()]) for rows in (earlier, order)]
-        one, two = (source.values[sources[row]] for row in pair)
-        keys = table["key"].take(pa.array(pair)).to_pylist()
+    connection.execute(
+        f"""
+        CREATE TABLE copied AS SELECT high, low FROM kept GROUP BY high, low HAVING count(*) > 1;
+        CREATE TABLE copies AS
+            SELECT shard, row, role, priority, given, source, row_number() OVER same AS place,
+                first_value(shard) OVER same AS of_shard, first_value(row) OVER same AS of_row,
+                first_value(given) OVER same AS of_given, first_value(source) OVER same AS of_source
+            FROM kept JOIN copied USING (high, low)
+            WINDOW same AS (PARTITION BY high, low ORDER BY {_ORDER})
+        """
+    )
+    shared = connection.execute(
+        "SELECT of_shard, of_row, shard, row FROM copies "
+        f"WHERE place > 1 AND given AND of_given AND source <> of_source ORDER BY {_ORDER} LIMIT 1"
+    ).fetchall()
+    for one_shard, one_row, two_shard, two_row in shared:
+        (one, first), (two, second) = _named(shards, one_shard, one_row), _named(shards, two_shard, two_row)
         raise UserError(
-            f"roles {given[one]} and {given[two]} share an image: {one}/{keys[0]} and {two}/{keys[1]} "
+            f"roles {given[one]} and {given[two]} share an image: {one}/{first} and {two}/{second} "
             "have the same pixels; remove the image from one of them"
         )
-    return order[np.sort(first)], len(order) - len(first)
+    connection.execute("INSERT INTO gone SELECT shard, row FROM copies WHERE place > 1")
+    return int(connection.execute("SELECT count(*) FROM copies WHERE place > 1").fetchall()[0][0])
+
+
+def check_distinct(connection: Any, shards: Mapping[int, Numbered]) -> None:
+    """Raise RuntimeError if two samples of ``kept`` are one image."""
+    twice = "SELECT high, low, min(shard) AS shard FROM kept GROUP BY high, low HAVING count(*) > 1"
+    ((count, first),) = connection.execute(f"SELECT count(*), min(shard) FROM ({twice})").fetchall()
+    if count:
+        shard = shards[first].shard
+        raise RuntimeError(f"the splits hold {count} images twice, the first in {shard.source}, shard {shard.item}")
 
 
 def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -65,35 +85,57 @@ def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np
     return priority
 
 
-def without_near_copies(order: _Rows, table: pa.Table, data: DataConfig) -> tuple[_Rows, pa.Table]:
-    """Keep the first of all near-copies; returns the rows kept and a table of the others: id, copy_of.
+def drop_near_copies(connection: Any, shards: Mapping[int, Numbered], config: NearDuplicatesConfig) -> pa.Table:
+    """Add all near-copies but the first to ``gone``; a table of them: id, copy_of.
+
+    Holds 16 bytes of every sample, and what `near_pairs` takes.
 
     Args:
-        order: rows of the table; the first copy in this order is kept.
-        table: of the samples scanned.
-        data: holds the definition of a near-copy.
+        connection: as for `drop_copies`.
+        shards: by number.
+        config: the definition of a near-copy.
     """
-    assert data.near_duplicates is not None
-    near = _pairs(order, table, data.near_duplicates)
-    group = clusters(len(order), near)
-    _, first = np.unique(group, return_index=True)
-    owner = first[group]
-    kept = owner == np.arange(len(order))
-    columns = {"id": ids_of(table, order[~kept]), "copy_of": ids_of(table, order[owner[~kept]])}
-    return order[kept], pa.table(columns)
-
-
-def _pairs(order: _Rows, table: pa.Table, config: NearDuplicatesConfig) -> Pairs:
-    """Positions in ``order`` of images that are near-copies."""
-    hashes = np.asarray(table[PHASH].combine_chunks())[order]
+    every = connection.execute(f"SELECT {PHASH}, shard, row FROM kept ORDER BY {_ORDER}").fetchnumpy()
+    hashes, place = every[PHASH], (every["shard"], every["row"])
     distance = usual_distance(len(hashes)) if config.distance is None else config.distance
     pairs = near_pairs(hashes, distance=distance)
-    rows, place = np.unique(pairs, return_inverse=True)
-    if not len(rows):
-        return pairs
-    bytes_of = table[DESCRIPTOR].take(pa.array(order[rows])).to_pylist()
-    described = np.frombuffer(b"".join(bytes_of), dtype=np.uint8).reshape(len(rows), -1)
-    return rows[confirmed(place.reshape(pairs.shape), described, least=config.least)]
+    rows, alike = np.unique(pairs, return_inverse=True)
+    shard, row = (column[rows].astype(np.int64) for column in place)
+    described = _columns(shards, shard, row, DESCRIPTOR)
+    near = alike.reshape(pairs.shape)
+    if len(rows):
+        levels = np.frombuffer(b"".join(described), dtype=np.uint8).reshape(len(rows), -1)
+        near = confirmed(near, levels, least=config.least)
+    group = clusters(len(rows), near)
+    _, first = np.unique(group, return_index=True)
+    owner = first[group]
+    lost = np.flatnonzero(owner != np.arange(len(rows)))
+    gone = pa.table({"shard": pa.array(shard[lost], pa.uint32()), "row": pa.array(row[lost], pa.uint32())})
+    connection.register("near_copies", gone)
+    connection.execute("INSERT INTO gone SELECT shard, row FROM near_copies")
+    ids = [
+        [f"{shards[number].shard.source}/{key}" for number, key in zip(shard[some].tolist(), keys, strict=True)]
+        for some in (lost, owner[lost])
+        for keys in [_columns(shards, shard[some], row[some], "key")]
+    ]
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(("id", "copy_of"), ids, strict=True)})
+
+
+def _columns(shards: Mapping[int, Numbered], shard: _Rows, row: _Rows, column: str) -> list[Any]:
+    """A column of some samples, in their order; every shard is read once."""
+    values: list[Any] = [None] * len(shard)
+    order = np.argsort(shard, kind="stable")
+    numbers, starts = np.unique(shard[order], return_index=True)
+    for number, places in zip(numbers.tolist(), np.split(order, starts)[1:], strict=True):
+        read = storage.read_table(shards[number].shard.path, [column])[column]
+        for place, value in zip(places.tolist(), read.take(pa.array(row[places])).to_pylist(), strict=True):
+            values[place] = value
+    return values
+
+
+def _named(shards: Mapping[int, Numbered], shard: int, row: int) -> tuple[str, str]:
+    """Source and key of a sample."""
+    return shards[shard].shard.source, storage.read_table(shards[shard].shard.path, ["key"])["key"][row].as_py()
 
 
 def _nonmember(role: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from pipelines.config.data import DataConfig, Role
 from pipelines.console import count_of
 from pipelines.data.draw import draw
@@ -95,8 +93,7 @@ class Look:
         return role.model_copy(update={"count": count})
 
     def _check_sizes(self) -> None:
-        counted = pc.value_counts(self.scanned.samples["source"]).to_pylist()
-        found = {entry["values"]: entry["counts"] for entry in counted}
+        found = self.scanned.usable
         for name, (read, there) in self.shards.items():
             likely = round(found.get(name, 0) * there / read)
             asked = sum(role.count or 0 for role in self.data.roles.values() if role.source_name == name)

@@ -77,7 +77,7 @@ class Reading:
     @property
     def found(self) -> int:
         """Samples seen, usable or not."""
-        return self.used + sum(not isinstance(problem, Damage | Note) for problem in self.problems)
+        return self.used + sum(one.count for one in self.problems if not isinstance(one, Damage | Note))
 
     @property
     def whole(self) -> bool:
@@ -108,7 +108,7 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, 
 
 
 def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
-    return Rejection(source, shard, problem.key, problem.reason, 0 if isinstance(problem, Note) else 1)
+    return Rejection(source, shard, problem.key, problem.reason, 0 if isinstance(problem, Note) else problem.count)
 
 
 class _Yardstick:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pipelines.config.checks import check_drawn
-from pipelines.console import say, step
+from pipelines.console import say
 from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan
 from pipelines.data.splits import Splits, are_drawn
@@ -27,17 +28,14 @@ def draw_roles(runs: Sequence[Run]) -> None:
             continue
         read = config.data.scan_digest
         if read not in scans:
-            scanned = scans[read] = scan(config.data, f"{folder.path}/{SCAN}/{read[:12]}", _scan_map)
+            scanned = scans[read] = scan(config.data, f"{folder.path}/{SCAN}/{read[:12]}", _as_ray_tasks)
             lost = f"; {scanned.tally} and listed in splits/rejected.parquet" if scanned.tally.unusable else ""
-            say("data", f"{len(scanned.samples)} usable samples{lost}")
+            say("data", f"{scanned.tally.used} usable samples{lost}")
             for note in scanned.tally.notes():
                 say("data", note)
+        check = partial(check_drawn, config)
         for seed in todo:
-            near = " and looking for near-copies" if config.data.near_duplicates is not None else ""
-            with step(f"drawing the roles of seed {seed}{near}"):
-                drawn = draw(config.data, scans[read], seed)
-            check_drawn(config, drawn.counts())
-            drawn.save(folder.seed(seed).path)
+            drawn = draw(config.data, scans[read], seed, folder.seed(seed).path, _as_ray_tasks, check)
             if first:
                 say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
 
@@ -50,6 +48,8 @@ def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:
     return sizes + (f"; {' and '.join(dropped)} dropped" if dropped else "")
 
 
-def _scan_map(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _as_ray_tasks(
+    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
+) -> list[Any]:
     """Map over shards as Ray tasks, in order, with a bar."""
-    return mapped(function, arguments, "shards", "reading and hashing")
+    return mapped(function, arguments, "shards", title, memory=memory)

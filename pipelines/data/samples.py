@@ -18,13 +18,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Problem:
-    """A sample that cannot be used; with an empty key, a whole item."""
+    """A sample that cannot be used; with an empty key, a whole item. ``count``: samples that it stands for."""
 
     key: str
     reason: str
+    count: int = field(default=1, kw_only=True)
 
 
-FILES = "*"  # begins the key of a note on several files
+FILES = "*"  # begins the key of a problem or note on several files
 
 
 @dataclass(frozen=True)

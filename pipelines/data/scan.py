@@ -6,11 +6,12 @@ the items that have no receipt. Unusable samples are listed with place and reaso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from mi_core.image_files import ImageError, has_more_frames
@@ -21,91 +22,110 @@ from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.attributes import group_of, values_of
-from pipelines.data.columns import codes_of
+from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
+from pipelines.data.database import memory_for
 from pipelines.data.losses import Reading, Rejection, Tally, rejections
-from pipelines.data.samples import Damage, Item, Note, Problem, Sample
+from pipelines.data.repeated import repeated_keys
+from pipelines.data.samples import FILES, Damage, Item, Note, Problem, Sample
 from pipelines.data.sources import Source
+from pipelines.data.tasks import TaskMap, one_by_one
 from pipelines.files import storage
 from pipelines.files.digest import digest
 
-ATTRIBUTE = "attribute."  # before the name of an attribute: its column
-GROUP = "group"  # the column of what samples belong to, where a config groups them
-PHASH, DESCRIPTOR = "phash", "descriptor"  # columns of what finds near-copies, where a config looks for them
+LISTED = 100  # unusable samples of an item that are listed one by one
+REPEATED = "repeated-keys.parquet"
 Look = Callable[[Sequence[Item]], Sequence[Item]]
-ScanMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+
+
+@dataclass(frozen=True)
+class ScannedShard:
+    """What a scan kept of one item.
+
+    Args:
+        source, item: the name of its source, and its own.
+        path: its Parquet file: key, label, sha256, attribute.* of its source; group where samples are grouped; phash
+            and descriptor where near-copies are looked for. In the order of the item.
+        rows: of the file.
+    """
+
+    source: str
+    item: str
+    path: str
+    rows: int
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Usable samples of all sources, and the tally of unusable ones.
+    """What was read of all sources, kept shard by shard, and the tally of unusable samples.
 
-    The samples' columns: source, item, key, label, sha256, attribute.*; group where they are grouped; phash and
-    descriptor where near-copies are looked for.
+    Args:
+        folder: of the files.
+        shards: in the order of the sources.
+        repeated: number of samples of every source whose key an earlier shard has; `REPEATED` lists them by source,
+            item, row and key. They are not usable.
+        tally: of the samples.
+        held: a temporary folder that goes with the scan.
     """
 
-    samples: pa.Table
+    folder: str
+    shards: tuple[ScannedShard, ...]
+    repeated: Mapping[str, int]
     tally: Tally
+    held: Any = field(default=None, repr=False, compare=False)
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
         """The unusable samples, in the order of the sources."""
         return self.tally.rejected
 
+    @property
+    def usable(self) -> dict[str, int]:
+        """Number of usable samples of every source."""
+        rows: Counter[str] = Counter()
+        for shard in self.shards:
+            rows[shard.source] += shard.rows
+        return {source: count - self.repeated.get(source, 0) for source, count in rows.items()}
 
-def scan(
-    data: DataConfig, folder: str | None = None, scan_map: ScanMap | None = None, look: Look | None = None
-) -> Scan:
+    @property
+    def repeated_path(self) -> str:
+        """The table of samples whose key an earlier shard has."""
+        return f"{self.folder}/{REPEATED}"
+
+
+def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by_one, look: Look | None = None) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.
 
     Args:
         data: sources, decoder, attributes and group to read, and the share of unusable samples that is allowed.
-        folder: keeps what was read of every item; an item that is there is not read again. None: nothing is kept.
-        scan_map: ``map(function, argument tuples)`` that keeps the order, for example over Ray tasks.
+        folder: keeps what was read of every item; an item that is there is not read again. None: a temporary one.
+        task_map: runs the tasks, one for each item.
         look: which items of a source to read; None: all.
 
     Raises:
         UserError: more samples than allowed are unusable; the first are named.
     """
-    sources, near = data.sources, data.near_duplicates is not None
+    held = tempfile.TemporaryDirectory(prefix="encoder-audit-") if folder is None else None
+    place = folder or str(held and held.name)
+    sources = data.sources
     every = {name: Source(source).items() for name, source in sources.items()}
     items = every if look is None else {name: look(there) for name, there in every.items()}
-    work = [
-        _Work(name, item, state, None if folder is None else f"{folder}/{name}/{item.name}")
-        for name in sources
-        for item, state in zip(items[name], _states(items[name]), strict=True)
-    ]
-    kept = storage.existing([_receipt(piece.place) for piece in work if piece.place is not None])
-    known = [piece.known(kept) for piece in work]
-    todo = [piece for piece, one in zip(work, known, strict=True) if one is None]
-    if len(todo) < len(work):
-        say("data", f"{len(work) - len(todo)} of {count_of(len(work), 'shard', 'shards')} already read")
-    own = {
-        name: {key: one for key, one in data.attributes.items() if one.sources is None or name in one.sources}
-        for name in sources
-    }
-    mapped = scan_map or (lambda function, arguments: [function(*given) for given in arguments])
-    settings = [(sources[piece.source], data.decoder(), own[piece.source], data.group_by, near) for piece in todo]
-    fresh = iter(mapped(scan_item, [(piece, *one) for piece, one in zip(todo, settings, strict=True)]))
-    by_source: dict[str, list[tuple[Item, ScannedItem]]] = {name: [] for name in sources}
-    for piece, one in zip(work, known, strict=True):
-        scanned = one or next(fresh) or ScannedItem.load(cast(str, piece.place))
-        by_source[piece.source].append((piece.item, scanned))
-    schema = _schema(data.attributes, data.group_by, near)
+    read = _read(data, items, place, task_map)
+    usable_shards, rejected, repeated = [], [], {}
     tables: list[pa.Table] = []
-    rejected: list[Rejection] = []
-    for name, read in by_source.items():
-        readings = []
-        for (item, _), scanned in zip(read, _each_key_once(read), strict=True):
-            tables.append(_with_source(scanned.samples, name, item.name, schema))
-            readings.append(Reading(item, len(scanned.samples), scanned.problems))
+    for name, pieces in read.items():
+        repeatable = sources[name].kind == "shards" and len(pieces) > 1
+        found, readings = _each_key_once(pieces, task_map) if repeatable else (_NONE, _readings(pieces))
+        usable_shards += [piece.shard(receipt.rows) for piece, receipt in pieces]
         rejected += rejections(name, sources[name], readings, whole=len(items[name]) == len(every[name]))
-    samples = pa.concat_tables(tables)
-    tally = Tally.of(len(samples), rejected, items)
+        if len(found):
+            repeated[name] = len(found)
+            tables.append(found)
+    if tables:
+        storage.write_table(f"{place}/{REPEATED}", pa.concat_tables(tables))
+    used = sum(shard.rows for shard in usable_shards) - sum(repeated.values())
+    tally = Tally.of(used, rejected, items)
     tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")
-    if data.label is not None:
-        place = samples.column_names.index("label")
-        samples = samples.set_column(place, "label", samples[f"{ATTRIBUTE}{data.label}"])
-    return Scan(samples, tally)
+    return Scan(place, tuple(usable_shards), repeated, tally, held)
 
 
 @dataclass(frozen=True)
@@ -115,51 +135,81 @@ class _Work:
     Args:
         source, item: in which source, and which.
         state: of its files; another state means that they were written again.
-        place: of the outcome; None if it is not kept.
+        folder: of the scan.
     """
 
     source: str
     item: Item
     state: str
-    place: str | None
+    folder: str
 
-    def known(self, receipts: Collection[str]) -> ScannedItem | None:
-        """The outcome if it is there, of files that were read to their end and have not changed since."""
-        if self.place is None or _receipt(self.place) not in receipts:
-            return None
-        receipt = storage.read_json(_receipt(self.place))
-        damaged = Damage.__name__ in [problem["kind"] for problem in receipt["problems"]]
-        return None if damaged or receipt["files"] != self.state else ScannedItem.load(self.place)
+    @property
+    def place(self) -> str:
+        """Of the outcome, less its ending. Files that were written again have another: drawn roles keep the first."""
+        return f"{self.folder}/{self.source}/{self.item.name}-{self.state[:8]}"
+
+    @property
+    def receipt(self) -> str:
+        """The file that is written last."""
+        return f"{self.place}.json"
+
+    def shard(self, rows: int) -> ScannedShard:
+        """What was kept."""
+        return ScannedShard(self.source, self.item.name, f"{self.place}.parquet", rows)
 
 
 @dataclass(frozen=True)
-class ScannedItem:
-    """The outcome of reading one item.
+class Receipt:
+    """The outcome of reading one item: its usable samples, and problems and notes for the others."""
 
-    Args:
-        samples: the usable ones; columns of `Scan` from the key on.
-        problems: one for every other sample, and notes.
-    """
-
-    samples: pa.Table
+    rows: int
     problems: tuple[Problem, ...]
 
-    def save(self, place: str, state: str) -> None:
-        """Write a Parquet file, and last a receipt with the state of the item's files."""
-        storage.write_table(f"{place}.parquet", self.samples)
+    @property
+    def whole(self) -> bool:
+        """Whether the item was read to its end."""
+        return not any(isinstance(problem, Damage) for problem in self.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
         problems = [{"kind": type(problem).__name__, **asdict(problem)} for problem in self.problems]
-        storage.write_json(_receipt(place), {"files": state, "usable": len(self.samples), "problems": problems})
+        return {"rows": self.rows, "problems": problems}
 
     @classmethod
-    def load(cls, place: str) -> ScannedItem:
-        """The outcome as it was written."""
+    def read(cls, path: str) -> Receipt:
+        """The receipt as it was written."""
         kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
-        problems = [kinds[told.pop("kind")](**told) for told in storage.read_json(_receipt(place))["problems"]]
-        return cls(storage.read_table(f"{place}.parquet"), tuple(problems))
+        entry = storage.read_json(path)
+        return cls(entry["rows"], tuple(kinds[told.pop("kind")](**told) for told in entry["problems"]))
 
 
-def _receipt(place: str) -> str:
-    return f"{place}.json"
+_NONE = pa.table({})
+_Read = list[tuple[_Work, Receipt]]
+
+
+def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
+    """Read what is not there yet; the receipts of all items by source."""
+    work = [
+        _Work(name, item, state, folder)
+        for name, some in items.items()
+        for item, state in zip(some, _states(some), strict=True)
+    ]
+    receipts = _known(work)
+    todo = [piece for piece in work if piece.receipt not in receipts]
+    if len(todo) < len(work):
+        say("data", f"{len(work) - len(todo)} of {count_of(len(work), 'shard', 'shards')} already read")
+    made = task_map(scan_item, [(piece, data) for piece in todo], title="reading and hashing")
+    receipts |= {piece.receipt: receipt for piece, receipt in zip(todo, made, strict=True)}
+    read: dict[str, _Read] = {name: [] for name in items}
+    for piece in work:
+        read[piece.source].append((piece, receipts[piece.receipt]))
+    return read
+
+
+def _known(work: Sequence[_Work]) -> dict[str, Receipt]:
+    """The receipts of items that were read to their end: damage may have been a fault of the network."""
+    there = sorted(storage.existing(piece.receipt for piece in work).intersection(piece.receipt for piece in work))
+    return {path: one for path, one in zip(there, storage.at_once(Receipt.read, there), strict=True) if one.whole}
 
 
 def _states(items: Sequence[Item]) -> list[str]:
@@ -175,50 +225,58 @@ def _states(items: Sequence[Item]) -> list[str]:
     ]
 
 
-def _each_key_once(items: Sequence[tuple[Item, ScannedItem]]) -> Iterator[ScannedItem]:
-    """The items of a source, without samples whose key an earlier item has; these become problems."""
-    keys = codes_of(pa.chunked_array([scanned.samples["key"].combine_chunks() for _, scanned in items], pa.string()))
-    ends = np.cumsum([len(scanned.samples) for _, scanned in items])
-    number = np.repeat(np.arange(len(items)), np.diff(ends, prepend=0))
-    _, first, code = np.unique(keys, return_index=True, return_inverse=True)
-    owner = number[first][code] if len(keys) else number
-    again = owner != number
-    for (_, scanned), end in zip(items, ends.tolist(), strict=True):
-        rows = slice(end - len(scanned.samples), end)
-        twice = scanned.samples["key"].filter(pa.array(again[rows])).to_pylist() if again[rows].any() else []
-        if not twice:
-            yield scanned
-            continue
-        problems = [
-            Problem(key, f"shard {items[earlier][0].name} already has this key")
-            for key, earlier in zip(twice, owner[rows][again[rows]].tolist(), strict=True)
-        ]
-        yield ScannedItem(scanned.samples.filter(pa.array(~again[rows])), (*scanned.problems, *problems))
+def _readings(read: _Read) -> list[Reading]:
+    return [Reading(piece.item, receipt.rows, receipt.problems) for piece, receipt in read]
 
 
-def _with_source(samples: pa.Table, name: str, item: str, schema: pa.Schema) -> pa.Table:
-    """The columns of `Scan` for the samples of one item; attributes that its source has not are null."""
-    columns: dict[str, Any] = {"source": [name] * len(samples), "item": [item] * len(samples)}
-    columns |= {column: pa.nulls(len(samples), pa.int64()) for column in schema.names if column.startswith(ATTRIBUTE)}
-    return pa.table(columns | {column: samples[column] for column in samples.column_names}, schema=schema)
+def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Reading]]:
+    """The samples of a source whose key an earlier item has, and the readings of its items, where these are problems.
+
+    Returns:
+        A table of source, item, row, key; and the readings.
+    """
+    readings = _readings(read)
+    rows = sum(receipt.rows for _, receipt in read)
+    shards = [piece.shard(receipt.rows) for piece, receipt in read]
+    paths = [shard.path for shard in shards]
+    (found,) = task_map(repeated_keys, [(paths, rows)], title="comparing keys", memory=memory_for(rows))
+    names = pa.array([shard.item for shard in shards])
+    again: dict[int, list[Problem]] = {}
+    for shard, key, earlier in zip(*(found[name].to_pylist() for name in ("shard", "key", "earlier")), strict=True):
+        again.setdefault(shard, []).append(Problem(key, f"shard {shards[earlier].item} already has this key"))
+    for shard, problems in again.items():
+        before = readings[shard]
+        told = (*before.problems, *shortened(problems))
+        readings[shard] = replace(before, used=before.used - len(problems), problems=told)
+    source = pa.array([read[0][0].source] * len(found), pa.string())
+    columns = {"source": source, "item": names.take(found["shard"]), "row": found["row"], "key": found["key"]}
+    return pa.table(columns), readings
 
 
-_SCANNED = pa.schema(
-    [
-        ("source", pa.string()),
-        ("item", pa.string()),
-        ("key", pa.string()),
-        ("label", pa.int64()),
-        ("sha256", pa.binary(32)),
-    ]
-)
+def shortened(problems: Sequence[Problem]) -> list[Problem]:
+    """The first `LISTED` problems of each kind; one more counts the others by the first words of their reason."""
+    rest: dict[tuple[type[Problem], str], list[Problem]] = {}
+    seen: Counter[type[Problem]] = Counter()
+    listed = []
+    for problem in problems:
+        kind = type(problem)
+        seen[kind] += 1
+        if seen[kind] <= LISTED or kind is Damage:
+            listed.append(problem)
+        else:
+            rest.setdefault((kind, problem.reason.partition(":")[0]), []).append(problem)
+    for (kind, _), others in rest.items():
+        reason = f"{count_of(len(others), 'more sample', 'more samples')}, the first {others[0].key}: "
+        listed.append(kind(FILES, f"{reason}{others[0].reason}", count=len(others)))
+    return listed
 
 
 def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool) -> pa.Schema:
-    own = [(f"{ATTRIBUTE}{name}", pa.int64()) for name in attributes]
+    own = [("key", pa.string()), ("label", pa.int64()), ("sha256", pa.binary(32))]
+    own += [(f"{ATTRIBUTE}{name}", pa.int64()) for name in attributes]
     own += [(GROUP, pa.string())] if group_by else []
     own += [(PHASH, pa.uint64()), (DESCRIPTOR, pa.binary(64))] if near else []
-    return pa.schema([*_SCANNED, *own])
+    return pa.schema(own)
 
 
 def usable(
@@ -252,27 +310,23 @@ def usable(
                 yield Note(sample.key, "it has several frames or pages; the first is used")
 
 
-def scan_item(
-    work: _Work,
-    source: SourceConfig,
-    decoder: Decoder,
-    attributes: Mapping[str, AttributeConfig],
-    group_by: GroupConfig | None,
-    near: bool,
-) -> ScannedItem | None:
-    """Decode and hash one item; the outcome is written to its place, or returned where it has none."""
+def scan_item(work: _Work, data: DataConfig) -> Receipt:
+    """Decode and hash one item; write a Parquet file, and last a receipt."""
+    near = data.near_duplicates is not None
+    attributes = {
+        name: one for name, one in data.attributes.items() if one.sources is None or work.source in one.sources
+    }
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for found in usable(source, work.item, decoder, attributes, group_by, near):
+    for found in usable(data.sources[work.source], work.item, data.decoder(), attributes, data.group_by, near):
         if isinstance(found, Problem):
             problems.append(found)
             continue
         sample, sha, known = found
-        rows.append({"key": sample.key, "label": sample.label, "sha256": bytes.fromhex(sha), **known})
-    whole = _schema(attributes, group_by, near)
-    samples = pa.Table.from_pylist(rows, pa.schema([whole.field(name) for name in whole.names[2:]]))
-    scanned = ScannedItem(samples, tuple(problems))
-    if work.place is None:
-        return scanned
-    scanned.save(work.place, work.state)
-    return None
+        label = sample.label if data.label is None else known.get(f"{ATTRIBUTE}{data.label}")
+        rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
+    samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
+    receipt = Receipt(len(samples), tuple(shortened(problems)))
+    storage.write_table(f"{work.place}.parquet", samples)
+    storage.write_json(work.receipt, receipt.as_json())
+    return receipt

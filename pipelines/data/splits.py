@@ -1,28 +1,40 @@
-"""The roles of one seed: which samples are members, non-members and the rest."""
+"""The roles of one seed: which samples are members, non-members and the rest.
+
+What is loaded is of fixed size: the rules, and the sums of every shard. The samples of a shard are found when it is
+asked for, from the scan's file and the rules.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from heapq import nsmallest
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mi_core.hashing import digest64
+from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
 from pipelines.config.encoders import TrainedConfig
-from pipelines.data.columns import BATCH, Coded, codes_of, hex_of, ids_of
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, codes_of, ids_of
 from pipelines.data.losses import Rejection
-from pipelines.data.scan import ATTRIBUTE, GROUP
+from pipelines.data.rules import Rules
+from pipelines.data.sums import SUMS, Sums, sums_of
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.ways import follow, way
 
-SAMPLES, REJECTED, SUMMARY = "samples.parquet", "rejected.parquet", "summary.json"
-NEAR = "near-copies.parquet"
+ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
+NEAR, DROPPED = "near-copies.parquet", "dropped"
+GIVEN = "given.parquet"
+EARLIER = "samples.parquet"  # of versions that wrote every sample of a seed into one table
+_REDO = "redo with --force data, or choose another --out"
+_HELD = 8  # shards that stay in memory
 
 
 @dataclass(frozen=True)
@@ -30,142 +42,207 @@ class Splits:
     """The roles of one seed.
 
     Args:
-        table: one row per sample with a role: source, item, key, label, sha256, role, part (empty: none), and what
-            `Scan.samples` holds besides; sorted by source and key.
         roles: all roles and parts, in the order of the config.
-        rejected: what was unusable.
+        sums: sizes and digests of all shards.
+        folder: of the seed; empty for splits that stand in no folder.
+        rules: for samples; None where ``given`` holds all.
+        scan_folder: of the scan's files.
         duplicates_removed: copies of images that were dropped.
-        near_copies: near-copies that were dropped: id, copy_of; None where none were looked for.
+        near_removed: near-copies that were dropped; None where none were looked for.
+        held: what goes with the splits: temporary folders.
+        given: all samples of splits that were not drawn, as `table`.
     """
 
-    table: pa.Table
     roles: tuple[str, ...]
-    rejected: tuple[Rejection, ...]
-    duplicates_removed: int
-    near_copies: pa.Table | None = None
+    sums: Sums
+    folder: str = ""
+    rules: Rules | None = None
+    scan_folder: str = ""
+    duplicates_removed: int = 0
+    near_removed: int | None = None
+    held: Any = field(default=None, repr=False, compare=False)
+    given: pa.Table | None = field(default=None, repr=False, compare=False)
 
-    def check(self) -> None:
-        """Raise RuntimeError if two roles share a key or an image."""
-        keys = codes_of(self.table["key"])
-        ids = codes_of(self.table["source"]).astype(np.int64) * (1 + keys.max(initial=0)) + keys
-        for what, numbers in (("key", ids), ("image", codes_of(self.table["sha256"]))):
-            _, first = np.unique(numbers, return_index=True)
-            if len(first) < len(numbers):
-                twice = np.ones(len(numbers), dtype=bool)
-                twice[first] = False
-                name = self._ids(np.flatnonzero(twice)[:1])[0]
-                raise RuntimeError(f"the splits hold {twice.sum()} {what}s twice, first {name}")
+    @classmethod
+    def of(cls, table: pa.Table, roles: Sequence[str], folder: str = "") -> Splits:
+        """The splits of some samples. ``table``: as `table`, sorted by source and key."""
+        shards = [SUMS.empty_table()]
+        for source in pc.unique(table["source"]).to_pylist():
+            here = table.filter(pc.equal(table["source"], source))
+            for item in pc.unique(here["item"]).to_pylist():
+                shards.append(sums_of(here.filter(pc.equal(here["item"], item)), source, item))
+        return cls(tuple(roles), Sums(pa.concat_tables(shards)), folder, given=table)
 
-    def save(self, folder: str) -> None:
-        """Write the splits of a seed's folder; the summary comes last and says that they are whole."""
-        storage.write_table(f"{folder}/splits/{SAMPLES}", self.table)
-        columns = {
-            "source": pa.array([bad.source for bad in self.rejected], pa.string()),
-            "shard": pa.array([bad.shard for bad in self.rejected], pa.string()),
-            "key": pa.array([bad.key for bad in self.rejected], pa.string()),
-            "reason": pa.array([bad.reason for bad in self.rejected], pa.string()),
-            "lost": pa.array([bad.lost for bad in self.rejected], pa.int64()),
-            "basis": pa.array([bad.basis for bad in self.rejected], pa.string()),
+    def save(self, folder: str, rejected: Sequence[Rejection] = ()) -> None:
+        """Write the splits of a seed's folder; the rules come last and say that they are whole."""
+        place = f"{folder}/splits"
+        storage.write_table(f"{place}/{REJECTED}", rejections_table(rejected))
+        storage.write_table(f"{place}/{SUMMED}", self.sums.table)
+        if self.given is not None:
+            storage.write_table(f"{place}/{GIVEN}", self.given)
+        counts = self.counts()
+        known = {
+            "counts": counts,
+            "digests": {role: self.role_digest(role) for role in counts},
+            "duplicates_removed": self.duplicates_removed,
+            "near_removed": self.near_removed,
+            "scan": way(folder, self.scan_folder) if self.scan_folder else None,
+            "rules": None if self.rules is None else self.rules.as_json(),
         }
-        storage.write_table(f"{folder}/splits/{REJECTED}", pa.table(columns))
-        if self.near_copies is not None:
-            storage.write_table(f"{folder}/splits/{NEAR}", self.near_copies)
-        storage.write_json(
-            f"{folder}/splits/{SUMMARY}",
-            {
-                "counts": self.counts(),
-                "duplicates_removed": self.duplicates_removed,
-                "near_duplicates": self.near_copies is not None,
-            },
-        )
+        storage.write_json(f"{place}/{ROLES}", known)
+
+    def lend(self, folder: str) -> None:
+        """Let another seed's folder of the same run have these splits."""
+        storage.write_json(f"{folder}/splits/{ROLES}", {"of": way(folder, self.folder)})
 
     @classmethod
     def load(cls, folder: str) -> Splits:
         """The splits of a seed's folder, read once per process.
 
         Raises:
-            UserError: they are not drawn yet.
+            UserError: they are not drawn yet, or by an earlier version.
         """
         if not are_drawn(folder):
             raise UserError(f"{folder}/splits is missing; run the stages from the start")
-        return cls._read(folder, storage.stamp(f"{folder}/splits/{SUMMARY}"))
+        return cls._read(folder, storage.stamp(f"{folder}/splits/{ROLES}"))
 
     @classmethod
     @lru_cache(maxsize=2)
     def _read(cls, folder: str, _written: str) -> Splits:
-        rejected = storage.read_table(f"{folder}/splits/{REJECTED}").to_pylist()
-        summary = storage.read_json(f"{folder}/splits/{SUMMARY}")
+        known = storage.read_json(f"{folder}/splits/{ROLES}")
+        if "of" in known:
+            return cls.load(follow(folder, known["of"]))
+        if known["rules"] is None:
+            return cls.of(storage.read_table(f"{folder}/splits/{GIVEN}"), list(known["counts"]), folder)
         return cls(
-            storage.read_table(f"{folder}/splits/{SAMPLES}"),
-            tuple(summary["counts"]),
-            tuple(Rejection(**row) for row in rejected),
-            summary["duplicates_removed"],
-            storage.read_table(f"{folder}/splits/{NEAR}") if summary.get("near_duplicates") else None,
+            tuple(known["counts"]),
+            Sums(storage.read_table(f"{folder}/splits/{SUMMED}")),
+            folder,
+            Rules.read(known["rules"]),
+            follow(folder, known["scan"]),
+            known["duplicates_removed"],
+            known["near_removed"],
         )
 
     @property
-    def near_removed(self) -> int | None:
-        """Near-copies that were dropped; None where none were looked for."""
-        return None if self.near_copies is None else len(self.near_copies)
+    def rejected(self) -> tuple[Rejection, ...]:
+        """What was unusable."""
+        return tuple(Rejection(**row) for row in storage.read_table(f"{self.folder}/splits/{REJECTED}").to_pylist())
+
+    @property
+    def near_copies(self) -> pa.Table | None:
+        """Near-copies that were dropped: id, copy_of; None where none were looked for."""
+        return None if self.near_removed is None else storage.read_table(f"{self.folder}/splits/{NEAR}")
+
+    def shard(self, source: str, item: str) -> pa.Table:
+        """The samples of one shard that have a role, sorted by key; columns as in `table`.
+
+        Raises:
+            UserError: the shard was read again since, and holds something else.
+        """
+        return self._shard(source, item)
 
     @cached_property
-    def _roles(self) -> tuple[Coded, Coded]:
-        """Role and part of every row."""
-        return Coded.of(self.table["role"]), Coded.of(self.table["part"])
+    def _shard(self) -> Callable[[str, str], pa.Table]:
+        return lru_cache(maxsize=_HELD)(self._shard_now)
+
+    def _shard_now(self, source: str, item: str) -> pa.Table:
+        if self.given is not None:
+            here = pc.and_(pc.equal(self.given["source"], source), pc.equal(self.given["item"], item))
+            return self.given.filter(here)
+        path = self.sums.path(source, item)
+        if path is None:
+            return self._empty
+        assert self.rules is not None
+        dropped = dropped_path(self.folder, source, item) if self.sums.dropped(source, item) else None
+        lost = None if dropped is None else storage.read_table(dropped)
+        try:
+            samples = storage.read_table(f"{self.scan_folder}/{path}")
+        except FileNotFoundError as error:
+            raise UserError(f"{self.scan_folder}/{path} is gone, which roles are found from; {_REDO}") from error
+        rows = self.rules.drawn(samples, source, item, lost)
+        if len(rows) != self.sums.count(self.sums.rows(self.roles, shard=(source, item))):
+            raise UserError(
+                f"{source}, shard {item}: it was read again and changed since the roles were drawn; {_REDO}"
+            )
+        return rows
 
     @cached_property
-    def _places(self) -> tuple[npt.NDArray[np.intp], dict[tuple[str, str], tuple[int, int]]]:
-        """Rows in the order of their items, and where in it an item begins and ends."""
-        source, item = Coded.of(self.table["source"]), Coded.of(self.table["item"])
-        place = source.codes.astype(np.int64) * len(item.values) + item.codes
-        order = np.argsort(place, kind="stable")
-        found, starts = np.unique(place[order], return_index=True)
-        names = [
-            (source.values[number // len(item.values)], item.values[number % len(item.values)]) for number in found
-        ]
-        ends = [*starts[1:].tolist(), len(order)]
-        return order, dict(zip(names, zip(starts.tolist(), ends, strict=True), strict=True))
+    def _empty(self) -> pa.Table:
+        first = next(iter(self.sums.shards), None)
+        return pa.table({}) if first is None else self.shard(*first).slice(0, 0)
 
-    def _ids(self, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
-        """``source/key`` of some rows, or of all."""
-        return ids_of(self.table, rows)
+    @cached_property
+    def table(self) -> pa.Table:
+        """All samples that have a role, in this process: for consumers that hold their samples anyway.
+
+        Columns: source, item, key, label, sha256, attribute.*; group where samples are grouped; role and part (empty:
+        none). Sorted by source and key.
+        """
+        if self.given is not None:
+            return self.given
+        whole = pa.concat_tables(map(_long, (self._shard_now(*place) for place in self.sums.shards)))
+        return whole.sort_by([("source", "ascending"), ("key", "ascending")])
+
+    def size(self, source: str, item: str, roles: Iterable[str], without: Iterable[str] = ()) -> int:
+        """Number of samples of one shard in some roles or parts, less those in others; no sample is read."""
+        return self.sums.count(self.sums.rows(roles, without, (source, item)))
+
+    def digest(self, source: str, item: str, roles: Iterable[str], without: Iterable[str] = ()) -> str:
+        """Which samples `size` counts, by ids and pixels: 64 hex digits; no sample is read."""
+        return self.sums.digest(self.sums.rows(roles, without, (source, item)))
+
+    def count(self, roles: Iterable[str], without: Iterable[str] = ()) -> int:
+        """Number of samples in some roles or parts, less those in others."""
+        return self.sums.count(self.sums.rows(roles, without))
+
+    def counts(self) -> dict[str, int]:
+        """Number of samples per role and part."""
+        return {role: self.count([role]) for role in self.roles}
+
+    def role_digest(self, role: str) -> str:
+        """Which samples a role has, by ids and pixels: what a registration binds. 64 hex digits."""
+        return self.sums.digest(self.sums.rows([role]))
+
+    def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
+        """The samples in some roles or parts, shard by shard."""
+        for place in self.sums.shards:
+            if self.size(*place, roles):
+                rows = self.shard(*place)
+                yield rows.filter(pa.array(_having(rows, roles)))
 
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
         if GROUP in self.table.column_names:
             groups: list[str] = self.table[GROUP].take(pa.array(rows)).to_pylist()
             return groups
-        return self._ids(rows)
-
-    def _having(self, roles: Iterable[str], rows: npt.NDArray[np.intp] | slice) -> npt.NDArray[np.bool_]:
-        """Which of some rows are in some roles or parts."""
-        wanted = list(roles)
-        role, part = self._roles
-        having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes[rows]] | part.among(wanted)[part.codes[rows]]
-        return having
+        return ids_of(self.table, rows)
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
-        """Row numbers of the samples in some roles or parts, ascending."""
-        return np.flatnonzero(self._having(roles, slice(None)))
+        """Row numbers of the samples in some roles or parts, in `table`, ascending."""
+        return np.flatnonzero(_having(self.table, list(roles)))
 
     def ids(self, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
-        return self._ids(self.rows(roles))
+        return ids_of(self.table, self.rows(roles))
 
     def among(self, ids: Iterable[str], roles: Iterable[str]) -> BoolArray:
         """Which of N ids are in some roles or parts: (N,) bool."""
         return among(ids, set(self.ids(roles)))
 
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
-        """Ids of ``count`` samples of each of some roles, the same for every count up to that many."""
+        """Ids of ``count`` samples of each of some roles, the same for every count up to that many.
+
+        One shard is in memory at a time.
+        """
         ids = []
         for role in roles:
-            rows = self.rows([role])
-            ranks = np.empty(len(rows), dtype=np.uint64)
-            for start in range(0, len(rows), BATCH):
-                names = self._ids(rows[start : start + BATCH])
-                ranks[start : start + len(names)] = [digest64(seed, "first", name) for name in names]
-            ids += self._ids(rows[np.argsort(ranks, kind="stable")[:count]])
+            best: list[tuple[int, str]] = []
+            for rows in self._pieces([role]):
+                names = ids_of(rows)
+                ranks = digests64((seed, "first"), names).tolist()
+                best = nsmallest(count, chain(best, zip(ranks, names, strict=True)))
+            ids += [name for _, name in best]
         return ids
 
     def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
@@ -175,18 +252,18 @@ class Splits:
         but the one in the middle.
         """
         rows = self.rows(roles)
-        ranks = np.array([digest64(seed, "half", index // 2, name) for name in self._units(rows)], dtype=np.uint64)
+        ranks = digests64((seed, "half", index // 2), self._units(rows))
         order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
         chosen = order[middle:] if index % 2 else order[:middle]
-        return replace(self, table=self.table.take(pa.array(np.sort(rows[chosen]))))
+        return Splits.of(self.table.take(pa.array(np.sort(rows[chosen]))), self.roles, self.folder)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
         chosen: set[str] = set()
         for role in roles:
             rows = self.rows([role])
-            units = zip(self._units(rows), self._ids(rows), strict=True)
-            ids = [one for _, one in sorted((digest64(seed, "fold", unit), one) for unit, one in units)]
+            ranks = digests64((seed, "fold"), self._units(rows)).tolist()
+            ids = [one for _, one in sorted(zip(ranks, ids_of(self.table, rows), strict=True))]
             middle = (len(ids) + 1) // 2
             chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
         return chosen
@@ -201,14 +278,15 @@ class Splits:
     @cached_property
     def _group_of(self) -> dict[str, int]:
         """The number of every sample's group, by id."""
-        return dict(zip(self._ids(), codes_of(self.table[GROUP]).tolist(), strict=True))
+        return dict(zip(ids_of(self.table), codes_of(self.table[GROUP]).tolist(), strict=True))
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
-        order, places = self._places
-        start, end = places.get((source, item), (0, 0))
-        rows = order[start:end]
-        here = self.table.select(["key", "label"]).take(pa.array(rows[self._having(roles, rows)], pa.int64()))
+        wanted = list(roles)
+        if not self.size(source, item, wanted):
+            return {}
+        rows = self.shard(source, item)
+        here = rows.filter(pa.array(_having(rows, wanted)))
         return dict(zip(here["key"].to_pylist(), here["label"].to_pylist(), strict=True))
 
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
@@ -219,13 +297,9 @@ class Splits:
         """``source/key`` of the samples of one item in some roles or parts, ascending."""
         return [f"{source}/{key}" for key in self.keys(source, item, roles)]
 
-    def counts(self) -> dict[str, int]:
-        """Number of samples per role and part."""
-        return {role: int(self._having([role], slice(None)).sum()) for role in self.roles}
-
     def labels(self) -> dict[str, int | None]:
         """Class of every sample by id; None where the source has no classes."""
-        return dict(zip(self._ids(), self.table["label"].to_pylist(), strict=True))
+        return dict(zip(ids_of(self.table), self.table["label"].to_pylist(), strict=True))
 
     def attribute(self, name: str) -> dict[str, int | None]:
         """Value of an attribute of every sample by id; None where the source has it not.
@@ -235,23 +309,53 @@ class Splits:
         """
         if f"{ATTRIBUTE}{name}" not in self.table.column_names:
             raise UserError(f"the splits have no attribute {name}; redo with --force data")
-        return dict(zip(self._ids(), self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
+        return dict(zip(ids_of(self.table), self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
 
-    def role_digest(self, role: str) -> str:
-        """Sha256 of the ids and pixels of a role: what a registration binds."""
-        rows = self.rows([role])
-        digest = hashlib.sha256(b"[[")
-        for start in range(0, len(rows), BATCH):
-            some = rows[start : start + BATCH]
-            pairs = zip(self._ids(some), hex_of(self.table["sha256"].take(pa.array(some))), strict=True)
-            digest.update(((", " if start else "") + ", ".join(json.dumps(pair) for pair in pairs)).encode())
-        digest.update(b"]]")
-        return digest.hexdigest()
+
+def _having(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """Which of some samples are in some roles or parts."""
+    wanted = list(roles)
+    role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
+    having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
+    return having
+
+
+def _long(rows: pa.Table) -> pa.Table:
+    """The same samples, with texts that may be of more than 2 GiB in all."""
+    for name in ("source", "item", "key", *([GROUP] if GROUP in rows.column_names else [])):
+        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.large_string()))
+    return rows
+
+
+def rejections_table(rejected: Sequence[Rejection]) -> pa.Table:
+    """One row for each rejection, as ``rejected.parquet`` holds them."""
+    texts = ("source", "shard", "key", "reason", "basis")
+    columns = {name: pa.array([getattr(bad, name) for bad in rejected], pa.string()) for name in texts}
+    columns["lost"] = pa.array([bad.lost for bad in rejected], pa.int64())
+    return pa.table({name: columns[name] for name in ("source", "shard", "key", "reason", "lost", "basis")})
+
+
+def dropped_path(folder: str, source: str, item: str) -> str:
+    """The rows of a shard that have no role, or no part, though their hash would give them one.
+
+    Columns: row, and part (it has a role, but no part).
+    """
+    return f"{folder}/splits/{DROPPED}/{source}/{item}.parquet"
 
 
 def are_drawn(folder: str) -> bool:
-    """Whether the splits of a seed's folder are drawn."""
-    return storage.exists(f"{folder}/splits/{SUMMARY}")
+    """Whether the splits of a seed's folder are drawn.
+
+    Raises:
+        UserError: by an earlier version.
+    """
+    if storage.exists(f"{folder}/splits/{ROLES}"):
+        return True
+    if storage.exists(f"{folder}/splits/{EARLIER}"):
+        raise UserError(
+            f"{folder}/splits was drawn by an earlier version, which kept all samples in {EARLIER}; {_REDO}"
+        )
+    return False
 
 
 def members_of(splits: Splits, config: TrainedConfig, seed: int) -> Splits:

@@ -57,7 +57,7 @@ class Adoption(EncoderJob):
     @property
     def probed(self) -> int:
         """Images on which the encoder is tried out."""
-        return min(PROBED, len(Splits.load(self.folder.path).ids(self.roles)))
+        return min(PROBED, Splits.load(self.folder.path).count(self.roles))
 
     @property
     def queries(self) -> int:

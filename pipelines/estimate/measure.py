@@ -31,9 +31,10 @@ from pipelines.config.limits import ResourcesConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption
+from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
-from pipelines.data.scan import ATTRIBUTE, usable
+from pipelines.data.scan import usable
 from pipelines.data.sources import Source
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.errors import UserError

@@ -19,7 +19,7 @@ from mi_core.objectives import OBJECTIVES
 from pipelines.config.checks import check_outputs
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, TrainedConfig
-from pipelines.data.scan import ATTRIBUTE
+from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
@@ -154,9 +154,9 @@ def _stand_ins(data: DataConfig) -> Splits:
     sources, keys, roles, parts = (list(column) for column in zip(*sorted(rows), strict=True))
     first = {name: Source(data.sources[name]).items()[0].name for name in set(sources)}
     columns: dict[str, list[Any]] = {"source": sources, "item": [first[name] for name in sources], "key": keys}
-    columns |= {"label": [next(iter(data.captions), 0)] * len(rows), "sha256": keys, "role": roles, "part": parts}
-    columns |= {f"{ATTRIBUTE}{name}": [0] * len(rows) for name in data.attributes}
-    return Splits(pa.table(columns), tuple(data.roles), (), 0)
+    columns |= {"label": [next(iter(data.captions), 0)] * len(rows), "sha256": [bytes.fromhex(key) for key in keys]}
+    columns |= {"role": roles, "part": parts} | {f"{ATTRIBUTE}{name}": [0] * len(rows) for name in data.attributes}
+    return Splits.of(pa.table(columns), tuple(data.roles))
 
 
 def _draws(data: DataConfig, origin: str, last: str) -> list[list[Any]]:

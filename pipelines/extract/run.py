@@ -388,7 +388,7 @@ def _account(config: RunConfig, folder: RunFolder) -> None:
     """Raise UserError if too many samples were rejected, now or before."""
     roles = {role for demand in demands_of(config) for role in demand.needs}
     for seed in config.seeds:
-        asked = len(Splits.load(folder.seed(seed).path).rows(roles))
+        asked = Splits.load(folder.seed(seed).path).count(roles)
         rejected = rejected_samples(config, folder.seed(seed))
         if len(rejected) > config.data.max_rejected * asked:
             first = rejected[0]

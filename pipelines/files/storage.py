@@ -11,7 +11,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from pipelines.files.conditional import Conditional
 
 LONGEST = 4096  # characters of a path
 _SECRET = re.compile(r"(?i)(key|token|secret|passw|auth|sig|credential)[^=&]*=")
+THREADS = 16  # requests at once
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
 
@@ -328,9 +330,23 @@ def write_json(path: str, content: Any) -> None:
     write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_table(path: str) -> pa.Table:
-    """The content of a Parquet file."""
-    return pq.read_table(io.BytesIO(read_bytes(path)))
+def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The content of a Parquet file, or of some of its columns."""
+    return pq.read_table(io.BytesIO(read_bytes(path)), columns=columns)
+
+
+def data_set(paths: Sequence[str]) -> Any:
+    """Some Parquet files of one folder tree and one schema, to be streamed: a ``pyarrow.dataset.Dataset``."""
+    from pyarrow import dataset
+
+    filesystem, _ = _resolve(paths[0])
+    return dataset.dataset([_resolve(path)[1] for path in paths], format="parquet", filesystem=filesystem)
+
+
+def at_once(function: Callable[[str], Any], paths: Sequence[str]) -> list[Any]:
+    """A function of many paths, in order, by threads: a store answers slowly but many at a time."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(function, paths))
 
 
 def write_table(path: str, table: pa.Table) -> None:

@@ -120,7 +120,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
     parameters = job.config.pretraining()
     objective = OBJECTIVES[job.config.objective]
     settings = objective_parameters(parameters)
-    if streams(job, len(splits.rows(roles))):
+    if streams(job, splits.count(roles)):
         streamed = StreamedImages(
             job.data,
             splits,

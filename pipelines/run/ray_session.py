@@ -215,6 +215,7 @@ def mapped(
     *,
     cpus: float = 1,
     gpus: float = 0,
+    memory: int = 0,
 ) -> list[Any]:
     """Call a function on many arguments as Ray tasks, a window of them at a time, with a bar.
 
@@ -224,6 +225,7 @@ def mapped(
         unit: of the bar, such as encoders.
         title: of the bar.
         cpus, gpus: that a task holds.
+        memory: bytes that a task takes, so that few run side by side; half of the largest node's at most.
 
     Returns:
         The results of the tasks, in order.
@@ -233,7 +235,8 @@ def mapped(
     """
     import ray
 
-    remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(function)
+    held = min(memory, _most_memory() // 2) if memory else None
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=held)(function)
     given = list(arguments)
     results: list[Any] = [None] * len(given)
     waiting = iter(enumerate(given))
@@ -255,6 +258,13 @@ def mapped(
                     raise
                 raise UserError(fault) from error
             progress.advance(bar)
+
+
+def _most_memory() -> int:
+    """Bytes of the node of the connected cluster that has most of them."""
+    import ray
+
+    return int(max(node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]))
 
 
 def _at_once(cpus: float, gpus: float) -> int:

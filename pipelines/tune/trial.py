@@ -163,7 +163,7 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
     run, place = Run(config.model_copy(update=held), folder), trial.folder.seed(seed)
     runs = [run, Run(own, trial.folder)]
     if not are_drawn(place.path):
-        Splits.load(folder.seed(seed).path).save(place.path)
+        Splits.load(folder.seed(seed).path).lend(place.path)
     for name, encoder in own.encoders.items():
         if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
             share(folder.seed(seed), place, name)

@@ -34,7 +34,7 @@ def test_few_shards_tell_about_all(tmp_path: Path) -> None:
     (tmp_path / "001.tar").write_bytes(b"never read")
     look = Look.at(config)
     assert str(look) == "looked at 4 of 8 shards of pool; a run reads all"
-    assert (len(look.scanned.samples), look.scanned.rejected) == (80, ())
+    assert (look.scanned.tally.used, look.scanned.rejected) == (80, ())
     counts = look.counts(look.drawn(0))
     assert counts == {"target-member": 60, "target-nonmember": 30, "known-member": 20}
 

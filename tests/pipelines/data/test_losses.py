@@ -85,7 +85,7 @@ CASES = {
 def test_used_and_listed_add_up_to_what_was_there(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     found = scanned(written(tmp_path, {"bad": case.damage(WHOLE)}))
-    assert len(found.samples) == 5 * COUNT + case.usable
+    assert found.tally.used == 5 * COUNT + case.usable
     bad = whole_shards(found)["bad"]
     assert bad.basis == case.basis
     assert bad.estimated
@@ -117,14 +117,14 @@ def test_a_writer_that_leaves_the_end_marker_out_is_named_in_the_config(tmp_path
     with pytest.raises(UserError, match="5 of 5 shards .*the end marker is missing.*set end_marker: optional"):
         scanned(folder, max_rejected=0.5)
     found = scanned(folder, max_rejected=0, end_marker="optional")
-    assert (len(found.samples), found.rejected) == (5 * COUNT, ())
+    assert (found.tally.used, found.rejected) == (5 * COUNT, ())
     (folder / "cut.tar").write_bytes(WHOLE[: 12 * PIECE + 600])  # other damage is told as ever
     assert "cut" in whole_shards(scanned(folder, end_marker="optional"))
 
 
 def test_a_shard_without_end_marker_that_holds_all_is_listed_and_costs_nothing(tmp_path: Path) -> None:
     found = scanned(written(tmp_path, {"bad": WHOLE[: COUNT * PIECE]}), max_rejected=0)
-    assert len(found.samples) == 6 * COUNT
+    assert found.tally.used == 6 * COUNT
     assert whole_shards(found)["bad"].lost == 0
 
 
@@ -134,7 +134,7 @@ def test_a_tail_of_zeros_is_no_end_marker(tmp_path: Path) -> None:
     found = scanned(written(tmp_path, {"bad": zeroed(data, 40 * PIECE, len(data) - 40 * PIECE)}))
     bad = whole_shards(found)["bad"]
     assert "zero bytes; the file may not have been written completely" in bad.reason
-    assert (bad.basis, len(found.samples)) == ("bytes", 5 * COUNT + 40)
+    assert (bad.basis, found.tally.used) == ("bytes", 5 * COUNT + 40)
     assert abs(bad.lost - 40) <= 5  # padding is zeros as well
 
 
@@ -153,7 +153,7 @@ def test_compressed_tars_are_read_and_their_loss_is_counted(ending: str, tmp_pat
     packed = [PACKERS[ending](data) for data in [*OF_OTHERS[:4], WHOLE]]
     for number, data in enumerate(packed):
         (tmp_path / f"{number}.{ending}").write_bytes(data)
-    assert (len(scanned(tmp_path).samples), scanned(tmp_path).rejected) == (5 * COUNT, ())
+    assert (scanned(tmp_path).tally.used, scanned(tmp_path).rejected) == (5 * COUNT, ())
     (tmp_path / f"4.{ending}").write_bytes(packed[4][: len(packed[4]) // 2])
     found = scanned(tmp_path)
     assert found.tally.used + found.tally.lost == 5 * COUNT
@@ -256,10 +256,10 @@ def test_splits_keep_how_it_was_counted(tmp_path: Path) -> None:
     roles = {"target-member": {"from": "pool", "count": 5}}
     sources = {"pool": {"kind": "shards", "path": str(folder)}}
     config = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1})
-    draw(config, scan(config), 0).save(str(tmp_path / "run"))
+    draw(config, scan(config), 0, str(tmp_path / "run"))
     assert Splits.load(str(tmp_path / "run")).rejected == scan(config).rejected
     table = storage.read_table(f"{tmp_path}/run/splits/rejected.parquet")
     shutil.rmtree(tmp_path / "run")
-    draw(config, scan(config), 0).save(str(tmp_path / "run"))
+    draw(config, scan(config), 0, str(tmp_path / "run"))
     storage.write_table(f"{tmp_path}/run/splits/rejected.parquet", table.drop_columns(["basis"]))  # of an older run
     assert [bad.basis for bad in Splits.load(str(tmp_path / "run")).rejected] == ["counted"]

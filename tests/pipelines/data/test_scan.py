@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.data import DataConfig
 from pipelines.data.draw import draw
-from pipelines.data.scan import Scan, scan
+from pipelines.data.scan import Scan, scan, scan_item
 from pipelines.errors import UserError
 from tests.pipelines.tars import shard_bytes
 
@@ -44,11 +45,19 @@ def scanned(config: DataConfig, folder: Path) -> tuple[Scan, list[str]]:
     """A scan kept in a folder, and the shards that it read."""
     read: list[str] = []
 
-    def counted(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        read.extend(work.item.name for work, *_ in arguments)
+    def counted(
+        function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
+    ) -> list[Any]:
+        if function is scan_item:
+            read.extend(work.item.name for work, *_ in arguments)
         return [function(*given) for given in arguments]
 
     return scan(config, str(folder), counted), read
+
+
+def samples(found: Scan) -> pa.Table:
+    """All that a scan kept."""
+    return pa.concat_tables(pq.read_table(shard.path) for shard in found.shards)
 
 
 def test_what_was_read_is_not_read_again(shards: Path, tmp_path: Path) -> None:
@@ -59,20 +68,21 @@ def test_what_was_read_is_not_read_again(shards: Path, tmp_path: Path) -> None:
     again, read = scanned(config, tmp_path / "scan")
     assert read == ["003"]  # damage may have been a fault of the network
     fresh = scan(config)
-    assert again.samples.equals(first.samples)
-    assert again.samples.equals(fresh.samples)
+    assert samples(again).equals(samples(first))
+    assert samples(again).equals(samples(fresh))
     assert again.tally == first.tally == fresh.tally
 
 
 def test_a_shard_without_receipt_or_written_again_is_read(shards: Path, tmp_path: Path) -> None:
     config = config_of(shards)
     scanned(config, tmp_path / "scan")
-    (tmp_path / "scan" / "pool" / "002.json").unlink()
+    (receipt,) = (tmp_path / "scan" / "pool").glob("002-*.json")
+    receipt.unlink()
     (shards / "004.tar").write_bytes(shard_bytes(range(100, 103)))
     found, read = scanned(config, tmp_path / "scan")
     assert read == ["002", "004"]
-    assert found.samples.equals(scan(config).samples)
-    assert len(found.samples) == 28
+    assert samples(found).equals(samples(scan(config)))
+    assert found.usable == {"pool": 28}
 
 
 def test_a_repaired_shard_is_read(shards: Path, tmp_path: Path) -> None:
@@ -82,7 +92,7 @@ def test_a_repaired_shard_is_read(shards: Path, tmp_path: Path) -> None:
         scanned(config_of(shards), tmp_path / "scan")
     (shards / "001.tar").write_bytes(whole)
     found, read = scanned(config_of(shards), tmp_path / "scan")
-    assert (read, len(found.samples), found.rejected) == (["001"], 30, ())
+    assert (read, found.tally.used, found.rejected) == (["001"], 30, ())
 
 
 def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
@@ -95,7 +105,8 @@ def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
     roles = {"target-member": {"from": "pool", "count": 5}, "target-nonmember": {"from": "other", "count": 1}}
     config = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, "max_rejected": 1})
     found, _ = scanned(config, tmp_path / "scan")
-    assert len(found.samples) == 25 + 5
+    assert found.usable == {"pool": 25, "other": 5}
+    assert found.tally.used == 30
     assert [(bad.shard, bad.reason) for bad in found.rejected] == [
         ("004", f"shard {earlier} already has this key") for earlier in ("000", "000", "001", "001", "001")
     ]
@@ -105,8 +116,12 @@ def test_hashes_need_no_text(shards: Path) -> None:
     """Text of 64 characters overflows Arrow's 32-bit offsets at 33.5 million samples."""
     config = config_of(shards)
     found = scan(config)
-    assert found.samples.schema.field("sha256").type == pa.binary(32)
-    assert draw(config, found, 0).table.schema.field("sha256").type == pa.binary(32)
+    assert samples(found).schema.field("sha256").type == pa.binary(32)
+    drawn = draw(config, found, 0)
+    assert drawn.shard("pool", "000").schema.field("sha256").type == pa.binary(32)
+    assert drawn.table.schema.field("sha256").type == pa.binary(32)
+    for name in ("source", "item", "key"):
+        assert drawn.table.schema.field(name).type == pa.large_string()
 
 
 KILLED = """
@@ -115,7 +130,7 @@ from pathlib import Path
 from pipelines.data.scan import scan
 from tests.pipelines.data.test_scan import config_of
 
-def slow(function, arguments):
+def slow(function, arguments, *, title, memory=0):
     found = []
     for given in arguments:
         found.append(function(*given))
@@ -137,4 +152,4 @@ def test_a_killed_scan_goes_on(shards: Path, tmp_path: Path) -> None:
     assert 2 <= done < SHARDS
     found, read = scanned(config_of(shards), place)
     assert len(read) == SHARDS - done
-    assert found.samples.equals(scan(config_of(shards)).samples)
+    assert samples(found).equals(samples(scan(config_of(shards))))

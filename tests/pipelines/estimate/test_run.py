@@ -54,10 +54,10 @@ def config_with(**sections: Any) -> RunConfig:
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     """The oracle: roles are drawn of all images, encoders described, and the queries of every shard added up."""
-    found = scan(runs[0][0].data)
+    found = scan(runs[0][0].data, f"{runs[0][1].path}/scan/all")
     for config, folder in runs:
         for seed in config.seeds:
-            draw(config.data, found, seed).save(folder.seed(seed).path)
+            draw(config.data, found, seed, folder.seed(seed).path)
         for job in pretrain.training_jobs(config, folder):
             outline._describe(job)
     _, first = extract.plan(runs)

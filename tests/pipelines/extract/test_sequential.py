@@ -171,9 +171,12 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
     place = RunFolder(str(folder)).seed(0)
     drawn = Splits.load(place.path)
     swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
-    roles = [swapped.get(role, role) for role in drawn.table["role"].to_pylist()]
-    column = drawn.table.column_names.index("role")
-    replace(drawn, table=drawn.table.set_column(column, "role", pa.array(roles))).save(place.path)
+    given = drawn.table.set_column(
+        drawn.table.column_names.index("role"),
+        "role",
+        pa.array([swapped.get(role, role) for role in drawn.table["role"].to_pylist()]),
+    )
+    Splits.of(given, drawn.roles).save(place.path)
     assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
     followed = [storage.read_json(str(path)) for path in (finished / "seed-0/features/target/rules").iterdir()]
     for epoch in (1, 3):

@@ -147,7 +147,7 @@ def test_a_run_folder_that_was_deleted_meanwhile_is_told_and_nothing_of_it_is_le
         with folder.timed("pretrain"):
             shutil.rmtree(folder.path)
             work(tmp_path, "encoders")  # what a worker writes
-            (tmp_path / "run" / "seed-0" / "splits" / "summary.json").read_bytes()
+            (tmp_path / "run" / "seed-0" / "splits" / "roles.json").read_bytes()
     assert list(tmp_path.iterdir()) == []
 
 

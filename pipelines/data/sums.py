@@ -1,0 +1,133 @@
+"""What is known of every shard without reading its samples: how many have which role, and which they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.data.columns import Coded, ids_of
+
+_MODULUS = 2**256
+SUMS = pa.schema(
+    [
+        ("source", pa.string()),
+        ("item", pa.string()),
+        ("path", pa.string()),
+        ("role", pa.string()),
+        ("part", pa.string()),
+        ("count", pa.int64()),
+        ("digest", pa.binary(32)),
+    ]
+)
+"""One row for each shard, role and part that has samples. With an empty role: the number of rows that are dropped."""
+
+
+def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int = 0) -> pa.Table:
+    """The sums of the samples of one shard; see `SUMS`.
+
+    A digest is the sum of the SHA-256 of pixels and id of its samples, modulo 2 ** 256, so that it depends neither on
+    their order nor on how they are spread over shards.
+
+    Args:
+        rows: source, key, sha256, role and part.
+        source, item: where the shard stands.
+        path: of the scan's file, in the scan's folder.
+        dropped: rows of the scan's file that have no role or no part for another reason than their hash.
+    """
+    role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
+    words = _hashes(rows)
+    kind = role.codes.astype(np.int64) * (len(part.values) + 1) + part.codes
+    entries = []
+    place = {"source": source, "item": item, "path": path}
+    for one in np.unique(kind).tolist():
+        number, of = divmod(one, len(part.values) + 1)
+        mine = kind == one
+        named = {"role": role.values[number], "part": part.values[of]}
+        entries.append(place | named | {"count": int(mine.sum()), "digest": _sum(words[mine])})
+    if dropped:
+        entries.append(place | {"role": "", "part": "", "count": dropped, "digest": bytes(32)})
+    return pa.Table.from_pylist(entries, schema=SUMS)
+
+
+def _hashes(rows: pa.Table) -> npt.NDArray[np.uint32]:
+    """(N, 8): the SHA-256 of pixels and id of every sample, in words."""
+    pairs = zip(rows["sha256"].to_pylist(), ids_of(rows), strict=True)
+    digests = b"".join(hashlib.sha256(pixels + name.encode()).digest() for pixels, name in pairs)
+    return np.frombuffer(digests, dtype="<u4").reshape(-1, 8)
+
+
+def _sum(words: npt.NDArray[np.uint32]) -> bytes:
+    columns = words.sum(axis=0, dtype=np.uint64).tolist()
+    return (sum(column << 32 * place for place, column in enumerate(columns)) % _MODULUS).to_bytes(32, "little")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of all shards.
+
+    Args:
+        table: see `SUMS`; the rows of a shard stand together, sources and shards in the order of the scan.
+    """
+
+    table: pa.Table
+
+    @cached_property
+    def _of(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """First row and end of every shard."""
+        source, item = Coded.of(self.table["source"]), Coded.of(self.table["item"])
+        place = source.codes.astype(np.int64) * (len(item.values) + 1) + item.codes
+        starts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist()] if len(place) else []
+        names = [(source.values[source.codes[start]], item.values[item.codes[start]]) for start in starts]
+        return dict(zip(names, zip(starts, [*starts[1:], len(place)], strict=True), strict=True))
+
+    @cached_property
+    def _columns(self) -> tuple[Coded, Coded, npt.NDArray[np.int64]]:
+        return Coded.of(self.table["role"]), Coded.of(self.table["part"]), np.asarray(self.table["count"])
+
+    @property
+    def shards(self) -> Iterator[tuple[str, str]]:
+        """Source and item of every shard that has samples with a role."""
+        return iter(self._of)
+
+    def path(self, source: str, item: str) -> str | None:
+        """The scan's file of a shard, in the scan's folder; None if none of its samples has a role."""
+        rows = self._of.get((source, item))
+        path: str | None = None if rows is None else self.table["path"][rows[0]].as_py()
+        return path
+
+    def rows(
+        self, roles: Iterable[str], without: Iterable[str] = (), shard: tuple[str, str] | None = None
+    ) -> npt.NDArray[np.intp]:
+        """Rows of the table of some roles or parts, less those of others; of one shard, or of all."""
+        some = slice(*(self._of.get(shard, (0, 0)) if shard else (0, len(self.table))))
+        role, part, _ = self._columns
+        wanted, not_wanted = (
+            role.among(names)[role.codes[some]] | part.among(names)[part.codes[some]]
+            for names in (_named(roles), _named(without))
+        )
+        return np.flatnonzero(wanted & ~not_wanted) + int(some.start)
+
+    def count(self, rows: npt.NDArray[np.intp]) -> int:
+        """Samples of some rows of the table."""
+        return int(self._columns[2][rows].sum())
+
+    def digest(self, rows: npt.NDArray[np.intp]) -> str:
+        """Which samples some rows of the table stand for: 64 hex digits."""
+        digests = self.table["digest"].take(pa.array(rows)).to_pylist()
+        return (sum(int.from_bytes(one, "little") for one in digests) % _MODULUS).to_bytes(32, "little").hex()
+
+    def dropped(self, source: str, item: str) -> bool:
+        """Whether rows of a shard are dropped."""
+        start, stop = self._of.get((source, item), (0, 0))
+        role, _, _ = self._columns
+        return bool(role.among([""])[role.codes[start:stop]].any())
+
+
+def _named(names: Iterable[str]) -> Collection[str]:
+    return {name for name in names if name}
