@@ -3,8 +3,7 @@
 A non-member that is a re-compressed, resized or brightened copy of a member spoils an audit, and identical pixels do
 not find it. Missed: mirrored copies, most of those cropped by 5 % a side (.13 found) or with a caption bar (.22). Hash:
 the signs of the low frequencies of the discrete cosine transform about their median (Zauner, "Implementation and
-benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs: the tables of Manku,
-Jain and Das Sarma, "Detecting near-duplicates for web crawling" (WWW 2007, section 3), sorted one after the other.
+benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs: `mi_core.validity.hash_tables`.
 
 Letters: N images, C channels, H and W their height and width, P pairs, D width of an embedding.
 """
@@ -13,26 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import combinations, pairwise
-from math import comb
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
+from mi_core.validity.hash_tables import Hashes, Pairs, distinct_hashes, near_tables, union_of_pairs
 
-Hashes = npt.NDArray[np.uint64]
-Pairs = npt.NDArray[np.int64]
 _Float64 = npt.NDArray[np.float64]
-MOST_BITS = 8  # the largest distance `near_pairs` offers; the number of its tables grows with it
 _SIDE = 32
 _LOW = 8
 _GREY = (77, 150, 29)  # Rec. 601 in 256ths
 _FLAT = 4.0  # grey levels; below it JPEG of quality 75 moved 2 in 3 hashes of photographed sky by over 3 bits
 _FRACTION = 24  # bits after the point of the transform's matrix; 7 stay after its first half
 _PIXELS = 2**16  # of one chunk, whose float64 copy then fits a cache
-_AT_ONCE = 2**14  # words or pairs that are worked on together, for the same reason
-_SORTING = 3  # what a word costs a table besides its comparisons, in comparisons
+_AT_ONCE = 2**14  # pairs that are compared together, for the same reason
 
 
 def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
@@ -88,10 +82,8 @@ def usual_distance(count: int) -> int:
 def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
     """Every pair of hashes that differ in at most ``distance`` bits; none is missed.
 
-    A word is cut into blocks; of two words that differ in d bits, all but d blocks agree, whichever these are. Each
-    choice of d blocks is a table: sorted by the other blocks, its runs of equal ones are compared. The number of
-    blocks follows from N, so that runs stay short: at distance 3 there are 4 tables, or 10 from 600,000 hashes on.
-    Memory is about 40 bytes a hash, besides the pairs.
+    The hashes go through `mi_core.validity.hash_tables.near_tables` one after the other. Memory is about 40 bytes a
+    hash, besides the pairs.
 
     Two hashes of 31 ones differ in 0, 2, 4, ... bits. Of 60,000 CIFAR-10 images, 155 pairs lie within 2 bits, and by
     eye 2 of these are unrelated; 233 differ in 4 bits, 462 in 6 and 981 in 8, and of 40 of each 4, 10 and 17 are
@@ -116,23 +108,9 @@ def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
         >>> near_pairs(np.array([7, 2**40, 7, 15, 0, 0], dtype=np.uint64), distance=1).tolist()
         [[0, 2], [0, 3]]
     """
-    check_shape("hashes", hashes, "N")
-    if hashes.dtype != np.uint64:
-        raise ConfigError(f"hashes have dtype {hashes.dtype}, allowed: uint64")
-    check_range("distance", distance, 0, MOST_BITS)
-    order = np.argsort(hashes, kind="stable")
-    order = order[np.count_nonzero(hashes == 0) :]
-    words = hashes[order]
-    repeated = np.zeros(len(words), dtype=np.bool_)
-    repeated[1:] = words[1:] == words[:-1]
-    again = np.flatnonzero(repeated)
-    joined = [np.stack([order[again - 1], order[again]], axis=1)]
-    words, first = words[~repeated], order[~repeated]
-    for left, right in _close(words, distance):
-        rows = np.stack([first[np.searchsorted(words, side)] for side in (left, right)], axis=1)
-        joined.append(np.sort(rows, axis=1))
-    pairs = np.concatenate(joined).astype(np.int64, copy=False)
-    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    distinct = distinct_hashes(hashes)
+    tables = near_tables(len(distinct.words), distance)
+    return union_of_pairs([distinct.copies, *(table.pairs(distinct) for table in tables)])
 
 
 def clusters(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
@@ -299,70 +277,3 @@ def _signs(coefficients: _Float64) -> Hashes:
     bits[:, 0] = False
     bits[np.minimum(above - median, median - below) < _FLAT * 2.0**39] = False
     return np.packbits(bits, axis=1, bitorder="little").view("<u8")[:, 0].astype(np.uint64)
-
-
-def _layouts(count: int, distance: int) -> list[list[tuple[int, int]]]:
-    """The tables: (first bit, width) of all blocks, those that agree first; ``distance`` that may differ are last."""
-
-    def cost(blocks: int) -> float:
-        agreeing = 64 * (blocks - distance) / blocks
-        return comb(blocks, distance) * (_SORTING + count / 2 ** (agreeing + 1))
-
-    blocks = min(range(distance + 1, 2 * distance + 3), key=cost)
-    edges = [64 * block // blocks for block in range(blocks + 1)]
-    cut = [(low, high - low) for low, high in pairwise(edges)]
-    return [
-        [part for at, part in enumerate(cut) if at not in free] + [cut[at] for at in free]
-        for free in combinations(range(blocks), distance)
-    ]
-
-
-def _close(words: Hashes, distance: int) -> Iterator[tuple[Hashes, Hashes]]:
-    """All pairs of N distinct words within ``distance`` bits, each once, in arrays of both sides."""
-    layouts = _layouts(len(words), distance) if distance else []
-    earlier: list[np.uint64] = []  # the bits by which the tables before were sorted
-    for layout in layouts:
-        free = sum(width for _, width in layout[-distance:])
-        for ordered in _matches(np.sort(_arranged(words, layout)), free, distance):
-            left, right = (_restored(side, layout) for side in ordered)
-            new = np.ones(len(left), dtype=np.bool_)
-            for bits in earlier:
-                new &= ((left ^ right) & bits) != 0
-            yield left[new], right[new]
-        agreeing = sum(((1 << width) - 1) << start for start, width in layout[:-distance])
-        earlier.append(np.uint64(agreeing))
-
-
-def _matches(ordered: Hashes, free: int, distance: int) -> Iterator[tuple[Hashes, Hashes]]:
-    """Pairs of sorted words that agree but for the last ``free`` bits, and in these but for ``distance``."""
-    for start in range(0, len(ordered) - 1, _AT_ONCE):
-        at, step = np.arange(start, min(start + _AT_ONCE, len(ordered) - 1)), 1
-        while len(at):
-            differing = ordered[at] ^ ordered[at + step]
-            run = differing >> np.uint64(free) == 0
-            at, differing = at[run], differing[run]
-            near = at[np.bitwise_count(differing) <= distance]
-            if len(near):
-                yield ordered[near], ordered[near + step]
-            step += 1
-            at = at[at < len(ordered) - step]
-
-
-def _arranged(words: Hashes, layout: list[tuple[int, int]]) -> Hashes:
-    """The words with their blocks in another order."""
-    out = np.zeros_like(words)
-    for first in range(0, len(words), _AT_ONCE):
-        source, target = words[first : first + _AT_ONCE], out[first : first + _AT_ONCE]
-        for start, width in layout:
-            target <<= np.uint64(width)
-            target |= (source >> np.uint64(start)) & np.uint64((1 << width) - 1)
-    return out
-
-
-def _restored(arranged: Hashes, layout: list[tuple[int, int]]) -> Hashes:
-    """The words that `_arranged` gave."""
-    out, at = np.zeros_like(arranged), 64
-    for start, width in layout:
-        at -= width
-        out |= ((arranged >> np.uint64(at)) & np.uint64((1 << width) - 1)) << np.uint64(start)
-    return out

@@ -21,6 +21,7 @@ from mi_core.validity.near_duplicates import (
     near_pairs,
     perceptual_hash,
 )
+from tests.mi_core.validity.hashes import all_pairs, differing
 
 
 def area_means(grey: np.ndarray, side: int) -> np.ndarray:
@@ -44,25 +45,6 @@ def tiles(side: int) -> np.ndarray:
         cut = photo[: rows * side, : columns * side].reshape(rows, side, columns, side, 3)
         found.append(cut.transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side))
     return np.concatenate(found)
-
-
-def differing(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.bitwise_count(first ^ second)
-
-
-def all_pairs(words: np.ndarray, distance: int) -> list[list[int]]:
-    first, second = np.nonzero(np.triu(differing(words[:, None], words[None]) <= distance, 1))
-    return np.stack([first, second], axis=1).tolist()
-
-
-def spoilt(count: int, seed: int, bits: int = 64) -> np.ndarray:
-    """Distinct words, a third of them others with up to 6 bits flipped."""
-    generator = np.random.default_rng(seed)
-    words = generator.integers(1, 2**bits, count, dtype=np.uint64)
-    for row in range(0, count - 1, 3):
-        flipped = generator.choice(bits, generator.integers(0, 7), replace=False)
-        words[row] = words[row + 1] ^ np.bitwise_or.reduce(np.uint64(1) << flipped.astype(np.uint64))
-    return generator.permutation(np.unique(words[words > 0]))
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 32, 32), (3, 64, 96), (3, 20, 45), (1, 96, 7)])
@@ -155,47 +137,6 @@ def test_altered_photographs_stay_close_and_are_confirmed(how: str, share: float
     assert len(confirmed(pairs, both)) >= 0.98 * len(pairs)
     wrong = np.stack([pairs[:, 0], np.roll(pairs[:, 1], 1)], axis=1)
     assert len(confirmed(wrong, both)) <= 0.05 * len(pairs)
-
-
-@pytest.mark.parametrize(
-    ("distance", "sorting", "at_once"),  # sorting 0: many tables of short runs; the larger, the fewer
-    [
-        (0, 3, 2**14),
-        (1, 3, 2**14),
-        (2, 3, 2**14),
-        (3, 3, 2**14),
-        (3, 0, 2**14),
-        (3, 10**9, 2**14),
-        (3, 3, 64),
-        (5, 1, 300),
-    ],
-)
-def test_every_pair_is_found_once(monkeypatch: pytest.MonkeyPatch, distance: int, sorting: int, at_once: int) -> None:
-    monkeypatch.setattr(near_duplicates, "_SORTING", sorting)
-    monkeypatch.setattr(near_duplicates, "_AT_ONCE", at_once)
-    words = spoilt(1200, seed=distance)
-    wanted = all_pairs(words, distance)
-    assert len(wanted) >= 40 * distance
-    assert near_pairs(words, distance=distance).tolist() == wanted
-
-
-@pytest.mark.parametrize("distance", [3, 8])
-def test_long_runs_hide_no_pair(distance: int) -> None:
-    words = spoilt(300, seed=9, bits=13) << np.uint64(25)
-    assert near_pairs(words, distance=distance).tolist() == all_pairs(words, distance)
-
-
-def test_a_large_collection() -> None:
-    generator = np.random.default_rng(3)
-    words = generator.integers(1, 2**64, 700_000, dtype=np.uint64)  # enough for another choice of tables
-    sources = np.arange(0, 7000, 2)
-    flips = np.zeros(len(sources), dtype=np.uint64)
-    for _ in range(3):
-        flips |= np.uint64(1) << generator.integers(0, 64, len(sources)).astype(np.uint64)
-    words[sources + 1] = words[sources] ^ flips
-    found = near_pairs(words)
-    assert len(found) == len(sources)  # two of the others are this close once in 10^8 collections or so
-    np.testing.assert_array_equal(found, np.stack([sources, sources + 1], axis=1))
 
 
 def test_copies_are_a_chain() -> None:
