@@ -99,8 +99,8 @@ class NearTable:
 
         Example:
             >>> table = near_tables(1000, 1)[0]
-            >>> table.agreeing, table.part_of(np.array([5, 2**31, 2**32 - 1, 2**33], dtype=np.uint64), 4).tolist()
-            (((0, 32),), [0, 2, 3, 0])
+            >>> table.agreeing, table.part_of(np.array([5, 2**62, 2**63, 2**64 - 1], dtype=np.uint64), 4).tolist()
+            (((32, 32),), [0, 1, 2, 3])
         """
         _check_hashes(hashes)
         check_range("parts", parts, 1, MOST_PARTS)
