@@ -88,7 +88,7 @@ class GroupSizes:
     @property
     def number(self) -> int:
         """G."""
-        return self.counts.shape[1]
+        return int(self.counts.shape[1])
 
     @cached_property
     def totals(self) -> npt.NDArray[np.float64]:
