@@ -178,6 +178,19 @@ def test_groups_of_one_are_no_groups() -> None:
     close(whole, membership.tpr_at_fpr(scores, member, 1.0, seed=0, groups=np.arange(len(scores))))
 
 
+@pytest.mark.parametrize("copied", ["members", "non-members", "all"])
+def test_copies_of_a_sample_tell_nothing_more(copied: str) -> None:
+    member = np.arange(500) < 200
+    scores = np.random.default_rng(8).normal(size=500) + member
+    once = membership.tpr_at_fpr(scores, member, 0.1, seed=0, resamples=20_000)
+    many = np.where((copied == "all") | (member == (copied == "members")), 6, 1)
+    passes = Passes(np.repeat(scores, many), np.repeat(member, many), np.repeat(np.arange(500), many))
+    found = tpr_at_fpr_of_groups(passes.both, passes.above(0.1), passes.sizes, 0.1, seed=0, resamples=20_000)
+    assert found.value == pytest.approx(once.value, abs=0.01)
+    assert [found.low, found.high] == pytest.approx([once.low, once.high], abs=0.02)
+    assert found.high - found.low > 0.99 * (once.high - once.low)
+
+
 def test_bad_input() -> None:
     scores, member, group = drawn("both classes", 50, 6)
     passes = Passes(scores, member, group)
