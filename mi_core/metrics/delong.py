@@ -10,8 +10,8 @@ and stays honest near 1 and for few samples.
 
 Samples that come in groups (persons, albums, bursts): Obuchowski, "Nonparametric analysis of clustered ROC curve data"
 (Biometrics, 1997) sums the placements by group before squaring (here with the correction for few and unequal groups in
-`mi_core.metrics.intervals.Groups.covariance`); intervals then take Student's quantile with degrees of freedom from the
-number of groups instead of the normal one.
+`mi_core.metrics.intervals.GroupSizes.covariance`). Intervals then take Student's quantile with degrees of freedom from
+the number of groups instead of the normal one.
 
 Letters: N samples = M members + K non-members; V10 (M,) and V01 (K,) are the placements of DeLong's equation 2.
 """
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_shape
-from mi_core.metrics.intervals import NORMAL_95, Groups, quantile_95
+from mi_core.metrics.intervals import NORMAL_95, Groups, GroupSizes, quantile_95
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 _Float64 = npt.NDArray[np.float64]
@@ -117,7 +117,8 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
     placed = placements(scores, member)
     if groups is None:
         return _auc(*placed)
-    return _clustered_auc(*placed, Groups.of(groups, member))
+    grouped = Groups.of(groups, member)
+    return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes)
 
 
 def auc_difference(
@@ -140,16 +141,13 @@ def auc_difference(
         1.0
     """
     placed_a, placed_b = placements(scores_a, member), placements(scores_b, member)
-    if groups is None:
-        a, b = _auc(*placed_a), _auc(*placed_b)
-        parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
-        correlation = correlation_of(parts[0] + parts[1])
-    else:
+    if groups is not None:
         grouped = Groups.of(groups, member)
-        a, b = _clustered_auc(*placed_a, grouped), _clustered_auc(*placed_b, grouped)
-        influence = np.stack([_influence(*placed_a, grouped), _influence(*placed_b, grouped)])
-        correlation = correlation_of(grouped.covariance(influence))
-    return difference_of_aucs(a, b, correlation)
+        values = float(placed_a[0].mean()), float(placed_b[0].mean())
+        influences = _influence(*placed_a, grouped), _influence(*placed_b, grouped)
+        return clustered_difference(values, influences, grouped.sizes)
+    parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
+    return difference_of_aucs(_auc(*placed_a), _auc(*placed_b), correlation_of(parts[0] + parts[1]))
 
 
 def difference_of_aucs(a: Estimate, b: Estimate, correlation: float) -> Estimate:
@@ -180,22 +178,37 @@ def _auc(v10: _Float64, v01: _Float64) -> Estimate:
     return interval_on_logits(value, error, NORMAL_95, min(len(v10), len(v01)), n)
 
 
-def _clustered_auc(v10: _Float64, v01: _Float64, groups: Groups) -> Estimate:
-    influence = _influence(v10, v01, groups)
-    variance = groups.covariance(influence[None])[0, 0]
+def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes) -> Estimate:
+    """An AUC with its interval by groups.
+
+    Args:
+        value: in [0, 1].
+        influence: (2, G) of the members and of the non-members of each group on it: their placements about the mean,
+            summed, over M or K.
+        sizes: of the G groups.
+    """
+    variance = sizes.covariance(influence[:1], influence[1:])[0, 0]
     error = math.sqrt(variance) if variance > 1e-28 else 0.0  # the sums of a group may cancel but for rounding
-    with_members, with_nonmembers = (int((row > 0).sum()) for row in groups.counts())
-    pairs = min(with_members, with_nonmembers, (groups.codes.max() + 1) // 2)
-    shares = np.where(groups.member, 1 / len(v10), 1 / len(v01))
-    quantile = quantile_95(groups.degrees(shares, influence)) if error > 0 else NORMAL_95
-    return interval_on_logits(float(v10.mean()), error, quantile, pairs, len(groups.codes))
+    pairs = min(*sizes.with_class, sizes.number // 2)
+    shares = (sizes.counts / sizes.totals[:, None]).sum(axis=0)
+    quantile = quantile_95(sizes.degrees(shares, influence.sum(axis=0))) if error > 0 else NORMAL_95
+    return interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())))
+
+
+def clustered_difference(
+    values: tuple[float, float], influences: tuple[_Float64, _Float64], sizes: GroupSizes
+) -> Estimate:
+    """The difference of two AUCs of the same samples, with its interval by groups; arguments as `clustered_auc`."""
+    a, b = (clustered_auc(value, own, sizes) for value, own in zip(values, influences, strict=True))
+    inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
+    return difference_of_aucs(a, b, correlation_of(sizes.covariance(inside, outside)))
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
-    """What each sample (N,) adds to the AUC beyond its mean: Obuchowski's placements, centred, over M or K."""
+    """What the members and the non-members of each group (2, G) add to the AUC beyond its mean: over M or K, summed."""
     influence = np.empty(len(groups.codes))
     influence[groups.member], influence[~groups.member] = (v10 - v10.mean()) / len(v10), (v01 - v01.mean()) / len(v01)
-    return influence
+    return groups.sums(influence)
 
 
 def interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int) -> Estimate:

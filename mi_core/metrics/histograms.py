@@ -2,9 +2,10 @@
 
 The bits of a float64, read as an integer, have the order of the floats. A score falls into the bin of its highest bits,
 of as many as leave at most `MOST` bins that hold a score: bins are narrow where scores are dense, and a histogram of a
-billion scores takes 7 MB. Histograms of shards are added in any order, with the same result. The metrics are those of
-`mi_core.metrics.delong` and `mi_core.metrics.membership` for scores rounded down to their bins: samples of one bin are
-ties. At a million samples the AUC is off by less than 1e-6.
+billion scores takes 25 MB. Histograms of shards are added in any order, with the same bins and counts; their sums of
+scores differ by rounding alone. The metrics are those of `mi_core.metrics.delong` and `mi_core.metrics.membership` for
+scores rounded down to their bins: samples of one bin are ties. At a million samples the AUC is off by less than 1e-6.
+Grouped samples: `mi_core.metrics.group_sums`.
 
 M members and K non-members, as there; B bins that hold a sample.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +25,10 @@ import numpy.typing as npt
 from mi_core.checks import ShapeError, check_finite, check_range, check_shape
 from mi_core.metrics.delong import correlation_of, difference_of_aucs, interval_on_logits
 from mi_core.metrics.intervals import NORMAL_95, rate
-from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics, allowed_alarms, tpr_interval
+from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics, Worth, allowed_alarms, tpr_interval
 from mi_core.records import BoolArray, Estimate, FloatArray
 
-MOST = 2**18  # bins that hold a score
+MOST = 2**20  # bins that hold a score
 _SIGN = np.uint64(2**63)
 Codes = npt.NDArray[np.uint64]
 _Float64 = npt.NDArray[np.float64]
@@ -50,11 +51,7 @@ def codes_of(scores: FloatArray, dropped: int = 0) -> Codes:
         >>> (np.diff(codes.astype(int)) > 0).tolist()
         [True, False, True, False, True]
     """
-    values = np.asarray(scores, dtype=np.float64)
-    check_shape("scores", values, "N")
-    if len(values):
-        check_finite("scores", values)
-    bits = (values + 0.0).view(np.uint64)  # -0 becomes 0
+    bits = (_checked(scores) + 0.0).view(np.uint64)  # -0 becomes 0
     return np.asarray(np.where(bits & _SIGN, ~bits, bits | _SIGN) >> np.uint64(dropped), dtype=np.uint64)
 
 
@@ -90,46 +87,82 @@ class Histogram:
         """The histogram of some scores (N,), none included. Raises as `codes_of`.
 
         Example:
-            >>> Histogram.of(np.array([1.0, 3.0, 1.0])).counts.tolist()
+            >>> (Histogram.of(np.array([1.0, 3.0])) + Histogram.of(np.array([1.0]))).counts.tolist()
             [2, 1]
         """
-        codes = codes_of(scores)
-        return cls._summed(codes, np.ones(len(codes), dtype=np.int64), np.asarray(scores, dtype=np.float64), 0)
+        ordered = np.sort(_checked(scores))
+        codes = codes_of(ordered)
+        return cls(codes, np.ones(len(codes), dtype=np.int64), ordered)._narrowed()
 
     @classmethod
-    def _summed(cls, codes: Codes, counts: _Int64, totals: _Float64, dropped: int) -> Histogram:
-        """Counts and totals (N,) summed by code, with as few bits dropped as possible."""
-        order = np.argsort(codes, kind="stable")
-        ascending = codes[order]
-        enough = bisect_left(range(64 - dropped), True, key=lambda bits: _bins(ascending, bits) <= MOST)
-        return cls(ascending, counts[order], totals[order], dropped)._joined(dropped + enough)
+    def total(cls, parts: Iterable[Histogram]) -> Histogram:
+        """The sum of many, such as one of each shard: about 0.3 microseconds a bin of the parts, and 150 MB at most.
 
-    def coarser(self, dropped: int) -> Histogram:
-        """The same scores with at least as many bits dropped."""
-        return self if dropped == self.dropped else self._joined(dropped)
-
-    def _joined(self, dropped: int) -> Histogram:
-        """The same scores with more bits dropped, and each bin once."""
-        codes = self.codes >> np.uint64(dropped - self.dropped)
-        first = np.flatnonzero(np.diff(codes, prepend=~codes[:1]))
-        counts, totals = (np.add.reduceat(part, first) for part in (self.counts, self.totals))
-        return Histogram(codes[first], counts, totals, dropped)
+        Bins of many parts are gathered before they are summed, so that a small part costs no pass over all bins.
+        """
+        gathered, bins = [cls.of(np.empty(0))], 0
+        for part in parts:
+            gathered.append(part)
+            bins += len(part.codes)
+            if bins > MOST:
+                gathered, bins = [cls._joined(gathered)], 0
+        return cls._joined(gathered)
 
     @classmethod
-    def total(cls, parts: Sequence[Histogram]) -> Histogram:
-        """All scores of some histograms; of many at once it is faster than one by one.
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Histogram:
+        """The histogram of `arrays`, read back from a file."""
+        return cls(
+            arrays["codes"].astype(np.uint64),
+            arrays["counts"].astype(np.int64),
+            arrays["totals"].astype(np.float64),
+            int(arrays["dropped"]),
+        )
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields as arrays, for `numpy.savez` or the columns of a table; ``dropped`` has no axis.
 
         Example:
-            >>> parts = [Histogram.of(np.array([1.0, 3.0])), Histogram.of(np.array([1.0]))]
-            >>> Histogram.total(parts).counts.tolist()
+            >>> histogram = Histogram.of(np.array([1.0, 3.0, 1.0]))
+            >>> Histogram.from_arrays(histogram.arrays()).counts.tolist()
             [2, 1]
         """
-        dropped = max((part.dropped for part in parts), default=0)
-        alike = [part.coarser(dropped) for part in (cls.of(np.empty(0)), *parts)]
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Histogram]) -> Histogram:
+        dropped = max(part.dropped for part in parts)
+        alike = [part.coarser(dropped) for part in parts]
         codes, counts, totals = (
             np.concatenate([getattr(part, name) for part in alike]) for name in ("codes", "counts", "totals")
         )
-        return cls._summed(codes, counts, totals, dropped)
+        order = np.argsort(codes, kind="stable")  # which merges runs that are in order already
+        return cls(codes[order], counts[order], totals[order], dropped)._narrowed()
+
+    def _narrowed(self) -> Histogram:
+        """With equal neighbours joined, and with as few more bits dropped as leave `MOST` bins."""
+        whole = self._merged(0)
+        return whole.coarser(
+            self.dropped
+            + bisect_left(range(64 - self.dropped), True, key=lambda bits: _bins(whole.codes, bits) <= MOST)
+        )
+
+    def _merged(self, bits: int) -> Histogram:
+        """With equal neighbours joined, once so many more bits are dropped."""
+        codes = self.codes >> np.uint64(bits)
+        first = np.flatnonzero(np.diff(codes, prepend=~codes[:1]))
+        return Histogram(
+            codes[first],
+            np.add.reduceat(self.counts, first),
+            np.add.reduceat(self.totals, first),
+            self.dropped + bits,
+        )
+
+    def coarser(self, dropped: int) -> Histogram:
+        """The same scores with more bits dropped."""
+        return self if dropped == self.dropped else self._merged(dropped - self.dropped)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram._joined([self, other])
 
     @cached_property
     def n(self) -> int:
@@ -156,9 +189,13 @@ class Histogram:
 
     def share_below(self, codes: Codes) -> _Float64:
         """Share of the scores below each of some bins (N,); ties count half."""
-        place = np.searchsorted(self.codes, codes, "left")
-        tied = self.codes[np.minimum(place, len(self.codes) - 1)] == codes
-        return np.asarray((self.up_to[place] + self.up_to[place + tied]) / (2 * self.n), dtype=np.float64)
+        order = np.argsort(codes)  # looked up in order: fewer steps miss the processor's caches
+        ascending = codes[order]
+        first = np.searchsorted(self.codes, ascending, "left")
+        held = self.codes[np.minimum(first, len(self.codes) - 1)] == ascending
+        shares = np.empty(len(codes))
+        shares[order] = (self.up_to[first] + self.up_to[first + held]) / (2 * self.n)
+        return shares
 
     def ranked(self, ranks: npt.NDArray[np.integer[Any]]) -> Codes:
         """The bin of the score at each of some ranks (N,), from 0 for the lowest."""
@@ -222,23 +259,30 @@ class ScoreHistograms:
         pairs = min(self.members.n, self.nonmembers.n)
         return interval_on_logits(value, math.sqrt(sum(squares)), NORMAL_95, pairs, self.n)
 
-    def tpr_at_fpr(self, fpr: float, *, seed: int, resamples: int = 1000) -> Estimate:
-        """As `mi_core.metrics.membership.tpr_at_fpr`, without groups.
+    def tpr_at_fpr(self, fpr: float, *, seed: int, resamples: int = 1000, worth: Worth | None = None) -> Estimate:
+        """As `mi_core.metrics.membership.tpr_at_fpr`; for groups see `mi_core.metrics.group_sums`.
 
         Raises:
             ConfigError: fpr is not within (0, 1], or resamples are below 1.
         """
-        check_range("fpr", fpr, 0.0, 1.0, open_low=True)
         check_range("resamples", resamples, 1)
         n_member, n_nonmember = self.members.n, self.nonmembers.n
+        alarms = n_nonmember - int(self.nonmembers.within(self.threshold(fpr))[0])
 
-        def members_above(ranks: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+        def members_above(ranks: _Int64) -> _Int64:
             return n_member - self.members.within(self.nonmembers.ranked(n_nonmember - 1 - ranks))
 
-        allowed = min(allowed_alarms(fpr, n_nonmember), n_nonmember - 1)
-        threshold = self.nonmembers.ranked(np.array([n_nonmember - 1 - allowed]))
-        alarms = n_nonmember - int(self.nonmembers.within(threshold)[0])
-        return tpr_interval(members_above, alarms, n_member, n_nonmember, fpr, seed, resamples)
+        return tpr_interval(members_above, alarms, n_member, n_nonmember, fpr, seed, resamples, worth)
+
+    def threshold(self, fpr: float) -> Codes:
+        """The bin (1,) above which samples count at a false-positive rate, in `tpr_at_fpr`.
+
+        Raises:
+            ConfigError: fpr is not within (0, 1].
+        """
+        check_range("fpr", fpr, 0.0, 1.0, open_low=True)
+        allowed = min(allowed_alarms(fpr, self.nonmembers.n), self.nonmembers.n - 1)
+        return self.nonmembers.ranked(np.array([self.nonmembers.n - 1 - allowed]))
 
     def metrics(self, called: tuple[int, int], threshold: float, *, seed: int) -> MembershipMetrics:
         """All metrics of one run, as `mi_core.metrics.membership.evaluate`.
@@ -259,6 +303,15 @@ class ScoreHistograms:
             tpr_at_fpr={fpr: self.tpr_at_fpr(fpr, seed=seed) for fpr in LOW_FPRS},
             threshold=float(threshold),
         )
+
+
+def _checked(scores: FloatArray) -> _Float64:
+    """The scores (N,) as float64."""
+    values = np.asarray(scores, dtype=np.float64)
+    check_shape("scores", values, "N")
+    if len(values):
+        check_finite("scores", values)
+    return values
 
 
 def _bins(codes: Codes, dropped: int) -> int:

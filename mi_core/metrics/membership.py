@@ -6,7 +6,7 @@ a false-positive rate (Carlini et al., "Membership inference attacks from first 
 takes its threshold from the very non-members it is measured on, so its interval also carries where that threshold lies.
 
 Where samples come in groups that depend on each other (``groups``: (N,) integers), rates carry Korn and Graubard's
-intervals (`mi_core.metrics.intervals.clustered_rate`), and the last one is a bootstrap of whole groups.
+intervals (`mi_core.metrics.intervals.rate_of_groups`), and the last one is a bootstrap of whole groups.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def tpr_at_fpr(
     check_range("resamples", resamples, 1)
     grouped = None if groups is None else Groups.of(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
-    carrying = n_nonmember if grouped is None else int(worth_of(grouped.counts()[1]))
+    carrying = n_nonmember if grouped is None else int(worth_of(grouped.sizes.counts[1]))
     allowed = allowed_alarms(fpr, n_nonmember)
     if allowed >= n_nonmember:
         whole = _share(member, member, member, groups)
@@ -168,14 +168,32 @@ def allowed_alarms(fpr: float, n_nonmember: int) -> int:
     return math.floor(fpr * n_nonmember + 1e-9)
 
 
+@dataclass(frozen=True)
+class Worth:
+    """What grouped samples are worth at the threshold of a false-positive rate, for `tpr_interval`.
+
+    Args:
+        members, nonmembers: how many independent samples either class is worth for its rate above the threshold
+            (`mi_core.metrics.intervals.worth_of_counted`).
+        carrying: how many non-members count against 10 / fpr.
+        recalled: the rate of members above the threshold, with its interval by groups.
+    """
+
+    members: float
+    nonmembers: float
+    carrying: float
+    recalled: Estimate
+
+
 def tpr_interval(
-    members_above: Callable[[npt.NDArray[np.integer[Any]]], npt.NDArray[np.integer[Any]]],
+    members_above: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.integer[Any]]],
     alarms: int,
     n_member: int,
     n_nonmember: int,
     fpr: float,
     seed: int,
     resamples: int,
+    worth: Worth | None = None,
 ) -> Estimate:
     """What `tpr_at_fpr` gives without groups, from counts alone.
 
@@ -186,20 +204,25 @@ def tpr_interval(
         fpr: in (0, 1].
         seed: of the draws.
         resamples: number of draws.
+        worth: of grouped samples: the draws are then of as many as these are worth.
     """
     allowed, n = allowed_alarms(fpr, n_nonmember), n_member + n_nonmember
+    hits = n_member if allowed >= n_nonmember else int(members_above(np.array([allowed]))[0])
+    if worth is None:
+        worth = Worth(n_member, n_nonmember, n_nonmember, rate(hits, n_member))
+    fixed, carrying = worth.recalled, int(worth.carrying)
     if allowed >= n_nonmember:
-        whole = rate(n_member, n_member)
-        return Estimate(1.0, whole.low, whole.high, n, n_nonmember >= 10 / fpr, n_nonmember)
-    hits = int(members_above(np.array([allowed]))[0])
-    generator = np.random.default_rng(seed)
-    ranks = generator.binomial(n_nonmember, fpr, resamples)  # non-members above the true threshold
-    inside = members_above(np.clip(np.stack([ranks - 1, ranks]), 0, n_nonmember - 1))
-    fewest, most = np.where(ranks > 0, inside[0], 0), np.where(ranks < n_nonmember, inside[1], n_member)
-    lowest = generator.beta(np.maximum(fewest, 1), n_member - fewest + 1) * (fewest > 0)
-    highest = generator.beta(most + 1, np.maximum(n_member - most, 1))
+        return Estimate(1.0, fixed.low, fixed.high, n, carrying >= 10 / fpr, n_nonmember)
+    generator, drawn = np.random.default_rng(seed), max(1, round(worth.nonmembers))
+    ranks = generator.binomial(drawn, fpr, resamples)  # non-members above the true threshold
+    both = np.stack([np.floor((ranks - 1) * (n_nonmember / drawn)), np.ceil(ranks * (n_nonmember / drawn))])
+    inside = members_above(np.clip(both, 0, n_nonmember - 1).astype(np.int64))
+    fewest, most = np.where(ranks > 0, inside[0], 0), np.where(ranks < drawn, inside[1], n_member)
+    share = worth.members / n_member
+    lowest = generator.beta(np.maximum(fewest, 1) * share, (n_member - fewest) * share + 1) * (fewest > 0)
+    highest = generator.beta(most * share + 1, np.maximum(n_member - most, 1) * share)
     highest = np.where(most < n_member, highest, 1.0)
-    return _rate_and_ends(hits / n_member, lowest, highest, rate(hits, n_member), n, n_nonmember, fpr, alarms)
+    return _rate_and_ends(hits / n_member, lowest, highest, fixed, n, carrying, fpr, alarms)
 
 
 def _rate_and_ends(
@@ -289,7 +312,7 @@ def _drawn_by_group(
     """
     orders = [np.flatnonzero(own)[np.argsort(-scores[own], kind="stable")] for own in (groups.member, ~groups.member)]
     inside, outside = (groups.codes[order] for order in orders)
-    counts = groups.counts()
+    counts = groups.sizes.counts
     kind = (counts > 0).T @ np.array([1, 2])
     kinds = [kind == value for value in np.unique(kind)]
     top = min(len(outside), 2 * math.floor(fpr * len(outside)) + 8 * int(counts[1].max()) + 16)

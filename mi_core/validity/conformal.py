@@ -101,7 +101,8 @@ def q_values(p_values: FloatArray) -> _Float64:
 def p_values_of_histograms(candidates: Histogram, controls: Histogram) -> _Float64:
     """The p-value of the candidates of every bin (B,): as `conformal_p_values`; samples of one bin are ties.
 
-    A tie counts against the candidate, so a p-value is never too small.
+    A tie counts against the candidate, so a p-value is never too small: samples that share a bin all get the p-value of
+    the lowest score the bin could hold. For controls in groups, the histogram is that of one drawn from each group.
 
     Raises:
         ShapeError: there are no candidates or no controls.

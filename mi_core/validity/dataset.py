@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from mi_core.checks import NumericError, ShapeError, check_range
+from mi_core.checks import NumericError, ShapeError, check_finite, check_range, check_shape
 from mi_core.metrics.delong import checked_scores
 from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.intervals import checked_groups
@@ -194,6 +194,42 @@ def dataset_test_of_histograms(candidates: Histogram, controls: Histogram) -> Da
         mean = float(values @ side.counts) / max(1, side.n)
         sides.append(_Side(mean, np.ones(len(values)), values - mean, (values - mean) ** 2, side.counts))
     return _tested(*sides, grouped=False, permutations=None, seed=0)
+
+
+def dataset_test_of_groups(
+    candidates: _Float64, controls: _Float64, *, seed: int, permutations: int = 9999
+) -> DatasetTest:
+    """As `dataset_test` with groups, from sums over each group, such as a ``GROUP BY`` gives.
+
+    Args:
+        candidates, controls: (3, G) of each group: samples, at least 1; sum of scores; sum of squared scores. Where
+            scores lie close together, subtract one number near all of them from the scores first, or the squares
+            lose digits; the result is the same whatever that number is.
+        seed, permutations: as there.
+
+    Raises:
+        ShapeError: a side is not (3, G), or has fewer than 2 groups.
+        ConfigError: permutations is below 1.
+        NumericError: a sum is NaN or infinite, or as `dataset_test`.
+    """
+    check_range("permutations", permutations, 1)
+    for name, sums in (("candidates", candidates), ("controls", controls)):
+        check_shape(f"sums of the {name}", sums, "K G", K=3)
+        if sums.size:
+            check_finite(f"sums of the {name}", sums.T)
+    size, total, square = (float(candidates[row].sum() + controls[row].sum()) for row in range(3))
+    shift, scale = total / max(1.0, size), math.sqrt(square / max(1.0, size)) or 1.0
+    inside, outside = (_side_of_sums(sums, shift, scale) for sums in (candidates, controls))
+    return _tested(inside, outside, grouped=True, permutations=permutations, seed=seed)
+
+
+def _side_of_sums(sums: _Float64, shift: float, scale: float) -> _Side:
+    """From samples, sums and sums of squares (3, G), for scores that are shifted, then scaled."""
+    size, total, square = sums
+    mean = float(total.sum() / max(1.0, size.sum()))
+    centred = (total - mean * size) / scale
+    squares = np.maximum((square - 2 * mean * total + mean**2 * size) / scale**2, centred**2 / size)
+    return _Side((mean - shift) / scale, size, centred, squares)
 
 
 def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int | None, seed: int) -> DatasetTest:

@@ -163,8 +163,14 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
     )
 
 
-def least_share_of_histograms(candidates: Histogram, controls: Histogram) -> LeastShare:
-    """As `least_share` without groups, for scores rounded down to their bins, which are ties.
+def least_share_of_histograms(
+    candidates: Histogram, controls: Histogram, worths: tuple[float, float] | None = None
+) -> LeastShare:
+    """As `least_share`, for scores rounded down to their bins, which are ties.
+
+    Args:
+        candidates, controls: of all samples.
+        worths: of grouped candidates and controls, `mi_core.metrics.intervals.worth_of` of the sizes of their groups.
 
     Raises:
         ShapeError: a side is empty.
@@ -173,10 +179,10 @@ def least_share_of_histograms(candidates: Histogram, controls: Histogram) -> Lea
         raise ShapeError(f"candidates and controls are needed, got {candidates.n} and {controls.n}")
     dropped = max(candidates.dropped, controls.dropped)
     inside, outside = candidates.coarser(dropped), controls.coarser(dropped)
-    ranks = _ranks(outside.n, float(outside.n))
+    worth_in, worth_out = worths or (float(inside.n), float(outside.n))
+    ranks = _ranks(outside.n, worth_out)
     codes = outside.ranked(ranks - 1)
-    worths = float(inside.n), float(outside.n)
-    return _least(lower_ends(codes, dropped), ranks, inside.within(codes), inside.n, outside.n, *worths)
+    return _least(lower_ends(codes, dropped), ranks, inside.within(codes), inside.n, outside.n, worth_in, worth_out)
 
 
 def _least(

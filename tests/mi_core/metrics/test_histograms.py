@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import numpy as np
@@ -132,6 +133,48 @@ def test_histograms_add_up_in_any_order(few: None, name: str) -> None:
     assert Histogram.total([]).n == nothing.n == 0
     assert whole.n == 10_000
     assert whole.totals.sum() == pytest.approx(scores.sum())
+
+
+def test_many_are_summed_at_once(few: None) -> None:
+    """Parts of one score and of many: more bins in all than are gathered at once."""
+    scores = drawn("heavy tails", 20_000)[0]
+    cuts = np.concatenate([np.arange(40), np.arange(40, 20_000, 77)])
+    found = Histogram.total(Histogram.of(part) for part in np.split(scores, cuts))
+    whole = Histogram.of(scores)
+    assert found.dropped == whole.dropped
+    assert (found.codes == whole.codes).all()
+    assert (found.counts == whole.counts).all()
+    assert found.totals == pytest.approx(whole.totals)
+    assert Histogram.total([]).n == 0
+
+
+@pytest.mark.parametrize("name", ["heavy tails", "close to 1"])
+def test_an_eighth_of_the_bins_hardly_moves_an_auc(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all bins no two of a million scores share one."""
+    monkeypatch.setattr(histograms, "MOST", 2**17)
+    first, member = drawn(name, 1_000_000)
+    second = drawn(name, 1_000_000, seed=1)[0] + 0.3 * first
+    both = ScoreHistograms.of(first, member), ScoreHistograms.of(second, member)
+    assert max(len(one.nonmembers.codes) for one in both) <= 2**17
+    estimate, expected = both[0].auc(), delong.auc(first, member)
+    close(estimate, expected, 1e-6)
+    assert estimate.high - estimate.low == pytest.approx(expected.high - expected.low, rel=1e-4)
+    found = auc_difference(*both, PlacementSums.of((first, second), member, both))
+    close(found, delong.auc_difference(first, second, member), 1e-6)
+
+
+def test_a_histogram_survives_a_file() -> None:
+    scores = drawn("close to 1", 5000)[0]
+    whole = Histogram.of(scores)
+    assert whole.n == 5000  # kept on the histogram, and not to be written
+    file = io.BytesIO()
+    np.savez(file, **whole.arrays())
+    file.seek(0)
+    again = Histogram.from_arrays(np.load(file))
+    assert (again + Histogram.of(scores)).counts.tolist() == (2 * whole.counts).tolist()
+    assert (again.codes == whole.codes).all()
+    assert (again.totals == whole.totals).all()
+    assert again.dropped == whole.dropped
 
 
 def test_what_cannot_be_told() -> None:

@@ -7,11 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mi_core.checks import NumericError, ShapeError
+from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics import histograms
 from mi_core.metrics.histograms import Histogram, ScoreHistograms, lower_ends
+from mi_core.metrics.intervals import worth_of
 from mi_core.validity.conformal import conformal_p_values, p_values_of_histograms, q_values, q_values_of_histograms
-from mi_core.validity.dataset import MOST_RELABELLED, DatasetTest, dataset_test, dataset_test_of_histograms
+from mi_core.validity.dataset import (
+    MOST_RELABELLED,
+    DatasetTest,
+    dataset_test,
+    dataset_test_of_groups,
+    dataset_test_of_histograms,
+)
 from mi_core.validity.posterior import posterior, posterior_of_histograms
 from mi_core.validity.share import least_share, least_share_of_histograms
 
@@ -46,6 +53,27 @@ def test_p_values_and_q_values_of_ties(few: None, effect: float) -> None:
     assert q[row] == pytest.approx(q_values(expected), abs=1e-12)
     fine = conformal_p_values(scores[candidate], scores[~candidate])
     assert (p_values[row] >= fine - 1e-12).all()  # never too small
+
+
+@pytest.mark.parametrize("scale", [1.0, -1e6])
+def test_p_values_and_q_values_of_a_million(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    monkeypatch.setattr(histograms, "MOST", 2**17)  # fewer than there are scores
+    scores, candidate = drawn(1_000_000, 1.0 if scale > 0 else -1.0)
+    scores = scale * (scores - 0.95)
+    both = ScoreHistograms.of(scores, candidate)
+    assert len(both.members.codes) < candidate.sum() / 2
+    p_values = p_values_of_histograms(both.members, both.nonmembers)
+    row = np.searchsorted(both.members.codes, both.codes_of(scores[candidate]))
+    exact = conformal_p_values(scores[candidate], scores[~candidate])
+    assert (p_values[row] >= exact - 1e-12).all()
+    assert (p_values[row] - exact).max() < 1e-4
+    q, expected = q_values_of_histograms(p_values, both.members.counts)[row], q_values(exact)
+    assert (q >= expected - 1e-12).all()
+    assert (q - expected).max() < 0.01  # a few samples far out, where bins are wide
+    for level in (0.05, 0.1, 0.3):
+        flagged, exactly = np.count_nonzero(q <= level), np.count_nonzero(expected <= level)
+        assert exactly * 0.999 <= flagged <= exactly
+    assert np.count_nonzero(q <= 0.3) > 50
 
 
 def test_p_values_stay_valid_without_a_difference(few: None) -> None:
@@ -87,6 +115,63 @@ def test_the_test_of_few_bins_has_exact_means(few: None) -> None:
     both = ScoreHistograms.of(scores, candidate)
     expected = replace(dataset_test(scores, candidate, seed=0), permutation_p=None, permutations=None)
     same(dataset_test_of_histograms(both.members, both.nonmembers), expected, 0.01)
+
+
+def sums_of(scores: np.ndarray, group: np.ndarray) -> np.ndarray:
+    rows = np.unique(group, return_inverse=True)[1]
+    return np.stack([np.bincount(rows, part) for part in (np.ones(len(scores)), scores, scores**2)])
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.95, -1e4])
+@pytest.mark.parametrize("groups", [9, 300])
+def test_the_test_of_groups_from_their_sums(offset: float, groups: int) -> None:
+    """All of it, the permutation test too, whatever number is near the scores."""
+    generator = np.random.default_rng(groups)
+    group = np.repeat(np.arange(groups), generator.integers(1, 8, groups))
+    candidate = group < groups // 2
+    scores = generator.standard_gamma(2, groups)[group] + generator.normal(size=len(group)) + 0.3 * candidate
+    expected = dataset_test(scores, candidate, seed=3, groups=group, permutations=500)
+    found = dataset_test_of_groups(
+        *(sums_of(scores[rows] + offset, group[rows]) for rows in (candidate, ~candidate)), seed=3, permutations=500
+    )
+    assert found.direction == expected.direction
+    numbers = [
+        {name: part for name, part in vars(one).items() if isinstance(part, int | float)} for one in (found, expected)
+    ]
+    assert "permutation_p" in numbers[0]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-6)
+    assert found.effect is not None
+    assert expected.effect is not None
+    for name in ("value", "low", "high"):
+        assert getattr(found.effect, name) == pytest.approx(getattr(expected.effect, name), rel=1e-6)
+    assert found.needed == expected.needed
+
+
+def test_what_a_test_of_groups_cannot_tell() -> None:
+    constant = sums_of(np.full(60, 0.3), np.arange(60) // 4)
+    with pytest.raises(NumericError, match="t is undefined"):
+        dataset_test_of_groups(constant, constant, seed=0)
+    for few in (constant[:, :1], constant[:, :0]):
+        with pytest.raises(ShapeError, match=f"2 groups on each side, got {few.shape[1]} of the controls"):
+            dataset_test_of_groups(constant, few, seed=0)
+    with pytest.raises(ShapeError, match="sums of the candidates has shape"):
+        dataset_test_of_groups(constant[:2], constant, seed=0)
+    with pytest.raises(NumericError, match="sums of the controls is not finite"):
+        dataset_test_of_groups(constant, np.where(constant == 4, np.nan, constant), seed=0)
+    with pytest.raises(ConfigError, match="permutations = 0"):
+        dataset_test_of_groups(constant, constant, seed=0, permutations=0)
+
+
+@pytest.mark.parametrize("effect", [1.0, 5.0])
+def test_the_least_share_of_groups(effect: float) -> None:
+    scores, candidate = drawn(4000, effect)
+    group = np.arange(4000) // 5 * 2 + candidate  # 3 controls and 2 candidates of each 5
+    both = ScoreHistograms.of(scores, candidate)
+    worths = [worth_of(np.unique(group[rows], return_counts=True)[1] * 1.0) for rows in (candidate, ~candidate)]
+    found = least_share_of_histograms(both.members, both.nonmembers, (worths[0], worths[1]))
+    expected = least_share(rounded(scores, both), candidate, groups=group)
+    assert found == expected
+    assert found.low < least_share(scores, candidate).low
 
 
 def test_what_a_test_cannot_tell() -> None:
