@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.validity.hash_tables import Pairs
 from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
 from pipelines.config.data import NearDuplicatesConfig, Role
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers

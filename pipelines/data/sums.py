@@ -63,8 +63,8 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.uint32]:
 
 
 def _sum(words: npt.NDArray[np.uint32]) -> bytes:
-    columns = words.sum(axis=0, dtype=np.uint64).tolist()
-    return (sum(column << 32 * place for place, column in enumerate(columns)) % _MODULUS).to_bytes(32, "little")
+    total = sum(int(column) << 32 * place for place, column in enumerate(words.sum(axis=0, dtype=np.uint64)))
+    return (total % _MODULUS).to_bytes(32, "little")
 
 
 @dataclass(frozen=True)
