@@ -51,8 +51,8 @@ def config_of(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections
 
 def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:
     """A run whose roles are drawn and whose shadow is trained."""
-    for part in ("splits", "encoders/shadow"):
-        shutil.copytree(trained_run / "seed-0" / part, folder / "seed-0" / part)
+    for part in ("scan", "seed-0/splits", "seed-0/encoders/shadow"):
+        shutil.copytree(trained_run / part, folder / part)
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
     return folder
 
