@@ -17,6 +17,7 @@ from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.images import ViewGrid
+from mi_core.report.spread import Spread
 
 Row = dict[str, Any]
 _IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
@@ -36,6 +37,8 @@ class AttackScores:
         member: (N,) bool, the truth.
         threshold: the score from which on the attack says "member".
         statistic: (N,) the number that the attack reads, in its own unit, where it is one.
+        counts: (N,) int, how many samples each score stands for; None: one.
+        read: the statistic, where it stands for other samples than the scores do.
 
     Raises:
         ShapeError: scores and truth differ in length, or one class is empty.
@@ -51,6 +54,18 @@ class AttackScores:
     member: BoolArray
     threshold: float | None = None
     statistic: FloatArray | None = None
+    counts: npt.NDArray[np.int64] | None = None
+    read: Spread | None = None
+
+    @property
+    def scores(self) -> Spread:
+        """The scores."""
+        return Spread(self.score, self.member, self.counts)
+
+    @property
+    def statistics(self) -> Spread | None:
+        """What the attack reads, where it is one number."""
+        return self.read if self.statistic is None else Spread(self.statistic, self.member, self.counts)
 
     def __post_init__(self) -> None:
         name = f"scores of {self.attack} on {self.target}, {self.output}, seed {self.seed}"

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from sklearn.metrics import roc_curve
 
-from mi_core.records import BoolArray, FloatArray
+from mi_core.records import FloatArray
 from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
     AttackScores,
@@ -51,6 +51,7 @@ from mi_core.report.drawing import (
 from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
 from mi_core.report.sides import Sides, sides_of
+from mi_core.report.spread import Spread
 from mi_core.report.tuning import tuning_figures
 from mi_core.report.wording import probe
 
@@ -121,9 +122,15 @@ def _seeds(runs: Sequence[Any]) -> str:
     return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
+def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
+    """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
+    fpr, tpr, _ = roc_curve(run.member, run.score, sample_weight=run.counts, drop_intermediate=False)
+    return fpr, tpr
+
+
 def _rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     """(G,) true-positive rate of one run at false-positive rates of at most ``grid`` (G,)."""
-    fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
+    fpr, tpr = _rates(run)
     rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
     return rates
 
@@ -139,8 +146,8 @@ def _curves(
     """Draw one curve per attack over ``grid``, and tell how high each stands at one place."""
     told = []
     for index, (attack, mine) in enumerate(series.items()):
-        members = sum(int(run.member.sum()) for run in mine)
-        label = f"{attack} (n {count(members)} + {count(sum(len(run.member) for run in mine) - members)})"
+        inside, outside = (sum(getattr(run.scores, side) for run in mine) for side in ("n_member", "n_nonmember"))
+        label = f"{attack} (n {count(inside)} + {count(outside)})"
         curves = np.stack([height_at(run, grid) for run in mine])
         mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
         told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, told_at)]))}")
@@ -150,7 +157,7 @@ def _curves(
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
-    nonmembers_of = [int((~run.member).sum()) for run in every]
+    nonmembers_of = [one.n_nonmember for one in _scores(every)]
     floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
     grid = np.geomspace(floor, 1, 400)
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
@@ -182,7 +189,7 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
     every = [run for runs in series.values() for run in runs]
     grid = np.linspace(0.01, 1, 200)
     told = _curves(panel, series, colours, grid, _precision_at, 0.5)
-    base = sum(run.member.mean() for run in every) / len(every)
+    base = sum(one.n_member / (one.n_member + one.n_nonmember) for one in _scores(every)) / len(every)
     level(panel, base)
     panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
     label_axes(panel, "recall", "precision")
@@ -192,10 +199,10 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
 
 def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     """(G,) precision of one run at the highest threshold that reaches a recall of ``grid`` (G,)."""
-    fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
+    fpr, tpr = _rates(run)
     place = np.searchsorted(tpr, grid, side="left").clip(max=len(tpr) - 1)
-    found = tpr[place] * run.member.sum()
-    alarms = fpr[place] * (~run.member).sum()
+    found = tpr[place] * run.scores.n_member
+    alarms = fpr[place] * run.scores.n_nonmember
     precision: FloatArray = found / np.maximum(found + alarms, 1e-12)
     return precision
 
@@ -225,37 +232,33 @@ class _Histogram:
     Args:
         kind: ``scores``, or ``statistic`` where they are what an attack reads.
         name: the first attack; same: the others, and whether they score or read the same numbers.
-        runs: of the first; values: the numbers of each run.
+        runs: of the first; spreads: the numbers of each run.
     """
 
     kind: str
     name: str
     runs: Sequence[AttackScores]
-    values: Sequence[FloatArray]
+    spreads: Sequence[Spread]
     same: list[str] = field(default_factory=list)
 
     def shows(self, other: _Histogram) -> bool:
         """Whether the other one would be the same picture."""
         return len(self.runs) == len(other.runs) and all(
             len(mine) == len(theirs) and np.allclose(mine, theirs, rtol=1e-6, atol=0)
-            for one, two, own, its in zip(self.runs, other.runs, self.values, other.values, strict=True)
-            for mine, theirs in (
-                (_sorted(own, one.member), _sorted(its, two.member)),
-                (_sorted(own, ~one.member), _sorted(its, ~two.member)),
-            )
+            for one, two in zip(self.spreads, other.spreads, strict=True)
+            for mine, theirs in zip(one.in_order(), two.in_order(), strict=True)
         )
 
 
-def _sorted(values: FloatArray, chosen: BoolArray) -> FloatArray:
-    found: FloatArray = np.sort(values[chosen])
-    return found
+def _scores(runs: Iterable[AttackScores]) -> list[Spread]:
+    return [run.scores for run in runs]
 
 
 def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
     """What there is to see of some attacks, each picture once: many attacks read, or score by, the same numbers."""
-    every = [_Histogram("scores", name, runs, [run.score for run in runs]) for name, runs in series.items()]
+    every = [_Histogram("scores", name, runs, _scores(runs)) for name, runs in series.items()]
     for name, runs in series.items():
-        read = [run.statistic for run in runs if run.statistic is not None]
+        read = [run.statistics for run in runs if run.statistics is not None]
         if len(read) == len(runs):
             every.append(_Histogram("statistic", name, runs, read))
     shown: list[_Histogram] = []
@@ -271,18 +274,17 @@ def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram
 def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     figure, (panel,) = blank(height=2.6)
     name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
-    score = np.concatenate(shown.values).astype(np.float64)
-    member = np.concatenate([run.member for run in runs])
-    low, high = np.quantile(score, [0.001, 0.999])
+    every = Spread.joined(shown.spreads)
+    score, member = every.values, every.member
+    low, high = (every.quantile(np.ones_like(member), q) for q in (0.001, 0.999))
     clipped = np.clip(score, low, high)  # the outermost bins collect the tails
     edges = np.histogram_bin_edges(clipped, bins=40)
     for side, who, colour, drawn in (
         (member, sides.inside, MEMBER, {"alpha": 0.55}),
         (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
     ):
-        weights = np.full(int(side.sum()), 100 / side.sum())
-        label = f"{who} (n {count(int(side.sum()))})"
-        panel.hist(clipped[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
+        label = f"{who} (n {count(every.number(side))})"
+        panel.hist(clipped[side], bins=edges, weights=every.weights(side), color=colour, label=label, **drawn)
     thresholds = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
@@ -296,7 +298,8 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     titled = f"What {name} reads" if statistic else f"Scores of {name}"
     title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
     medians = (
-        f"{np.median(score[member]):.3g} for {sides.inside} and {np.median(score[~member]):.3g} for {sides.outside}"
+        f"{every.quantile(member, 0.5):.3g} for {sides.inside} and "
+        f"{every.quantile(~member, 0.5):.3g} for {sides.outside}"
     )
     same = f" {'; '.join(shown.same)}." if shown.same else ""
     return Drawing(png(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")

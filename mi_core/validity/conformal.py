@@ -146,8 +146,21 @@ def benjamini_hochberg(p_values: FloatArray, fdr: float) -> BoolArray:
         >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, 0.5]), 0.05).tolist()
         [True, False, False, False]
     """
+    return flagged_at(q_values(p_values), fdr)
+
+
+def flagged_at(q: FloatArray, fdr: float) -> BoolArray:
+    """The samples of q-values (N,) that are flagged at a false discovery rate, as `benjamini_hochberg`.
+
+    Raises:
+        ConfigError: fdr is not within (0, 1].
+
+    Example:
+        >>> flagged_at(np.array([0.04, 0.06]), 0.05).tolist()
+        [True, False]
+    """
     check_range("fdr", fdr, 0.0, 1.0, open_low=True)
-    return np.asarray(q_values(p_values) <= fdr * (1 + _ROUNDING), dtype=np.bool_)
+    return np.asarray(np.asarray(q) <= fdr * (1 + _ROUNDING), dtype=np.bool_)
 
 
 def least_flags(n_control: int, n_candidate: int, fdr: float) -> int:

@@ -55,10 +55,13 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
 
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
-    """Load the features, anchors and labels that an attack uses, for some roles and one encoder."""
+    """Load the features, anchors and labels that an attack uses, for some roles and one encoder.
+
+    ``splits`` are whole, or of some shards alone.
+    """
     attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
     asking = asking_of(config, attack, encoder)
-    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles)
+    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles, splits)
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
     anchors = None
@@ -113,7 +116,8 @@ def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:
     if task.stopping is not None:
         asking = asking_of(config, attack, attack.target)
         stopped = replace(asking, stopping=task.stopping, without=config.fitted_on_target(attack))
-        return load_features(config, task.folder, stopped, task.epoch, task.output, [SEQUENTIAL], config.audited)
+        needs = [SEQUENTIAL]
+        return load_features(config, task.folder, stopped, task.epoch, task.output, needs, config.audited, splits)
     target = features_of(config, task, splits, attack.target, config.audited)
     return target.take(~splits.among(target.ids, config.fitted_on_target(attack)))
 

@@ -17,6 +17,8 @@ from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
+PROBED = 200_000  # samples that a probe is trained on, and as many that it is tested on; of shards drawn at random
+
 
 def utility_path(folder: SeedFolder, encoder: str, epoch: int) -> str:
     """The file of a checkpoint's utility."""
@@ -27,11 +29,11 @@ def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> 
     """Measure the utility of one checkpoint and write the result."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     splits = Splits.load(folder.path)
-    labels = splits.labels()
 
     def labelled(output: str, roles: Sequence[str], fold: str = "all") -> tuple[np.ndarray, np.ndarray]:
-        features = load_features(config, folder, Asking(encoder), epoch, output, ["embedding"], roles)
-        chosen = splits.fold(roles, fold, folder.seed)
+        some = splits.sampled(roles, PROBED, folder.seed) if fold == "all" else splits
+        features = load_features(config, folder, Asking(encoder), epoch, output, ["embedding"], roles, some)
+        labels, chosen = some.labels(), some.fold(roles, fold, folder.seed)
         kept = features.take(among(features.ids, {name for name in chosen if labels[name] is not None}))
         return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
 

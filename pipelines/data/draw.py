@@ -28,8 +28,8 @@ from pipelines.data.ranks import Numbered, rank
 from pipelines.data.rules import Rules, Taker
 from pipelines.data.scan import Scan
 from pipelines.data.sources import Source
-from pipelines.data.splits import NEAR, Splits, dropped_path
-from pipelines.data.sums import SUMS, Sums, sums_of
+from pipelines.data.splits import NEAR, Splits
+from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.data.tasks import TaskMap, one_by_one, parts
 from pipelines.data.thresholds import Thresholds, check_size, takers_of
 from pipelines.errors import UserError

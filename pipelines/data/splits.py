@@ -7,7 +7,7 @@ asked for, from the scan's file and the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
 from itertools import chain
@@ -21,16 +21,16 @@ import pyarrow.compute as pc
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
 from pipelines.config.encoders import TrainedConfig
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, codes_of, ids_of
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, ids_of
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules
-from pipelines.data.sums import SUMS, Sums, sums_of
+from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.ways import follow, way
 
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
-NEAR, DROPPED = "near-copies.parquet", "dropped"
+NEAR = "near-copies.parquet"
 GIVEN = "given.parquet"
 EARLIER = "samples.parquet"  # of versions that wrote every sample of a seed into one table
 _REDO = "redo with --force data, or choose another --out"
@@ -181,8 +181,36 @@ class Splits:
         """
         if self.given is not None:
             return self.given
-        whole = pa.concat_tables(map(_long, (self._shard_now(*place) for place in self.sums.shards)))
-        return whole.sort_by([("source", "ascending"), ("key", "ascending")])
+        return _together(self._shard_now(*place) for place in self.sums.shards)
+
+    def at(self, shards: Iterable[tuple[str, str]]) -> Splits:
+        """The same roles, of the samples of some shards alone; at least one."""
+        places = list(shards)
+        given = None if self.given is None else _together(self._shard_now(*place) for place in places)
+        return replace(self, sums=self.sums.at(places), given=given)
+
+    def sampled(self, roles: Iterable[str], most: int, seed: int) -> Splits:
+        """As `at`, of shards drawn by a seeded hash of their name: as many as give ``most`` samples of the roles.
+
+        Each role has its share of them, so that roles of other sources are not left out. With no more samples than
+        that, it is the whole.
+        """
+        wanted = list(roles)
+        whole = self.count(wanted)
+        if whole <= most:
+            return self
+        drawn: set[tuple[str, str]] = set()
+        every = list(self.sums.shards)
+        order = np.argsort(digests64((seed, "shards"), ["/".join(place) for place in every]), kind="stable")
+        for role in wanted:
+            missing = self.count([role]) * most / whole
+            for place in (every[row] for row in order.tolist()):
+                if missing <= 0:
+                    break
+                held = self.size(place[0], place[1], [role])
+                missing -= held
+                drawn.update([place] * (held > 0))
+        return self.at(place for place in every if place in drawn)
 
     def size(self, source: str, item: str, roles: Iterable[str], without: Iterable[str] = ()) -> int:
         """Number of samples of one shard in some roles or parts, less those in others; no sample is read."""
@@ -209,7 +237,7 @@ class Splits:
         for place in self.sums.shards:
             if self.size(*place, roles):
                 rows = self.shard(*place)
-                yield rows.filter(pa.array(_having(rows, roles)))
+                yield rows.filter(pa.array(having(rows, roles)))
 
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
@@ -220,7 +248,7 @@ class Splits:
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
         """Row numbers of the samples in some roles or parts, in `table`, ascending."""
-        return np.flatnonzero(_having(self.table, list(roles)))
+        return np.flatnonzero(having(self.table, list(roles)))
 
     def ids(self, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
@@ -269,7 +297,7 @@ class Splits:
         return chosen
 
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
-        """What some samples belong to, as a number (N,) for each; None where samples are not grouped."""
+        """What some samples belong to, as a number (N,) for each, a hash; None where samples are not grouped."""
         if GROUP not in self.table.column_names:
             return None
         of_name = self._group_of
@@ -278,7 +306,9 @@ class Splits:
     @cached_property
     def _group_of(self) -> dict[str, int]:
         """The number of every sample's group, by id."""
-        return dict(zip(ids_of(self.table), codes_of(self.table[GROUP]).tolist(), strict=True))
+        coded = self.table[GROUP].combine_chunks().dictionary_encode()
+        numbers = digests64(("group",), coded.dictionary.to_pylist()).view(np.int64)[np.asarray(coded.indices)]
+        return dict(zip(ids_of(self.table), numbers.tolist(), strict=True))
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
@@ -286,7 +316,7 @@ class Splits:
         if not self.size(source, item, wanted):
             return {}
         rows = self.shard(source, item)
-        here = rows.filter(pa.array(_having(rows, wanted)))
+        here = rows.filter(pa.array(having(rows, wanted)))
         return dict(zip(here["key"].to_pylist(), here["label"].to_pylist(), strict=True))
 
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
@@ -312,12 +342,17 @@ class Splits:
         return dict(zip(ids_of(self.table), self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
 
 
-def _having(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
+def having(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Which of some samples are in some roles or parts."""
     wanted = list(roles)
     role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
     having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
     return having
+
+
+def _together(shards: Iterable[pa.Table]) -> pa.Table:
+    """The samples of some shards, sorted by source and key."""
+    return pa.concat_tables(map(_long, shards)).sort_by([("source", "ascending"), ("key", "ascending")])
 
 
 def _long(rows: pa.Table) -> pa.Table:
@@ -333,14 +368,6 @@ def rejections_table(rejected: Sequence[Rejection]) -> pa.Table:
     columns = {name: pa.array([getattr(bad, name) for bad in rejected], pa.string()) for name in texts}
     columns["lost"] = pa.array([bad.lost for bad in rejected], pa.int64())
     return pa.table({name: columns[name] for name in ("source", "shard", "key", "reason", "lost", "basis")})
-
-
-def dropped_path(folder: str, source: str, item: str) -> str:
-    """The rows of a shard that have no role, or no part, though their hash would give them one.
-
-    Columns: row, and part (it has a role, but no part).
-    """
-    return f"{folder}/splits/{DROPPED}/{source}/{item}.parquet"
 
 
 def are_drawn(folder: str) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pipelines.data.columns import Coded, ids_of
 
 _MODULUS = 2**256
+DROPPED = "dropped"
 SUMS = pa.schema(
     [
         ("source", pa.string()),
@@ -55,6 +56,14 @@ def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int
     return pa.Table.from_pylist(entries, schema=SUMS)
 
 
+def dropped_path(folder: str, source: str, item: str) -> str:
+    """The rows of a shard that have no role, or no part, though their hash would give them one.
+
+    Columns: row, and part (it has a role, but no part).
+    """
+    return f"{folder}/splits/{DROPPED}/{source}/{item}.parquet"
+
+
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint32]:
     """(N, 8): the SHA-256 of pixels and id of every sample, in words."""
     pairs = zip(rows["sha256"].to_pylist(), ids_of(rows), strict=True)
@@ -94,6 +103,11 @@ class Sums:
     def shards(self) -> Iterator[tuple[str, str]]:
         """Source and item of every shard that has samples with a role."""
         return iter(self._of)
+
+    def at(self, shards: Iterable[tuple[str, str]]) -> Sums:
+        """The sums of some shards."""
+        parts = [self.table.slice(start, stop - start) for start, stop in (self._of[shard] for shard in shards)]
+        return Sums(pa.concat_tables([self.table.slice(0, 0), *parts]))
 
     def path(self, source: str, item: str) -> str | None:
         """The scan's file of a shard, in the scan's folder; None if none of its samples has a role."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.records import Features, FloatArray
+from mi_core.records import among as ids_among
 from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.columns import ids_of
+from pipelines.data.splits import Splits, having
 from pipelines.errors import UserError
-from pipelines.extract.passes import QueryPass, passes_of
+from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
@@ -26,6 +30,7 @@ def load_features(
     output: str,
     needs: Sequence[str],
     roles: Sequence[str],
+    among: Splits | None = None,
 ) -> Features:
     """Load the committed features of some roles, in the order of the splits, without rejected samples.
 
@@ -37,52 +42,119 @@ def load_features(
         output: whose features are wanted.
         needs: membership features.
         roles: whose samples are wanted.
+        among: splits of the seed, whole or of some shards alone; None: the whole.
 
     Raises:
         UserError: features are missing (extraction has not finished).
     """
-    splits = Splits.load(folder.path)
-    ids = _asked_ids(splits, folder, asking, roles)
-    row_of = {name: row for row, name in enumerate(ids)}
-    values: dict[str, FloatArray] = {}
-    measured = {need: np.zeros(len(ids), dtype=bool) for need in needs}
-    rejected = np.zeros(len(ids), dtype=bool)
+    whole = Splits.load(folder.path)
+    splits = whole if among is None else among
+    first = None if asking.count is None else set(whole.first(roles, asking.count, folder.seed))
+    reader = _Reader(folder, asking, epoch, output, needs, list(_sources_of(config, folder, asking, output, needs)))
+    parts = []
+    for source, item in splits.sums.shards:
+        if not splits.size(source, item, roles, asking.without):
+            continue
+        rows = splits.shard(source, item)
+        wanted = having(rows, roles) & ~having(rows, asking.without)
+        if first is not None:
+            wanted &= ids_among(ids_of(rows), first)
+        if wanted.any():
+            parts.append(reader.read(source, item, rows["key"].filter(pa.array(wanted))))
+    if not parts:
+        raise UserError(f"no sample of {', '.join(roles)} was queried")
+    return _in_order(parts)
+
+
+class _Part(NamedTuple):
+    """Features of some samples of one source."""
+
+    source: str
+    keys: pa.ChunkedArray
+    values: dict[str, FloatArray]
+
+
+class _File(NamedTuple):
+    """Where the features of one shard from one pass stand, and which of them are wanted."""
+
+    file: FeatureFile
+    needs: list[str]
+
+
+def _sources_of(
+    config: RunConfig, folder: SeedFolder, asking: Asking, output: str, needs: Sequence[str]
+) -> Iterator[_File]:
+    """The files of the passes that computed some features."""
     for query in _passes(config, folder, asking.encoder):
         present = [need for need in needs if need in query.needs and _same(need, query, asking)]
-        if not present or output not in query.asking.outputs:
-            continue
-        for file in query.files(folder):
-            if row_of.keys().isdisjoint(splits.named(file.source, file.shard, query.roles)):
-                continue
-            path = file.path(folder, asking.encoder, epoch)
-            if not storage.exists(path):
-                raise UserError(f"{path} is missing; run the extract stage first")
-            table = storage.read_table(path)
-            ok = np.array([status == "ok" for status in table["status"].to_pylist()])
-            rows = np.array([row_of.get(f"{file.source}/{key}", -1) for key in table["key"].to_pylist()])
+        if present and output in query.asking.outputs:
+            for file in query.files(folder):
+                yield _File(file, present)
+
+
+class _Reader:
+    """Reads the features of one shard after the other."""
+
+    def __init__(
+        self, folder: SeedFolder, asking: Asking, epoch: int, output: str, needs: Sequence[str], files: Sequence[_File]
+    ) -> None:
+        self.folder, self.asking, self.epoch, self.output, self.needs = folder, asking, epoch, output, needs
+        self.files: dict[tuple[str, str], list[_File]] = {}
+        for one in files:
+            self.files.setdefault((one.file.source, one.file.shard), []).append(one)
+
+    def read(self, source: str, item: str, keys: pa.ChunkedArray) -> _Part:
+        """The features of some samples of a shard, without rejected ones.
+
+        Raises:
+            UserError: some are missing.
+        """
+        values: dict[str, FloatArray] = {}
+        measured = {need: np.zeros(len(keys), dtype=bool) for need in self.needs}
+        rejected = np.zeros(len(keys), dtype=bool)
+        for file, present in self.files.get((source, item), []):
+            table = self._table(file)
+            place = pc.index_in(table["key"].cast(keys.type), value_set=keys.combine_chunks())
+            rows = np.asarray(pc.fill_null(place, -1))
+            ok = np.asarray(pc.equal(table["status"], "ok"))
             rejected[rows[~ok & (rows >= 0)]] = True
-            kept = rows[ok] >= 0
+            rows = rows[ok]
+            kept = rows >= 0
             for need in present:
-                column = _matrix(table[f"{output}.{need}"])
-                whole = values.setdefault(need, np.zeros((len(ids), *column.shape[1:]), dtype=column.dtype))
-                whole[rows[ok][kept]] = column[kept]
-                measured[need][rows[ok][kept]] = True
-    lost = np.flatnonzero(~rejected & ~np.all([measured[need] for need in needs], axis=0))
-    if len(lost):
-        raise UserError(
-            f"features of {asking.encoder} miss {len(lost)} samples, first {ids[lost[0]]}; run the extract stage"
+                column = _matrix(table[f"{self.output}.{need}"])
+                whole = values.setdefault(need, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
+                whole[rows[kept]] = column[kept]
+                measured[need][rows[kept]] = True
+        lost = np.flatnonzero(~rejected & ~np.all(list(measured.values()), axis=0))
+        if len(lost):
+            raise UserError(
+                f"features of {self.asking.encoder} miss {len(lost)} samples of {source}, shard {item}, first "
+                f"{source}/{keys[int(lost[0])]}; run the extract stage"
+            )
+        return _Part(
+            source, keys.filter(pa.array(~rejected)), {need: array[~rejected] for need, array in values.items()}
         )
-    return Features(np.array(ids, dtype=np.str_)[~rejected], {need: values[need][~rejected] for need in needs})
+
+    def _table(self, file: FeatureFile) -> pa.Table:
+        path = file.path(self.folder, self.asking.encoder, self.epoch)
+        try:
+            return storage.read_table(path)
+        except FileNotFoundError as error:
+            raise UserError(f"{path} is missing; run the extract stage first") from error
 
 
-def _asked_ids(splits: Splits, folder: SeedFolder, asking: Asking, roles: Sequence[str]) -> list[str]:
-    """Ids of the samples that were queried, in the order of the splits."""
-    ids = splits.ids(roles)
-    if asking.count is not None:
-        first = set(splits.first(roles, asking.count, folder.seed))
-        ids = [name for name in ids if name in first]
-    without = set(splits.ids(asking.without))
-    return [name for name in ids if name not in without]
+def _in_order(parts: Sequence[_Part]) -> Features:
+    """The features of all parts, sorted by source and key."""
+    names = pa.chunked_array([pa.array([part.source] * len(part.keys), pa.string()) for part in parts])
+    keys = pa.chunked_array([chunk for part in parts for chunk in part.keys.cast(pa.large_string()).chunks])
+    ids = pa.table({"source": names, "key": keys})
+    order = np.asarray(pc.sort_indices(ids, [("source", "ascending"), ("key", "ascending")]))
+    ids = ids.take(pa.array(order))
+    needs = parts[0].values
+    return Features(
+        np.array(ids_of(ids), dtype=np.str_),
+        {need: np.concatenate([part.values[need] for part in parts])[order] for need in needs},
+    )
 
 
 def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -> Iterator[QueryPass]:

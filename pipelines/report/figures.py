@@ -12,10 +12,12 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.images import ViewGrid
+from mi_core.report.spread import Spread
 from mi_core.streams import stream_keys
 from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import tasks
+from pipelines.attack.scores import scores_path, sums_of
+from pipelines.attack.tasks import Task, tasks
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -49,10 +51,16 @@ def _scores(config: RunConfig, folder: RunFolder) -> Iterator[AttackScores]:
         if not last or curve in drawn or "not_applicable" in result_of(task):
             continue
         drawn.add(curve)
-        table = storage.read_table(f"{task.folder.attack(task.name)}/scores.parquet")
-        statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
-        threshold = result_of(task)["metrics"]["threshold"]
-        yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
+        threshold, sums = result_of(task)["metrics"]["threshold"], sums_of(task)
+        if sums is None:
+            table = storage.read_table(scores_path(task))
+            statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
+            yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
+        else:
+            all_scores = Spread.of(sums.both("score"))
+            read = Spread.of(sums.both("statistic")) if "statistic" in sums.histograms else None
+            sides = all_scores.values, all_scores.member
+            yield AttackScores(*curve, *sides, threshold, counts=all_scores.counts, read=read)
 
 
 def _losses(config: RunConfig, folder: RunFolder) -> Iterator[LossCurve]:
@@ -108,17 +116,29 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
     for seed in config.seeds:
         place = folder.seed(seed)
         for task in tasks(config, place):
-            path = f"{place.attack(task.name)}/scores.parquet"
-            if len(config.attacked_epochs(task.attack.target)) < 2 or not storage.exists(path):
+            if len(config.attacked_epochs(task.attack.target)) < 2 or (means := _means_of(task)) is None:
                 continue
-            table = storage.read_table(path)
-            if "statistic" not in table.column_names:
-                continue
-            values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
             name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
             points = found.setdefault((name, task.attack.target, task.output, seed), [])
             if task.epoch not in [epoch for epoch, _, _ in points]:
-                points.append((task.epoch, float(values[member].mean()), float(values[~member].mean())))
+                points.append((task.epoch, *means))
     for (name, target, output, seed), points in found.items():
         epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
         yield StatisticCurve(name, target, output, seed, epoch, inside, outside)
+
+
+def _means_of(task: Task) -> tuple[float, float] | None:
+    """Mean over members and over non-members of what an attack reads; None where it is not one number."""
+    sums = sums_of(task)
+    if sums is not None:
+        if "statistic" not in sums.histograms:
+            return None
+        inside, outside = (float(side.totals.sum()) / side.n for side in sums.histograms["statistic"])
+        return inside, outside
+    if not storage.exists(scores_path(task)):
+        return None
+    table = storage.read_table(scores_path(task))
+    if "statistic" not in table.column_names:
+        return None
+    values, member = np.asarray(table["statistic"]), np.asarray(table["member"])
+    return float(values[member].mean()), float(values[~member].mean())

@@ -11,13 +11,14 @@ from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.pooled import pool
-from mi_core.records import Estimate, among
+from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
-from pipelines.attack.evidence import forget_samples, of_samples, samples_path
+from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.scores import rows_of, some_of, units_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
@@ -81,23 +82,17 @@ def _controlled(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
     found = _paired(config, folder)
-    return judge(found["score"], found["blind"], found["control"], found["member"], found.get("groups"))
+    return judge(found["score"], found["blind"], found["control"], found["member"], found.get("group"))
 
 
 def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
     """Scores of the primary attack and of its controls on the samples that the blind classifier saw."""
-    primary = _primary(config, folder)
-    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
     seen = storage.read_table(blind_path(folder))
     blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
-    ids = table["id"].to_pylist()
-    kept = among(ids, blind_of)
-    found = {
-        name: np.asarray(table[name])[kept] for name in ("score", "member", "control") if name in table.column_names
-    }
-    found["blind"] = np.array([blind_of[name] for name in ids if name in blind_of])
-    groups = Splits.load(folder.path).groups(ids)
-    return found if groups is None else found | {"groups": groups[kept]}
+    table = rows_of(_primary(config, folder), blind_of)
+    kept = ("score", "member", "control", "group")
+    found = {name: np.asarray(table[name]) for name in kept if name in table.column_names}
+    return found | {"blind": np.array([blind_of[name] for name in table["id"].to_pylist()])}
 
 
 def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +114,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     blind_auc = found.get("blind_auc") or _blind_auc(config, folder)
     control = found.get("control_auc")
     exchangeable = blind_auc["ci95"][0] <= 0.5 and (control is None or control["ci95"][0] <= 0.5)
-    units = _units(config, folder.seed(config.seeds[0]))
+    units = units_of(_primary(config, folder.seed(config.seeds[0])))
     power = detectable_auc(*units)
     told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
     gathered: dict[str, Any] = {
@@ -164,18 +159,8 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
 
 def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
-    estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("groups")) for of_seed in found]
+    estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("group")) for of_seed in found]
     return pool(estimates, same_samples=config.same_samples).as_json()
-
-
-def _units(config: RunConfig, folder: SeedFolder) -> tuple[int, int]:
-    """Independent candidates and controls that the primary attack is judged on: samples, or groups."""
-    primary = _primary(config, folder)
-    table = storage.read_table(f"{folder.attack(primary.name)}/scores.parquet")
-    member, groups = np.asarray(table["member"]), Splits.load(folder.path).groups(table["id"].to_pylist())
-    if groups is None:
-        return int(member.sum()), int((~member).sum())
-    return len(np.unique(groups[member])), len(np.unique(groups[~member]))
 
 
 def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
@@ -209,12 +194,10 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         result = result_of(primary)
         if "not_applicable" in result:
             return []
-        table = storage.read_table(f"{place.attack(primary.name)}/scores.parquet")
-        splits = Splits.load(place.path)
-        labels = splits.labels()
-        numbers = np.array([-1 if (label := labels[name]) is None else label for name in table["id"].to_pylist()])
+        table = some_of(primary)
+        numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        groups = splits.groups(table["id"].to_pylist())
+        groups = np.asarray(table["group"]) if "group" in table.column_names else None
         of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups)
         for number, one in of_class.items():
             found.setdefault(number, []).append(one)
@@ -238,11 +221,10 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def flagged(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> list[str]:
-    """Ids of the flagged candidates of the first seed, the highest score first."""
+    """Ids of the flagged candidates of the first seed, as `flagged_ids`."""
     if not found.get("samples"):
         return []
-    table = storage.read_table(samples_path(folder.seed(config.seeds[0])))
-    return [name for name, chosen in zip(table["id"].to_pylist(), table["flagged"].to_pylist(), strict=True) if chosen]
+    return flagged_ids(folder.seed(config.seeds[0]))
 
 
 def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, bytes]:

@@ -253,3 +253,36 @@ def test_the_first_samples_of_roles_are_nested(tmp_path: Path) -> None:
     assert few < more
     assert len(few) == 6
     assert len(few & set(splits.ids(roles[:1]))) == 3
+
+
+def test_some_shards_hold_what_the_whole_holds_there(tmp_path: Path) -> None:
+    splits = drawn(pool(tmp_path, *(shard_bytes(range(start, start + 20)) for start in range(0, 100, 20))))
+    places = list(splits.sums.shards)
+    some = splits.at(places[1:3])
+    there = [name for place in places[1:3] for name in splits.named(*place, COUNTS)]
+    assert some.ids(COUNTS) == sorted(there)
+    assert some.count(COUNTS) == len(there)
+    assert some.labels().keys() == set(there)
+    half = splits.half(["target-member"], 0, 0)
+    assert half.at(half.sums.shards).ids(COUNTS) == half.ids(COUNTS)
+
+
+def test_a_sample_of_shards_has_its_share_of_every_role(tmp_path: Path) -> None:
+    """Also of roles that stand in other shards than the rest; a larger sample keeps the shards of a smaller one."""
+    contents = {"inside": range(120), "outside": range(1000, 1060)}
+    for name, seeds in contents.items():
+        (tmp_path / name).mkdir()
+        for start in range(seeds.start, seeds.stop, 6):
+            (tmp_path / name / f"{start:04d}.tar").write_bytes(shard_bytes(range(start, start + 6)))
+    config = DataConfig(
+        sources={name: {"kind": "shards", "path": str(tmp_path / name)} for name in contents},
+        image_size=8,
+        roles={"candidate": {"from": "inside"}, "control": {"from": "outside"}},
+    )
+    splits = drawn(config)
+    small, large = (splits.sampled(["candidate", "control"], most, 0) for most in (45, 90))
+    assert 30 <= small.count(["candidate"]) <= 36
+    assert 15 <= small.count(["control"]) <= 21
+    assert set(small.sums.shards) < set(large.sums.shards)
+    assert set(splits.sampled(["candidate", "control"], 45, 1).sums.shards) != set(small.sums.shards)
+    assert splits.sampled(["candidate", "control"], 180, 0) is splits

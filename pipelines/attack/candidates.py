@@ -1,0 +1,184 @@
+"""Answer for every candidate by itself, from the scores of the primary attack: p-value, q-value and posterior."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mi_core.metrics.histograms import codes_of
+from mi_core.validity.conformal import (
+    benjamini_hochberg,
+    conformal_p_values,
+    flagged_at,
+    least_flags,
+    needed_controls,
+    p_values_of_histograms,
+    q_values,
+    q_values_of_histograms,
+)
+from mi_core.validity.posterior import posterior, posterior_of_histograms
+from pipelines.attack.scores import ScoreSums, over_parts, scores_path, sums_of
+from pipelines.attack.tasks import Task
+from pipelines.config.run_config import RunConfig
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
+
+FLAGGED = "flagged.csv"
+TOP = 12  # candidates shown in the report
+LISTED = 1000  # flagged candidates that are listed where the scores stand in parts
+_NUMBERS = ("score", "p_value", "q_value", "posterior")
+
+
+def samples_path(folder: SeedFolder, part: int | None = None) -> str:
+    """The file of the answers, or of one part of them."""
+    whole = f"{folder.path}/validity/candidates"
+    return f"{whole}.parquet" if part is None else f"{whole}/{part:05d}.parquet"
+
+
+def forget_samples(folder: SeedFolder) -> None:
+    """Remove the answers that an earlier report wrote and this one must not give."""
+    for name in ("candidates.parquet", "candidates", FLAGGED):
+        storage.remove(f"{folder.path}/validity/{name}")
+
+
+def flagged_ids(folder: SeedFolder) -> list[str]:
+    """Ids of the flagged candidates, the highest score first; the first ones, where there are many."""
+    listed = storage.read_bytes(f"{folder.path}/validity/{FLAGGED}").decode()
+    return [row["id"] for row in csv.DictReader(io.StringIO(listed))]
+
+
+def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
+    """Compute p-value, q-value and posterior of every candidate, write and summarise them.
+
+    Args:
+        config: of the run.
+        folder: of the seed.
+        task: the primary attack.
+        share: of the candidates that was used, in [0, 1].
+        bound: whether ``share`` is only a lower bound.
+    """
+    sums, fdr = sums_of(task), config.validity.fdr
+    found = _at_once(folder, task, share, fdr) if sums is None else _in_parts(folder, task, sums, share, fdr)
+    least = least_flags(found.controls, found.candidates, fdr)
+    return {
+        "fdr": fdr,
+        "n_candidate": found.candidates,
+        "n_control": found.controls,
+        "flagged": found.flagged,
+        "least_flags": least,
+        **({"needed_controls": needed_controls(found.candidates, fdr)} if least > 1 else {}),
+        "share": share,
+        "share_is_bound": bound,
+        **({"grouped": True} if config.data.group_by is not None else {}),
+        "file": found.path.removeprefix(f"{folder.path.rpartition('/')[0]}/"),
+        "top": [
+            {"id": row["id"], **{name: float(row[name]) for name in _NUMBERS}}
+            for row in found.highest.slice(0, TOP).to_pylist()
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What was found.
+
+    Args:
+        path: of the answers.
+        candidates, controls: how many; the controls are groups where samples are grouped.
+        flagged: candidates, how many.
+        highest: answers of the candidates that score highest, in order.
+    """
+
+    path: str
+    candidates: int
+    controls: int
+    flagged: int
+    highest: pa.Table
+
+
+def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answers:
+    table = storage.read_table(scores_path(task))
+    scores, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
+    candidates, controls = scores[member], scores[~member]
+    groups = np.asarray(table["group"])[~member] if "group" in table.column_names else None
+    p_values = conformal_p_values(candidates, controls, groups=groups, seed=folder.seed)
+    flagged = benjamini_hochberg(p_values, fdr)
+    answers = pa.table(
+        {
+            "id": table["id"].filter(pa.array(member)),
+            "score": candidates,
+            "p_value": p_values,
+            "q_value": q_values(p_values),
+            "flagged": flagged,
+            "posterior": posterior(candidates, controls, share, seed=folder.seed),
+        }
+    ).take(pa.array(np.lexsort((-candidates, p_values))))
+    path, count = samples_path(folder), int(flagged.sum())
+    if not storage.exists(path) or not storage.read_table(path).equals(answers):
+        storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(answers.slice(0, count)))
+        storage.write_table(path, answers)
+    known = len(controls) if groups is None else len(np.unique(groups))
+    return _Answers(path, len(candidates), known, count, answers)
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """The answer of every bin of the candidates' scores (B,)."""
+
+    codes: npt.NDArray[np.uint64]
+    dropped: int
+    numbers: Mapping[str, npt.NDArray[Any]]
+
+    def of(self, scores: npt.NDArray[np.float64], ids: pa.ChunkedArray) -> pa.Table:
+        """The answers of some candidates (N,)."""
+        bins = np.searchsorted(self.codes, codes_of(scores, self.dropped))
+        return pa.table({"id": ids, "score": scores, **{name: of[bins] for name, of in self.numbers.items()}})
+
+
+def _in_parts(folder: SeedFolder, task: Task, sums: ScoreSums, share: float, fdr: float) -> _Answers:
+    both = sums.both("score")
+    controls = both.nonmembers if sums.drawn is None else sums.drawn.coarser(both.nonmembers.dropped)
+    p_values = p_values_of_histograms(both.members, controls)
+    q_of = q_values_of_histograms(p_values, both.members.counts)
+    flagged = flagged_at(q_of, fdr)
+    numbers = {"p_value": p_values, "q_value": q_of, "flagged": flagged}
+    numbers["posterior"] = posterior_of_histograms(both.members, controls, share)
+    bins = _Bins(both.members.codes, both.members.dropped, numbers)
+    count = int(both.members.counts[flagged].sum())
+    above = both.members.ranked(np.array([max(0, both.members.n - LISTED)]))[0]
+    found = over_parts(_answer, task, sums.parts, folder, bins, above, title="answers for single candidates")
+    highest = pa.concat_tables(found).sort_by([("score", "descending"), ("id", "ascending")])
+    listed = highest.filter(highest["flagged"]).slice(0, LISTED)
+    storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(listed))
+    place = samples_path(folder, 0).rpartition("/")[0]
+    return _Answers(place, both.members.n, controls.n, count, highest)
+
+
+def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uint64) -> pa.Table:
+    """Write the answers of some parts of the scores; returns those of the bin ``above`` and of higher ones."""
+    highest = []
+    for path in paths:
+        table = storage.read_table(path, ["id", "member", "score"])
+        mine = table.filter(table["member"])
+        scores = np.asarray(mine["score"], dtype=np.float64)
+        answers = bins.of(scores, mine["id"])
+        number = int(path.rpartition("/")[2].removesuffix(".parquet"))
+        storage.write_table(samples_path(folder, number), answers)
+        highest.append(answers.filter(pa.array(codes_of(scores, bins.dropped) >= above)))
+    return pa.concat_tables(highest)
+
+
+def _csv(answers: pa.Table) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["id", *_NUMBERS])
+    for row in answers.to_pylist():
+        writer.writerow([row["id"], *(f"{row[name]:.6g}" for name in _NUMBERS)])
+    return buffer.getvalue().encode()

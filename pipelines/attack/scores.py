@@ -1,0 +1,167 @@
+"""The scores of an attack as they stand in the run folder: one table, or many parts with sums over all of them.
+
+Columns of a table, and of a part: id, member, score; statistic where the attack reads one number; control where a
+control encoder is scored; group where samples are grouped, a number; class, null where there is none.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mi_core.metrics.histograms import Histogram, ScoreHistograms
+from pipelines.attack.tasks import Task
+from pipelines.data.tasks import one_by_one
+from pipelines.files import storage
+from pipelines.run.ray_session import mapped
+
+AT_ONCE = 20  # parts that one task reads
+SAMPLE_PARTS = 5  # parts of which results by class are computed
+MEMORY = 2**30  # bytes that a task on parts takes
+PARTS = "scores"  # the folder of the parts
+SCORED = ("score", "statistic", "control")
+
+
+def scores_path(task: Task) -> str:
+    """The table of all scores, where it is small."""
+    return f"{task.folder.attack(task.name)}/scores.parquet"
+
+
+def parts_folder(task: Task) -> str:
+    """The folder of the scores, where they are many, and of the sums over some of them."""
+    return f"{task.folder.attack(task.name)}/{PARTS}"
+
+
+def part_path(task: Task, number: int) -> str:
+    """One part of the scores."""
+    return f"{parts_folder(task)}/{number:05d}.parquet"
+
+
+def chunk_path(task: Task, number: int) -> str:
+    """The sums over some parts."""
+    return f"{parts_folder(task)}/sums-{number:05d}.npz"
+
+
+def sums_path(task: Task) -> str:
+    """The sums over all parts."""
+    return f"{task.folder.attack(task.name)}/sums.npz"
+
+
+@dataclass(frozen=True)
+class ScoreSums:
+    """Sums over all parts of the scores of an attack.
+
+    Args:
+        parts: how many.
+        histograms: of the members and of the non-members, by column.
+        called: members and non-members whose score reaches the attack's threshold.
+        groups: of members and of non-members, how many; None where samples are not grouped.
+        drawn: scores of non-members, one drawn from each group; None likewise.
+    """
+
+    parts: int
+    histograms: Mapping[str, tuple[Histogram, Histogram]]
+    called: tuple[int, int]
+    groups: tuple[int, int] | None = None
+    drawn: Histogram | None = None
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """Independent members and non-members: groups, or samples."""
+        inside, outside = self.histograms["score"]
+        return self.groups or (inside.n, outside.n)
+
+    def both(self, column: str) -> ScoreHistograms:
+        """The histograms of one column, with bins of one width."""
+        return ScoreHistograms(*self.histograms[column])
+
+    def save(self, path: str) -> None:
+        """Write them as arrays."""
+        arrays: dict[str, Any] = {"parts": self.parts, "called": self.called, "groups": self.groups or ()}
+        named = {f"{column}.{side}": two[side] for column, two in self.histograms.items() for side in (0, 1)}
+        for name, histogram in {**named, **({} if self.drawn is None else {"drawn": self.drawn})}.items():
+            arrays |= {f"{name}.{part}": array for part, array in histogram.arrays().items()}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        storage.write_atomic(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str) -> ScoreSums:
+        """What `save` wrote."""
+        found: dict[str, dict[str, Any]] = {}
+        with np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False) as arrays:
+            parts, called, groups = int(arrays["parts"]), arrays["called"].tolist(), arrays["groups"].tolist()
+            for name in arrays.files:
+                of, _, part = name.rpartition(".")
+                found.setdefault(of, {})[part] = arrays[name]
+        read = {name: Histogram.from_arrays(fields) for name, fields in found.items() if name}
+        columns = dict.fromkeys(name.partition(".")[0] for name in read if "." in name)
+        both = {column: (read[f"{column}.0"], read[f"{column}.1"]) for column in columns}
+        of_groups = (int(groups[0]), int(groups[1])) if groups else None
+        return cls(parts, both, (called[0], called[1]), of_groups, read.get("drawn"))
+
+
+def sums_of(task: Task) -> ScoreSums | None:
+    """The sums over the parts of an attack's scores; None where one table holds all scores."""
+    return ScoreSums.load(sums_path(task)) if storage.exists(sums_path(task)) else None
+
+
+def units_of(task: Task) -> tuple[int, int]:
+    """Independent members and non-members that an attack is measured on: samples, or groups."""
+    sums = sums_of(task)
+    if sums is not None:
+        return sums.units
+    table = storage.read_table(scores_path(task))
+    member = np.asarray(table["member"])
+    if "group" not in table.column_names:
+        return int(member.sum()), int((~member).sum())
+    groups = np.asarray(table["group"])
+    return len(np.unique(groups[member])), len(np.unique(groups[~member]))
+
+
+def rows_of(task: Task, ids: Collection[str]) -> pa.Table:
+    """The scores of some samples, as many as one process can hold, sorted by id."""
+    sums = sums_of(task)
+    if sums is None:
+        found = [_rows_in([scores_path(task)], ids)]
+    else:
+        found = over_parts(_rows_in, task, sums.parts, ids, title="scores of the samples of the blind classifier")
+    return pa.concat_tables(found).sort_by("id")
+
+
+def some_of(task: Task) -> pa.Table:
+    """All scores, or those of some parts drawn at random where there are many."""
+    sums = sums_of(task)
+    if sums is None:
+        return storage.read_table(scores_path(task))
+    drawn = np.random.default_rng(task.folder.seed).permutation(sums.parts)[:SAMPLE_PARTS]
+    return pa.concat_tables([storage.read_table(part_path(task, number)) for number in sorted(drawn.tolist())])
+
+
+def over_parts(function: Callable[..., Any], task: Task, parts: int, *more: Any, title: str) -> list[Any]:
+    """Call a function on the paths of some parts each, as Ray tasks where Ray runs; results in order."""
+    import ray
+
+    paths = [part_path(task, number) for number in range(parts)]
+    arguments = [(some, *more) for some in in_turn(paths)]
+    if ray.is_initialized():
+        return mapped(function, arguments, "parts", title, memory=MEMORY)
+    return one_by_one(function, arguments, title=title)
+
+
+def in_turn(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Some paths for each task."""
+    for start in range(0, len(paths), AT_ONCE):
+        yield list(paths[start : start + AT_ONCE])
+
+
+def _rows_in(paths: Sequence[str], ids: Collection[str]) -> pa.Table:
+    wanted = pa.array(sorted(ids), pa.string())
+    tables = (storage.read_table(path) for path in paths)
+    return pa.concat_tables([table.filter(pc.is_in(table["id"], value_set=wanted)) for table in tables])

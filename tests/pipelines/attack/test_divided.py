@@ -1,0 +1,148 @@
+"""Scores in parts say what all scores at once say: the same run, attacked both ways."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.attack import divided, scores
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.data import tasks
+from tests.pipelines.tars import image_bytes, tar_bytes
+
+SHARDS, EACH = 5, 24
+
+
+def config_of(place: Path, *, grouped: bool) -> RunConfig:
+    """Candidates and controls of the same kind in several shards, an encoder with random weights."""
+    for name, start in (("mine", 0), ("rest", 10_000)):
+        (place / name).mkdir(parents=True)
+        for shard in range(SHARDS):
+            numbers = range(start + shard * EACH, start + (shard + 1) * EACH)
+            members = [(f"{number // 3:05d}-{number % 3}.png", image_bytes(number, size=16)) for number in numbers]
+            (place / name / f"{name}-{shard:03d}.tar").write_bytes(tar_bytes(members))
+    sources = {name: {"kind": "shards", "path": str(place / name / "*.tar")} for name in ("mine", "rest")}
+    roles = {
+        "candidate": {"from": "mine"},
+        "control": {"from": "rest"},
+        "known-nonmember": {"from": "control", "fraction": 0.3},
+    }
+    data = {"sources": sources, "image_size": 16, "roles": roles}
+    data |= {"group_by": {"from": "key", "pattern": "^([0-9]+)-"}} if grouped else {}
+    fresh = {"load": "checkpoint:conv4", "fresh": True, "objective": "simclr"}
+    raw = {
+        "name": "given",
+        "data": data,
+        "encoders": {"target": fresh, "fresh": fresh},
+        "queries": {"views": 3, "outputs": ["backbone"]},
+        "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
+        "validity": {"control": "fresh", "fdr": 0.9},
+    }
+    return parse(raw, "given.yaml")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["samples", "groups"])
+def both(
+    request: pytest.FixtureRequest, local_ray: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunConfig, Path, Path]]:
+    """A run attacked at once, and its copy attacked in parts."""
+    place = tmp_path_factory.mktemp("divided")
+    config = config_of(place, grouped=request.param)
+    whole, parts = place / "whole", place / "parts"
+    audit.run(config, str(whole))
+    shutil.copytree(whole, parts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(divided, "EXACT", 0)
+        patched.setattr(tasks, "AT_ONCE", EACH)
+        patched.setattr(scores, "AT_ONCE", 3)
+        audit.run(config, str(parts), force="attack")
+        yield config, whole, parts
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def numbers_of(entry: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """All plain values of a report, by where they stand."""
+    if isinstance(entry, dict):
+        for name, part in entry.items():
+            yield from numbers_of(part, f"{place}/{name}")
+    elif isinstance(entry, list):
+        for number, part in enumerate(entry):
+            yield from numbers_of(part, f"{place}/{number}")
+    else:
+        yield place, entry
+
+
+def test_parts_say_what_the_whole_says(both: tuple[RunConfig, Path, Path]) -> None:
+    config, whole, parts = both
+    grouped = config.data.group_by is not None
+    (attacked,) = (parts / "seed-0" / "attacks").iterdir()
+    assert not (attacked / "scores.parquet").exists()
+    assert len(list((attacked / "scores").glob("*.parquet"))) == 2 * SHARDS
+    together = pa.concat_tables([pq.read_table(path) for path in (attacked / "scores").glob("*.parquet")])
+    before = pq.read_table(whole / "seed-0" / "attacks" / attacked.name / "scores.parquet")
+    assert together.sort_by("id").equals(before.sort_by("id"))
+    assert scores.ScoreSums.load(str(attacked / "sums.npz")).parts == 2 * SHARDS
+
+    first, second = report_of(whole), report_of(parts)
+    compared = ("attacks", "pooled", "validity", "evidence", "classes", "caveats")
+    loose = ("tpr_at_fpr", "permutation", "seconds", "file", "posterior", "created", "samples")
+    told = dict(numbers_of({name: second.get(name) for name in compared}))
+    for place, value in numbers_of({name: first.get(name) for name in compared}):
+        if not any(name in place for name in loose):
+            assert told[place] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), place
+    for one, two in zip(first["attacks"], second["attacks"], strict=True):
+        for fpr, rate in one["tpr_at_fpr"].items():
+            assert two["tpr_at_fpr"][fpr]["value"] == rate["value"]
+            if not grouped:
+                assert two["tpr_at_fpr"][fpr]["ci95"] == pytest.approx(rate["ci95"], abs=1e-9)
+    assert (parts / "report.html").stat().st_size > 10_000
+
+
+def test_every_candidate_is_answered_once(both: tuple[RunConfig, Path, Path]) -> None:
+    config, whole, parts = both
+    grouped = config.data.group_by is not None
+    found, again = (report_of(folder)["evidence"] for folder in (whole, parts))
+    (one,), (two,) = found["samples"], again["samples"]
+    answers = pq.read_table(whole / one["file"]).to_pandas().set_index("id").sort_index()
+    files = sorted((parts / two["file"]).glob("*.parquet"))
+    in_parts = pa.concat_tables([pq.read_table(path) for path in files]).to_pandas().set_index("id").sort_index()
+    assert list(answers.index) == list(in_parts.index)
+    assert in_parts["score"].to_numpy() == pytest.approx(answers["score"].to_numpy())
+    assert one["n_candidate"] == two["n_candidate"]
+    assert one["n_control"] == two["n_control"]
+    if not grouped:  # the control that is drawn from each group is another one
+        assert in_parts["p_value"].to_numpy() == pytest.approx(answers["p_value"].to_numpy())
+        assert in_parts["q_value"].to_numpy() == pytest.approx(answers["q_value"].to_numpy())
+        assert (in_parts["flagged"] == answers["flagged"]).all()
+        assert [row["id"] for row in one["top"]] == [row["id"] for row in two["top"]]
+        assert np.abs(in_parts["posterior"] - answers["posterior"]).max() < 0.2  # folds differ on 120 samples
+    listed = [(folder / "seed-0/validity/flagged.csv").read_text().splitlines()[1:] for folder in (whole, parts)]
+    assert grouped or [line.split(",")[0] for line in listed[0]] == [line.split(",")[0] for line in listed[1]]
+
+
+def test_a_run_that_was_ended_goes_on_with_the_parts_that_are_missing(both: tuple[RunConfig, Path, Path]) -> None:
+    config, _, parts = both
+    before = report_of(parts)
+    (attacked,) = (parts / "seed-0" / "attacks").iterdir()
+    (attacked / "result.json").unlink()
+    there = sorted((attacked / "scores").glob("*.parquet"))
+    stamps = {path: path.stat().st_mtime_ns for path in there}
+    there[3].unlink()
+    audit.run(config, str(parts))
+    assert {path for path, stamp in stamps.items() if path.stat().st_mtime_ns != stamp} == {there[3]}
+    for one, two in zip(before["attacks"], report_of(parts)["attacks"], strict=True):
+        assert {**one, "seconds": 0} == {**two, "seconds": 0}
