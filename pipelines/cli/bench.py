@@ -1,4 +1,4 @@
-"""``encoder-audit bench``: our speed beside published code and the bare network."""
+"""``encoder-audit bench``: our speed beside published code and the bare network, and what grows with the data."""
 
 from __future__ import annotations
 
@@ -60,3 +60,16 @@ def bench_extract(
 
     result = extract.run(case or (), data=data, threads=threads)
     _show(extract.table(result), result, json)
+
+
+@bench_app.command("scale")
+def bench_scale(
+    json: Json = None,
+    images: Annotated[list[int] | None, typer.Option("--images", min=1000, help="Images of a run; repeatable.")] = None,
+    keep: Annotated[str | None, typer.Option("--keep", help="Keep data and runs in a folder.")] = None,
+) -> None:
+    """Measure whole runs on more and more images: time and memory of every stage, and requests to an object store."""
+    from pipelines.bench import growth
+
+    result = growth.run(images or growth.SIZES, keep=keep)
+    _show(growth.table(result), result, json)
