@@ -13,8 +13,8 @@ from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
-from pipelines.extract.passes import QueryPass, passes_of
-from pipelines.files import storage
+from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
+from pipelines.files import many, storage
 from pipelines.run.folder import SeedFolder
 
 
@@ -51,18 +51,17 @@ def load_features(
         present = [need for need in needs if need in query.needs and _same(need, query, asking)]
         if not present or output not in query.asking.outputs:
             continue
-        for file in query.files(folder):
-            if row_of.keys().isdisjoint(splits.named(file.source, file.shard, query.roles)):
-                continue
-            path = file.path(folder, asking.encoder, epoch)
-            if not storage.exists(path):
-                raise UserError(f"{path} is missing; run the extract stage first")
-            table = storage.read_table(path)
+        files = [
+            file
+            for file in query.files(folder)
+            if not row_of.keys().isdisjoint(splits.named(file.source, file.shard, query.roles))
+        ]
+        for file, table in _tables(files, folder, asking.encoder, epoch):
             ok = np.array([status == "ok" for status in table["status"].to_pylist()])
             rows = np.array([row_of.get(f"{file.source}/{key}", -1) for key in table["key"].to_pylist()])
             rejected[rows[~ok & (rows >= 0)]] = True
             kept = rows[ok] >= 0
-            for need in present:
+            for need in present if ok.any() else ():
                 column = _matrix(table[f"{output}.{need}"])
                 whole = values.setdefault(need, np.zeros((len(ids), *column.shape[1:]), dtype=column.dtype))
                 whole[rows[ok][kept]] = column[kept]
@@ -73,6 +72,22 @@ def load_features(
             f"features of {asking.encoder} miss {len(lost)} samples, first {ids[lost[0]]}; run the extract stage"
         )
     return Features(np.array(ids, dtype=np.str_)[~rejected], {need: values[need][~rejected] for need in needs})
+
+
+def _tables(
+    files: Sequence[FeatureFile], folder: SeedFolder, encoder: str, epoch: int
+) -> Iterator[tuple[FeatureFile, pa.Table]]:
+    """The content of feature files, chunk by chunk; one whose samples were all rejected has no features.
+
+    Raises:
+        UserError: one is missing.
+    """
+    of_path = {path: file for file in files for path in file.paths(folder, encoder, epoch)}
+    there = storage.existing(of_path)
+    for path in of_path:
+        if path not in there:
+            raise UserError(f"{path} is missing; run the extract stage first")
+    yield from zip(of_path.values(), many.streamed(storage.read_table, list(of_path)), strict=True)
 
 
 def _asked_ids(splits: Splits, folder: SeedFolder, asking: Asking, roles: Sequence[str]) -> list[str]:
@@ -89,7 +104,7 @@ def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -
     """Passes recorded for the demands of a run, for all encoders or for one."""
     for demand in demands_of(config):
         if encoder in (None, demand.asking.encoder):
-            yield from passes_of(demand, config, folder, plan=False)
+            yield from passes_of(demand, config, folder)
 
 
 def _same(need: str, query: QueryPass, asking: Asking) -> bool:
@@ -101,9 +116,10 @@ def _same(need: str, query: QueryPass, asking: Asking) -> bool:
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
     paths = [
-        file.rejected_path(folder, query.asking.encoder, query.epochs[0])
+        file.rejected_path(folder, query.asking.encoder, query.epochs[0], chunk)
         for query in _passes(config, folder)
         for file in query.files(folder)
+        for chunk in range(file.chunks)
     ]
     there = storage.existing(paths)
     entries = [entry for path in dict.fromkeys(paths) if path in there for entry in storage.read_json(path)]
