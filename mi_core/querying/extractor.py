@@ -42,7 +42,6 @@ from mi_core.runtime import tf32
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
 MOST_VIEWS = 16_384  # queries per call that are tried on a GPU, at most
-_ONE_CALL = ("views", "clean", "patches", "parts")  # sets of queries whose number is known before
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,12 @@ class _Batch:
 class Extractor:
     """Computes membership features for batches of images from one or several encoders.
 
-    Several encoders (the checkpoints of one training run) share the views of an image.
+    All encoders share the views of an image.
 
     Args:
         encoders: encoders by name, all on ``device``, in evaluation mode.
         plan: features, outputs and number of views.
+        own: plans of encoders, by name, that read other features or outputs off the same sets of queries.
         augmentation: the recipe of the query views.
         device: where the encoders are.
         crafter: classifier that adversarial images are crafted on, on ``device``, for needs that consume such.
@@ -73,6 +73,7 @@ class Extractor:
     augmentation: Augmentation
     device: torch.device
     crafter: Encoder | None = None
+    own: Mapping[str, QueryPlan] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
     _begun: deque[Work] = field(default_factory=deque)
@@ -82,6 +83,9 @@ class Extractor:
     def __post_init__(self) -> None:
         if self.plan.precision == "tf32" and self.device.type != "cuda":
             raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
+        for name, plan in self.own.items():
+            if set(plan.sets) != set(self.plan.sets):
+                raise ConfigError(f"encoder {name} is to be asked for {plan.sets}, the others for {self.plan.sets}")
 
     def __call__(
         self,
@@ -162,7 +166,7 @@ class Extractor:
     def _may_try(self) -> bool:
         """Whether the encoders may be asked for noise, in calls of a number that is known before."""
         plain = all(type(encoder) is Encoder for encoder in self.encoders.values())
-        return plain and all(_word(kind) in _ONE_CALL for kind in self.plan.sets)
+        return plain and not self.plan.searches
 
     @torch.inference_mode()
     def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
@@ -198,23 +202,24 @@ class Extractor:
             "adversarial": self._adversarial,
             "sequential": self._sequential,
         }
-        own = {kind: searches[_word(kind)] for kind in self.plan.sets if _word(kind) in searches}
-        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in own}
+        searched = {kind: searches[_word(kind)] for kind in self.plan.sets if _word(kind) in searches}
+        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in searched}
         work.clock.mark("augment")
         for name, encoder in self.encoders.items():
+            plan = self.own.get(name, self.plan)
             answers: dict[str, Any] = {
-                kind: self._embed(name, encoder, images, batch.ids) for kind, images in queried.items()
+                kind: self._embed(name, encoder, images, batch.ids, plan.outputs) for kind, images in queried.items()
             }
-            answers |= {kind: search(name, encoder, kind, batch) for kind, search in own.items()}
-            texts = self._texts(name, encoder, batch) if self.plan.captioned else None
+            answers |= {kind: search(name, encoder, kind, batch) for kind, search in searched.items()}
+            texts = self._texts(name, encoder, batch) if plan.captioned else None
             work.clock.mark("forward")
             columns: dict[str, torch.Tensor] = {}
-            for output in self.plan.outputs:
-                for need in self.plan.needs:
+            for output in plan.outputs:
+                for need in plan.needs:
                     if parse_need(need)[0].output not in (None, output):
                         continue
                     kind = asked(need)
-                    answer = answers[kind] if kind in own else answers[kind][output]
+                    answer = answers[kind] if kind in searched else answers[kind][output]
                     if consumes(need) == "caption":
                         answer = (answer, texts)
                     columns[f"{output}.{need}"] = compute(need, answer).to("cpu", non_blocking=True)
@@ -289,7 +294,7 @@ class Extractor:
                 size=self._size(),
             )
             ids = [batch.ids[row] for row in rows.tolist()]
-            new = F.normalize(self._embed(name, encoder, drawn, ids)[outputs[0]], dim=2)
+            new = F.normalize(self._embed(name, encoder, drawn, ids, outputs)[outputs[0]], dim=2)
             before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)
             cosines = (before * last).sum(dim=2).clamp(-1, 1)
             seen = torch.cat([before, last], dim=1)
@@ -359,7 +364,7 @@ class Extractor:
         encoder: Encoder,
         images: torch.Tensor,
         ids: list[str],
-        outputs: tuple[str, ...] | None = None,
+        outputs: tuple[str, ...],
     ) -> dict[str, torch.Tensor]:
         """Embeddings (B, D), or (B, V, D) of several images each, by output."""
         several = images.shape[1] if images.dim() == 5 else None
@@ -371,7 +376,7 @@ class Extractor:
             sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
             raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
         by_output = {}
-        for output in outputs or self.plan.outputs:
+        for output in outputs:
             if output not in embeddings:
                 raise ShapeError(f"encoder {name} has no output {output!r}; it has {', '.join(embeddings)}")
             shape = tuple(embeddings[output].shape)

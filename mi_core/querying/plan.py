@@ -9,6 +9,8 @@ from mi_core.features import asked, consumes, parse_need, queries_per_image
 from mi_core.features.sequential import FIRST, StoppingRule
 from mi_core.querying.precision import PRECISIONS
 
+_KNOWN = ("views", "clean", "patches", "parts")  # sets of queries that no answer changes
+
 
 @dataclass(frozen=True)
 class QueryPlan:
@@ -43,6 +45,11 @@ class QueryPlan:
     def sets(self) -> tuple[str, ...]:
         """Sets of queries of every image, each once: ``views``, ``clean``, ``patches:3x3``, ..."""
         return tuple(dict.fromkeys(asked(need) for need in self.needs))
+
+    @property
+    def searches(self) -> bool:
+        """Whether queries depend on the answers to earlier ones."""
+        return any(kind.partition(":")[0] not in _KNOWN for kind in self.sets)
 
     @property
     def captioned(self) -> bool:

@@ -14,7 +14,7 @@ from pipelines.bench import latency
 from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
 from pipelines.data.shard_paths import expand
-from pipelines.extract import run as extract
+from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.run.machine import descendants
 
 LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 8  # chunks per worker
@@ -48,7 +48,7 @@ def scaling(folder: Path, rounds: int) -> dict[str, Any]:
 
 def memory(folder: Path, cores: int) -> dict[str, Any]:
     """Peak memory of all processes at ten times the shards over that at one times."""
-    in_flight = (extract.READERS_PER_ACTOR * 3 + 3) * cores * CHUNK
+    in_flight = (READERS_PER_ACTOR * 3 + 3) * cores * CHUNK
     few = -(-4 * in_flight // SHARD)
     shards = expand(smooth_shards(folder / "data", SIDE, 10 * few, SHARD))
     peaks, counts = [], []

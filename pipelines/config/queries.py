@@ -29,7 +29,11 @@ class QueriesConfig(Section):
     outputs: tuple[Annotated[str, one_of("outputs", OUTPUTS)], ...] = Field(
         default=("projection", "backbone"), description="embeddings audited"
     )
-    chunk: int = Field(default=256, ge=1, description="images per chunk: the unit of work, retry and resume")
+    chunk: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        default="auto",
+        description="images per chunk, the unit of work, retry and resume; auto: 256, in large runs some seconds of an "
+        "actor",
+    )
     batch_views: int = Field(
         default=640, ge=1, description="queries per call of the encoder, at most; on GPUs doubled while that is faster"
     )

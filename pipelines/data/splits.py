@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.config.encoders import TrainedConfig
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, ids_of
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules
@@ -28,6 +27,9 @@ from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.ways import follow, way
+
+if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports
+    from pipelines.config.encoders import TrainedConfig
 
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
 NEAR = "near-copies.parquet"

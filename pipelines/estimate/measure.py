@@ -30,7 +30,6 @@ from pipelines.config.encoders import TrainedConfig
 from pipelines.config.limits import ResourcesConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
-from pipelines.data.captions import made_caption
 from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
@@ -39,11 +38,11 @@ from pipelines.data.sources import Source
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training
-from pipelines.extract.jobs import ShardJob
-from pipelines.extract.readers import ReadOrder, read_chunks
+from pipelines.extract.jobs import ShardJob, given, orders_of
+from pipelines.extract.readers import read_chunks
 from pipelines.extract.telemetry import STEPS
 from pipelines.extract.worker import EncodeChunks
-from pipelines.files import storage
+from pipelines.files import many, storage
 from pipelines.run.points import Run
 from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, trainings_at_once
 
@@ -234,11 +233,12 @@ def _time_kind(
         for job in jobs
         for shard in samples[key(job.source, job.reader)].shards[: max(1, SHARDS // len(jobs))]
     ]
-    _ask(actors, [_chunk(work[0], 0, 1)] * len(actors))  # loads the encoder
+    _ask(actors, [_chunk(work[0], number, 1) for number in range(len(actors))])  # loads the encoder
     single = [sum(chunk.seconds.values()) for chunk in _ask(actors, [_chunk(job, 0, 1) for job in work])]
     allowed = [seconds * min(1.0, len(actors) / len(work)) / CHUNKS / took for took in single]
     sizes = [
-        max(1, min(job.chunk, int(most), len(job.wanted) // CHUNKS)) for job, most in zip(work, allowed, strict=True)
+        max(1, min(job.chunk, int(most), job.selection.count // CHUNKS))
+        for job, most in zip(work, allowed, strict=True)
     ]
     rounds = [[_chunk(job, n, size) for job, size in zip(work, sizes, strict=True)] for n in range(CHUNKS)]
     name = f"{first.encoder}: {', '.join(first.query.plan().sets)}"
@@ -261,32 +261,31 @@ def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:
     Where an attack searches for the boundary of a class, the class is the encoder's own answer: the search then does
     all of its work.
     """
-    wanted = tuple(list(shard.labels)[: CHUNKS * job.chunk])
-    captions = {key: made_caption(data, job.source, key, shard.labels[key]) for key in wanted}
+    wanted = list(shard.labels)[: CHUNKS * job.chunk]
     query = replace(job.query, epochs=job.query.epochs[-1:])
-    labels = None if job.labels is None else dict[str, int]()
-    if labels is not None:
+    classes: dict[str, int | None] = {key: shard.labels[key] for key in wanted}
+    if query.plan().labelled:
         encoder = describe(job.folder, job.encoder).load(query.epochs[0])
         for sample in Source(job.reader).read(shard.item, set(wanted)):
             pixels = torch.tensor(decode(sample.image, job.decoder))[None]
             with torch.inference_mode():
-                labels[sample.key] = int(encoder(clean(pixels))["logits"].argmax())
-    made = None if job.captions is None else captions
-    return replace(job, item=shard.item, wanted=wanted, query=query, captions=made, labels=labels)
+                classes[sample.key] = int(encoder(clean(pixels))["logits"].argmax())
+    return replace(job, item=shard.item, selection=given(classes), query=query)
 
 
 def _chunk(job: ShardJob, number: int, size: int) -> ShardJob:
     """The job for one chunk of its images."""
-    start = number * size % len(job.wanted)
-    wanted = job.wanted[start : start + size]
-    return replace(job, wanted=wanted, chunk=len(wanted))
+    classes = list((job.selection.given or {}).items())
+    start = number * size % len(classes)
+    some = dict(classes[start : start + size])
+    return replace(job, selection=given(some), chunk=len(some))
 
 
 def _ask(actors: Sequence[Any], jobs: Sequence[ShardJob]) -> list[Chunk]:
     """Let actors work side by side on jobs of one chunk. Raises UserError: an encoder fails."""
     import ray
 
-    orders = [pickle.dumps(ReadOrder(job.source, job.reader, job.item, (job.share(),))) for job in jobs]
+    orders = [pickle.dumps(order) for job in jobs for order in orders_of([job])]
     rows = [row for order in orders for row in read_chunks(pa.table({"order": [order]}))]
     pending = [actors[n % len(actors)].__call__.remote(row) for n, row in enumerate(rows)]
     chunks = []
@@ -294,6 +293,7 @@ def _ask(actors: Sequence[Any], jobs: Sequence[ShardJob]) -> list[Chunk]:
         (receipt,) = receipts.to_pylist()
         if receipt["error"]:
             raise UserError(receipt["error"])
+        many.remove_files(receipt["markers"])
         seconds = {name: receipt[name] for name in STEPS}
         chunks.append(Chunk(job.source, receipt["rows"], seconds, storage.read_table(job.path(job.query.epochs[0], 0))))
     return chunks

@@ -25,7 +25,7 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
 from pipelines.encoders.stored import describe, share
-from pipelines.extract import run as extract
+from pipelines.extract import plan as extract
 from pipelines.extract.jobs import ShardJob
 from pipelines.files.digest import digest
 from pipelines.pretrain import run as pretrain
@@ -169,7 +169,8 @@ def _draws(data: DataConfig, origin: str, last: str) -> list[list[Any]]:
 def _images(job: ShardJob, sizes: RoleSizes) -> Range:
     """Images of a job: those of the roles that its rows stand for."""
     rows = Splits.load(job.folder.path).table.select(["key", "role", "part"]).to_pylist()
-    chosen = [(row["role"], row["part"]) for row in rows if row["key"] in job.wanted]
+    wanted = job.selection.classes(job.source, job.item.name)
+    chosen = [(row["role"], row["part"]) for row in rows if row["key"] in wanted]
     if job.query.asking.count is not None:
         here = {name for pair in chosen for name in pair} & set(job.query.roles)
         return total(sizes[role].at_most(job.query.asking.count) for role in sorted(here))

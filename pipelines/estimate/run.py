@@ -25,7 +25,9 @@ from pipelines.encoders.probe_ledger import attacked
 from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
 from pipelines.estimate.outline import Outline, RoleSizes, Training, outline
-from pipelines.extract.run import READERS_PER_ACTOR, SHARES
+from pipelines.extract.jobs import SHARES
+from pipelines.extract.passes import CHUNK
+from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.files import storage
 from pipelines.pretrain.worker import streams
 from pipelines.run.folder import RunFolder, SeedFolder
@@ -228,7 +230,8 @@ def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[flo
 
 def _notes(config: RunConfig, planned: Outline, timed: Mapping[str, QueryCost]) -> Iterator[str]:
     yield "a range reaches from the fastest to the slowest piece that was timed; a busier machine takes longer"
-    if any(cost.batch < min(config.queries.chunk, 16) for cost in timed.values()):
+    chunk = CHUNK if config.queries.chunk == "auto" else config.queries.chunk
+    if any(cost.batch < min(chunk, 16) for cost in timed.values()):
         yield "encoders were timed on smaller batches than the run's, to save time; larger ones may be faster"
     if any(one.images.low < one.images.high for one in planned.passes):
         yield "the sizes of some roles come from a few shards"

@@ -1,18 +1,20 @@
 """Count the attempts at a chunk, and find the sample that kills its worker.
 
-Every attempt leaves a marker with its queries and its session; the commit removes one, and the markers left over are
-lost attempts. Two markers of one session mean that a worker died on the chunk; the last marker of a session may come
-from an interrupted run. A chunk on which workers died twice is queried sample by sample, and each sample is noted
-before it is decoded. If a worker dies again, the sample noted last is rejected and the others continue.
+Every attempt leaves a marker with its queries and its session. A commit takes one, which the driver removes with many
+others; the markers left over are lost attempts. Two markers of one session mean that a worker died on the chunk; the
+last marker of a session may come from an interrupted run. A chunk on which workers died twice is queried sample by
+sample, and each sample is noted before it is decoded. If a worker dies again, the sample noted last is rejected and the
+others continue.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pipelines.extract.jobs import ATTEMPTS, Begun, ShardJob
-from pipelines.files import storage
+from pipelines.files import many, storage
 from pipelines.run.folder import SeedFolder
 
 CARELESS = 2  # deaths after which samples are queried one by one
@@ -59,30 +61,87 @@ def _chunk_name(job: ShardJob, chunk: int) -> str:
     return f"{job.source}-{job.item.name}.{job.tag}-{chunk:05d}"
 
 
-def begin(job: ShardJob, chunk: int, kind: str) -> int | None:
-    """Mark an attempt at a chunk; returns the deaths before it, or None if no attempt is left.
+def begin(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
+    """Mark an attempt at a chunk.
 
     Attempts of other sessions count for whole chunks; attempts at decoding alone count per session.
+
+    Returns:
+        The deaths before it, or None if no attempt is left; and the marker.
     """
     markers, deaths = job.begun.get(chunk, (0, 0)) if kind == QUERYING else (0, 0)
-    session = "" if kind == QUERYING else f"-{job.session}"
     for more in range(min(ATTEMPTS - deaths, job.attempts)):
-        marker = marker_path(job, chunk, f"{markers + more + 1}{session}", kind)
+        marker = marker_path(job, chunk, _number(job, markers + more + 1, kind), kind)
         if storage.create(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode()):
-            return deaths + more
-    return None
+            return deaths + more, marker
+    return None, ""
 
 
-def end(job: ShardJob, chunk: int, *, decoded: bool) -> None:
-    """Remove one marker, since a commit takes one attempt; the markers that stay are lost attempts.
+def taken(job: ShardJob, chunk: int, kind: str) -> str:
+    """The marker that a commit takes: the first, so that one that is still there has not been taken."""
+    return marker_path(job, chunk, _number(job, 1, kind), kind)
+
+
+def _number(job: ShardJob, number: int, kind: str) -> str:
+    return f"{number}-{job.session}" if kind == DECODING else str(number)
+
+
+def settle(jobs: Iterable[ShardJob]) -> None:
+    """Remove the markers of commits that a driver did not live to remove; ``jobs`` know the chunks that are done."""
+    known = list(jobs)
+    folders = {markers_folder(job.folder, job.encoder, QUERYING) for job in known}
+    there = {path for folder in folders for path in storage.list_files(folder)}
+    if there:
+        committed = {taken(job, chunk, QUERYING) for job in known for chunk in job.skip}
+        many.remove_files(sorted(committed & there))
+
+
+@dataclass
+class Attempt:
+    """One attempt at a chunk.
 
     Args:
-        job, chunk: what was committed.
-        decoded: whether a stage of its own decoded it, which left a marker too.
+        job, chunk: what is attempted.
+        marker: its file.
+        deaths: of workers before; None: no attempt is left, and all samples are refused.
+        killers: keys of samples that killed workers.
     """
-    storage.remove_file(marker_path(job, chunk, "1", QUERYING))
-    if decoded:
-        storage.remove_file(marker_path(job, chunk, f"1-{job.session}", DECODING))
+
+    job: ShardJob
+    chunk: int
+    marker: str
+    deaths: int | None
+    killers: list[str]
+
+    @classmethod
+    def of(cls, job: ShardJob, chunk: int, kind: str) -> Attempt:
+        """Begin an attempt."""
+        deaths, marker = begin(job, chunk, kind)
+        careful = deaths is None or deaths >= CARELESS
+        return cls(job, chunk, marker, deaths, suspects(job, chunk) if careful else [])
+
+    @property
+    def careful(self) -> bool:
+        """Whether samples are queried one by one."""
+        return self.deaths is not None and self.deaths >= CARELESS
+
+    def withdraw(self) -> None:
+        """Undo the beginning."""
+        if self.marker:
+            storage.remove_file(self.marker)
+
+    def refuses(self, key: str) -> bool:
+        """Whether a sample is refused; in careful mode a sample is noted before it is touched."""
+        if self.deaths is None or key in self.killers:
+            return True
+        if self.careful:
+            note(self.job, self.chunk, [*self.killers, key])
+        return False
+
+    def end(self) -> None:
+        """Note the samples that killed workers, once all are queried."""
+        if self.careful:
+            note(self.job, self.chunk, self.killers)
 
 
 def suspects(job: ShardJob, chunk: int) -> list[str]:

@@ -1,10 +1,9 @@
-"""Commit features: one Parquet file per chunk, later one per shard, and copies for runs that share them."""
+"""Commit features: one Parquet file per chunk and checkpoint, and copies for runs that share them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,66 +11,56 @@ import pyarrow as pa
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
 
+OK = "ok"
 
-@dataclass(frozen=True)
-class Compaction:
-    """The files of one finished shard.
+
+def commit(
+    job: ShardJob,
+    chunk: int,
+    keys: Sequence[str],
+    status: Sequence[str],
+    columns: Mapping[int, Mapping[str, np.ndarray]],
+) -> None:
+    """Write the features of a chunk, which are its feature files for good.
 
     Args:
-        source, shard: where its samples came from.
-        files: (file to write, its chunk files) for each checkpoint.
-        rejected: file to write if samples were rejected, with their source, shard, key and reason.
-        wanted: the keys that must be present, sorted.
+        job, chunk: what was asked.
+        keys, status: of its N samples.
+        columns: by epoch and name, the values of the samples whose status is ``ok``.
     """
-
-    source: str
-    shard: str
-    files: tuple[tuple[str, tuple[str, ...]], ...]
-    rejected: str
-    wanted: tuple[str, ...]
-
-
-def compaction_of(job: ShardJob) -> Compaction:
-    """The files of the shard of a job."""
-    numbers = range(job.chunks)
-    files = tuple((job.path(epoch), tuple(job.path(epoch, chunk) for chunk in numbers)) for epoch in job.query.epochs)
-    return Compaction(job.source, job.item.name, files, job.rejected_path, job.wanted)
+    rejected = [
+        {"source": job.source, "shard": job.item.name, "key": key, "reason": state}
+        for key, state in zip(keys, status, strict=True)
+        if state != OK
+    ]
+    if rejected:
+        storage.write_json(job.rejected_path(chunk), rejected)
+    for epoch, values in columns.items():
+        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, values))
 
 
-def compact(work: Sequence[Compaction]) -> None:
-    """Join the chunk files of finished shards into one per checkpoint, then delete them.
-
-    Raises:
-        RuntimeError: the chunks do not hold exactly the wanted samples.
-    """
-    for shard in work:
-        for target, chunks in shard.files:
-            table = pa.concat_tables([storage.read_table(path) for path in chunks], promote_options="default")
-            if sorted(table["key"].to_pylist()) != list(shard.wanted):
-                raise RuntimeError(f"{target}: its chunks do not hold the {len(shard.wanted)} samples asked for")
-            rejected = [
-                {"source": shard.source, "shard": shard.shard, "key": key, "reason": status}
-                for key, status in zip(table["key"].to_pylist(), table["status"].to_pylist(), strict=True)
-                if status != "ok"
-            ]
-            if rejected:
-                storage.write_json(shard.rejected, rejected)
-            storage.write_table(target, table)
-        for path in (chunk for _, chunks in shard.files for chunk in chunks):
-            storage.remove(path)
-
-
-def share_features(done: ShardJob, job: ShardJob) -> None:
-    """Copy the features of a shard to another run that needs the same ones."""
-    pairs = [(done.path(epoch), job.path(epoch)) for epoch in job.query.epochs]
-    for source, target in [(done.rejected_path, job.rejected_path), *pairs]:
-        if source != target and storage.exists(source) and not storage.exists(target):
+def share_features(pairs: Sequence[tuple[ShardJob, ShardJob]]) -> None:
+    """Copy the features of shards to other runs that need the same ones: (the job that is done, the other)."""
+    wanted = {
+        target: source
+        for done, job in pairs
+        for chunk in range(job.chunks)
+        for source, target in zip(
+            [done.rejected_path(chunk), *(done.path(epoch, chunk) for epoch in job.query.epochs)],
+            [job.rejected_path(chunk), *job.paths(chunk)],
+            strict=True,
+        )
+        if source != target
+    }
+    sources, there = storage.existing(wanted.values()), storage.existing(wanted)
+    for target, source in wanted.items():
+        if source in sources and target not in there:
             storage.copy(source, target)
 
 
-def sample_table(keys: list[str], status: list[str], columns: dict[str, np.ndarray]) -> pa.Table:
+def sample_table(keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray]) -> pa.Table:
     """One row per sample, in order; rejected samples have a status and null measurements."""
-    rows = np.flatnonzero([state == "ok" for state in status])
+    rows = np.flatnonzero([state == OK for state in status])
     arrays: dict[str, pa.Array] = {
         "key": pa.array(keys, pa.string()),
         "status": pa.array(status, pa.string()),

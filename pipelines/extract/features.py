@@ -18,7 +18,7 @@ from pipelines.data.columns import ids_of
 from pipelines.data.splits import Splits, having
 from pipelines.errors import UserError
 from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
-from pipelines.files import storage
+from pipelines.files import many, storage
 from pipelines.run.folder import SeedFolder
 
 
@@ -61,6 +61,7 @@ def load_features(
             wanted &= ids_among(ids_of(rows), first)
         if wanted.any():
             parts.append(reader.read(source, item, rows["key"].filter(pa.array(wanted))))
+    parts = [part for part in parts if len(part.keys)]
     if not parts:
         raise UserError(f"no sample of {', '.join(roles)} was queried")
     return _in_order(parts)
@@ -112,15 +113,14 @@ class _Reader:
         values: dict[str, FloatArray] = {}
         measured = {need: np.zeros(len(keys), dtype=bool) for need in self.needs}
         rejected = np.zeros(len(keys), dtype=bool)
-        for file, present in self.files.get((source, item), []):
-            table = self._table(file)
+        for present, table in self._tables(source, item):
             place = pc.index_in(table["key"].cast(keys.type), value_set=keys.combine_chunks())
             rows = np.asarray(pc.fill_null(place, -1))
             ok = np.asarray(pc.equal(table["status"], "ok"))
             rejected[rows[~ok & (rows >= 0)]] = True
             rows = rows[ok]
             kept = rows >= 0
-            for need in present:
+            for need in present if len(rows) else ():  # a file whose samples were all rejected has no features
                 column = _matrix(table[f"{self.output}.{need}"])
                 whole = values.setdefault(need, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
                 whole[rows[kept]] = column[kept]
@@ -135,12 +135,21 @@ class _Reader:
             source, keys.filter(pa.array(~rejected)), {need: array[~rejected] for need, array in values.items()}
         )
 
-    def _table(self, file: FeatureFile) -> pa.Table:
-        path = file.path(self.folder, self.asking.encoder, self.epoch)
-        try:
-            return storage.read_table(path)
-        except FileNotFoundError as error:
-            raise UserError(f"{path} is missing; run the extract stage first") from error
+    def _tables(self, source: str, item: str) -> Iterator[tuple[list[str], pa.Table]]:
+        """What is wanted of each file of a shard, and its content."""
+        wanted = {
+            path: needs
+            for file, needs in self.files.get((source, item), [])
+            for path in file.paths(self.folder, self.asking.encoder, self.epoch)
+        }
+        yield from zip(wanted.values(), many.streamed(_read, list(wanted)), strict=True)
+
+
+def _read(path: str) -> pa.Table:
+    try:
+        return storage.read_table(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; run the extract stage first") from error
 
 
 def _in_order(parts: Sequence[_Part]) -> Features:
@@ -161,7 +170,7 @@ def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -
     """Passes recorded for the demands of a run, for all encoders or for one."""
     for demand in demands_of(config):
         if encoder in (None, demand.asking.encoder):
-            yield from passes_of(demand, config, folder, plan=False)
+            yield from passes_of(demand, config, folder)
 
 
 def _same(need: str, query: QueryPass, asking: Asking) -> bool:
@@ -173,9 +182,10 @@ def _same(need: str, query: QueryPass, asking: Asking) -> bool:
 def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
     paths = [
-        file.rejected_path(folder, query.asking.encoder, query.epochs[0])
+        file.rejected_path(folder, query.asking.encoder, query.epochs[0], chunk)
         for query in _passes(config, folder)
         for file in query.files(folder)
+        for chunk in range(file.chunks)
     ]
     there = storage.existing(paths)
     entries = [entry for path in dict.fromkeys(paths) if path in there for entry in storage.read_json(path)]

@@ -1,66 +1,78 @@
 """Split a pass into jobs, one per shard, and find the jobs that remain.
 
-A feature file is named by its content: encoder, checkpoint, source, shard, and a tag that hashes the features and the
-samples. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
+A feature file is named by its content: encoder, checkpoint, source, shard, chunk, and a tag that hashes the features
+and the samples. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.querying.plan import QueryPlan
+from pipelines.config.data import DataConfig
+from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
-from pipelines.data.captions import made_caption
 from pipelines.data.samples import Item
 from pipelines.data.sources import Source
-from pipelines.data.splits import Splits, known_label
+from pipelines.data.splits import Splits
 from pipelines.extract.passes import FeatureFile, QueryPass
-from pipelines.extract.readers import Share
+from pipelines.extract.readers import ReadOrder, Share
+from pipelines.extract.selections import Selection
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 ATTEMPTS = 5  # at a chunk in one session; samples left after that are committed as crashed
+TOGETHER = 32  # jobs that share a chunk of images, at most
+SHARES = 8  # chunks of images that one reader fills at a time, at most: each is held in memory
 Begun = tuple[int, int]
 """Markers of a chunk, and deaths of workers that they prove."""
 Place = tuple[str, SourceConfig, Item]
 """A shard: the name of its source, the source, and which of its items."""
 
 
-class Bare(NamedTuple):
-    """What is left of the keys of a job in the row of a chunk, which carries none: their tag and their number."""
-
-    tag: str
-    images: int
-
-
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard of one pass: the unit of planning and compaction. Plain data that depends on the config alone."""
+    """One shard of one pass: the unit of planning. Plain data that depends on the config alone.
+
+    Args:
+        folder: of the seed.
+        query: the pass.
+        source, reader, item: the shard.
+        selection: its samples that the pass asks for.
+        chunk: images per chunk.
+        decoder: from files to pixels.
+        alone: whether no other job may share its chunks.
+        data: tells captions and classes; None if the pass needs neither.
+        skip: chunks that are done.
+        attempts: at a chunk in this session, at most.
+        begun: earlier attempts by chunk.
+        session: name of the start of the run.
+        rule: when to stop asking for the views of an image.
+    """
 
     folder: SeedFolder
     query: QueryPass
     source: str
     reader: SourceConfig
     item: Item
-    wanted: tuple[str, ...]
+    selection: Selection
     chunk: int
     decoder: Decoder
+    alone: bool = False
+    data: DataConfig | None = None
     skip: frozenset[int] = frozenset()
-    captions: Mapping[str, str] | None = None
-    labels: Mapping[str, int] | None = None
     attempts: int = ATTEMPTS
     begun: Mapping[int, Begun] = field(default_factory=dict)
     session: str = ""
     rule: StoppingRule | None = None
-    bare: Bare | None = None
 
     @property
     def encoder(self) -> str:
@@ -73,9 +85,14 @@ class ShardJob:
         return self.queries_of(self.images)
 
     @property
+    def is_left(self) -> bool:
+        """Whether chunks are not done."""
+        return len(self.skip) < self.chunks
+
+    @property
     def images(self) -> int:
         """Images in the chunks not skipped."""
-        return sum(self.size(chunk) for chunk in range(self.chunks) if chunk not in self.skip)
+        return self.selection.count - sum(map(self.size, self.skip))
 
     def queries_of(self, images: int) -> int:
         """Queries for a number of images, over all checkpoints; an upper bound if a rule stops early."""
@@ -93,23 +110,27 @@ class ShardJob:
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
-        return min(self.chunk, self.count - chunk * self.chunk)
+        return min(self.chunk, self.selection.count - chunk * self.chunk)
 
     @property
     def chunks(self) -> int:
         """Number of chunks of the shard."""
-        return -(-self.count // self.chunk)
+        return self.file.chunks
 
     @property
-    def count(self) -> int:
-        """Images of the shard."""
-        return len(self.wanted) if self.bare is None else self.bare.images
+    def place(self) -> tuple[str, str, str]:
+        """Which shard this is."""
+        return place_name((self.source, self.reader, self.item))
 
     @property
     def identity(self) -> str:
         """A digest that two jobs share if they compute the same features, whatever their folders."""
-        shard = [self.source, self.reader.model_dump(mode="json"), self.item.name]
-        return digest(self.tag, shard, sorted((self.captions or {}).items()), sorted((self.labels or {}).items()))
+        return digest(self.tag, [self.source, self.reader.model_dump(mode="json"), self.item.name], self._told)
+
+    @property
+    def _told(self) -> list[object]:
+        """What captions and classes depend on."""
+        return [] if self.data is None else [self.data.label, self.data.model_dump(mode="json")["captions"]]
 
     def joined(self, before: ShardJob | None) -> ShardJob:
         """The job that also computes ``before``, of the same identity: in its folder, at the epochs of both."""
@@ -122,27 +143,50 @@ class ShardJob:
 
     @property
     def file(self) -> FeatureFile:
-        """The file of the shard."""
-        return FeatureFile(self.source, self.item.name, self.tag)
+        """The files of the shard."""
+        return FeatureFile(self.source, self.item.name, self.tag, -(-self.selection.count // self.chunk))
 
-    def path(self, epoch: int, chunk: int | None = None) -> str:
-        """File of one chunk, or of the compacted shard."""
+    def path(self, epoch: int, chunk: int) -> str:
+        """File of one chunk."""
         return self.file.path(self.folder, self.encoder, epoch, chunk)
+
+    def paths(self, chunk: int) -> list[str]:
+        """Files of one chunk, one for each checkpoint."""
+        return [self.path(epoch, chunk) for epoch in self.query.epochs]
+
+    def rejected_path(self, chunk: int) -> str:
+        """File that lists the rejected samples of a chunk, if there are any."""
+        return self.file.rejected_path(self.folder, self.encoder, self.query.epochs[0], chunk)
 
     @cached_property
     def tag(self) -> str:
         """A digest of the pass and its samples, so that another selection has other files."""
-        return digest(self.query.tag, list(self.wanted), self.chunk)[:12] if self.bare is None else self.bare.tag
-
-    def share(self) -> Share:
-        """The keys to read and the chunks to skip."""
-        bare = replace(self, wanted=(), skip=frozenset(), captions=None, labels=None, bare=Bare(self.tag, self.count))
-        return Share(pickle.dumps(bare), frozenset(self.wanted), self.chunk, self.skip, self.captions, self.labels)
+        return digest(self.query.tag, self.selection.digest, self.chunk)[:12]
 
     @property
-    def rejected_path(self) -> str:
-        """File that lists the rejected samples, if there are any."""
-        return self.file.rejected_path(self.folder, self.encoder, self.query.epochs[0])
+    def company(self) -> tuple[object, ...]:
+        """Equal for jobs that may share chunks of images: the same samples, read and decoded in the same way."""
+        own = (self.folder.path, self.encoder, self.tag) if self.alone else ()
+        plan = self.query.plan()
+        told = (repr(self._told), plan.captioned, plan.labelled)
+        return (self.folder.seed, self.selection.digest, self.chunk, self.decoder, *told, *own)
+
+    def packed(self) -> bytes:
+        """The job without its samples, as it travels with its chunks; see `unpacked`."""
+        bare = replace(self, selection=self.selection.bare(), skip=frozenset(), data=None)
+        return zlib.compress(pickle.dumps(bare))
+
+
+def unpacked(data: bytes) -> ShardJob:
+    """The job that `ShardJob.packed` gave."""
+    job: ShardJob = pickle.loads(zlib.decompress(data))
+    return job
+
+
+def place_name(place: Place) -> tuple[str, str, str]:
+    """Which shard of which source a place is."""
+    source, reader, item = place
+    return source, reader.model_dump_json(), item.name
 
 
 def places_of(config: RunConfig) -> list[Place]:
@@ -152,35 +196,71 @@ def places_of(config: RunConfig) -> list[Place]:
 
 def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
     """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
-    splits, decoder, plan = Splits.load(folder.path), config.data.decoder(), query.plan()
-    asking = query.asking
+    splits, decoder, plan, asking = Splits.load(folder.path), config.data.decoder(), query.plan(), query.asking
     first = None if asking.count is None else set(splits.first(query.roles, asking.count, folder.seed))
+    remote = isinstance(config.encoders[asking.encoder], EndpointConfig)
+    alone = remote or plan.searches or asking.crafter is not None
+    data = config.data if plan.captioned or plan.labelled else None
     for source, model, item in places:
-        classes = splits.classes(source, item.name, query.roles)
-        for key in splits.keys(source, item.name, asking.without) if asking.without else ():
-            classes.pop(key, None)
-        if first is not None:
-            classes = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
-        if not classes:
+        count = splits.size(source, item.name, query.roles, asking.without)
+        if not count:
             continue
-        job = ShardJob(folder, query, source, model, item, tuple(classes), config.queries.chunk, decoder)
-        made, known = None, None
-        if plan.captioned:
-            made = {key: made_caption(config.data, source, key, label) for key, label in classes.items()}
-        if plan.labelled:
-            known = {key: known_label(f"{source}/{key}", label) for key, label in classes.items()}
-        yield replace(job, captions=made, labels=known)
+        known = splits.digest(source, item.name, query.roles, asking.without)
+        selection = Selection(folder.path, query.roles, asking.without, count, known)
+        if first is not None:
+            classes = selection.classes(source, item.name)
+            selection = given({key: label for key, label in classes.items() if f"{source}/{key}" in first})
+        if selection.count:
+            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, data)
+
+
+def given(classes: Mapping[str, int | None]) -> Selection:
+    """The selection of given samples."""
+    return Selection("", (), (), len(classes), digest(sorted(classes)), classes)
+
+
+def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+    """The jobs with the chunks that are done, which are to be skipped."""
+    there = storage.existing(job.path(epoch, 0) for job in jobs for epoch in job.query.epochs)
+
+    def done(job: ShardJob) -> frozenset[int]:
+        return frozenset(chunk for chunk in range(job.chunks) if there.issuperset(job.paths(chunk)))
+
+    return [replace(job, skip=done(job)) for job in jobs]
 
 
 def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     """Keep the jobs whose shards are incomplete, with the chunks to skip."""
-    there = storage.existing(job.path(epoch) for job in jobs for epoch in job.query.epochs)
+    return [job for job in looked_up(jobs) if job.is_left]
 
-    def done(job: ShardJob, chunk: int | None = None) -> bool:
-        return all(job.path(epoch, chunk) in there for epoch in job.query.epochs)
 
-    return [
-        replace(job, skip=frozenset(chunk for chunk in range(job.chunks) if done(job, chunk)))
-        for job in jobs
-        if not done(job)
-    ]
+def orders_of(jobs: Iterable[ShardJob]) -> Iterator[ReadOrder]:
+    """One order per shard for several jobs: reading a shard costs the same however few samples are needed.
+
+    Jobs that ask for the same samples share their chunks.
+    """
+    by_shard: dict[tuple[str, str, str], dict[tuple[object, ...], list[ShardJob]]] = {}
+    for job in jobs:
+        by_shard.setdefault(job.place, {}).setdefault(job.company, []).append(job)
+    for companies in by_shard.values():
+        shares = [
+            _share(company[start : start + TOGETHER])
+            for company in companies.values()
+            for start in range(0, len(company), TOGETHER)
+        ]
+        first = next(iter(companies.values()))[0]
+        for start in range(0, len(shares), SHARES):
+            yield ReadOrder(first.source, first.reader, first.item, tuple(shares[start : start + SHARES]))
+
+
+def _share(jobs: Sequence[ShardJob]) -> Share:
+    """What some jobs read together."""
+    first, plan = jobs[0], jobs[0].query.plan()
+    return Share(
+        tuple(job.packed() for job in jobs),
+        tuple(job.skip for job in jobs),
+        first.selection,
+        first.chunk,
+        first.data if plan.captioned else None,
+        plan.labelled,
+    )

@@ -19,7 +19,7 @@ from pipelines.errors import UserError
 from pipelines.extract.attempts import lost_queries
 from pipelines.extract.features import load_features
 from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import passes_of, recorded_passes
+from pipelines.extract.passes import QueryPass, passes_of, recorded_passes
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
@@ -46,14 +46,9 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         if demand.asking.stopping is not None:
             yield from _decided(demand, demand.asking.stopping, config, folder)
             continue
-        for query in passes_of(demand, config, folder, plan=False):
-            asked: set[str] = set()  # a sample of two roles is asked once
-            for role in query.roles:
-                count = query.asking.count
-                ids = splits.ids([role]) if count is None else splits.first([role], count, folder.seed)
-                new = set(ids) - asked
-                asked |= new
-                yield demand.asking.encoder, role, len(new), len(new) * query.queries_per_image
+        for query in passes_of(demand, config, folder):
+            for role, new in _by_role(query, splits, folder.seed):
+                yield demand.asking.encoder, role, new, new * query.queries_per_image
     for name in config.encoders:
         for old in _outdated(config, folder, name):
             for role in old["roles"]:
@@ -67,6 +62,18 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
             yield name, LOST, 0, lost
 
 
+def _by_role(query: QueryPass, splits: Splits, seed: int) -> Iterator[tuple[str, int]]:
+    """Samples of each role of a pass; a sample of two roles counts for the first."""
+    asked: set[str] = set()
+    for position, role in enumerate(query.roles):
+        if query.asking.count is None:
+            yield role, splits.count([role], query.roles[:position])
+        else:
+            new = set(splits.first([role], query.asking.count, seed)) - asked
+            asked |= new
+            yield role, len(new)
+
+
 def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
     """Queries that a stopping rule let through, from the committed features."""
     for role in demand.needs:
@@ -77,7 +84,7 @@ def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: Seed
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
     """Passes that this run queried and no demand reads any more, because an added attack needs a larger pass."""
     demands = [demand for demand in demands_of(config) if demand.asking.encoder == encoder]
-    read = {query.base for demand in demands for query in passes_of(demand, config, folder, plan=False)}
+    read = {query.base for demand in demands for query in passes_of(demand, config, folder)}
     return [entry for entry in recorded_passes(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,17 +37,38 @@ class LoadedEncoders:
         self.load, self.budget = load, budget
         self.builds = 0
         self.kept: OrderedDict[Checkpoint, Encoder] = OrderedDict()
+        self.sizes: dict[Checkpoint, int] = {}  # bytes of all that were ever loaded
 
     def __call__(self, wanted: Sequence[Checkpoint]) -> list[Encoder]:
         """The encoders of some checkpoints, loaded where they are not kept."""
         for checkpoint in wanted:
             if checkpoint not in self.kept:
                 self.kept[checkpoint] = self.load(checkpoint)
+                self.sizes[checkpoint] = weights_of(self.kept[checkpoint])
                 self.builds += 1
             self.kept.move_to_end(checkpoint)
-        while len(self.kept) > len(set(wanted)) and sum(map(weights_of, self.kept.values())) > self.budget:
+        while len(self.kept) > len(set(wanted)) and self._bytes(self.kept) > self.budget:
             self.kept.popitem(last=False)
         return [self.kept[checkpoint] for checkpoint in wanted]
+
+    def rounds(self, wanted: Sequence[Sequence[Checkpoint]]) -> list[list[int]]:
+        """Split what is wanted into rounds, each of which fits the budget: positions in order, each once."""
+        for checkpoint in dict.fromkeys(one for some in wanted for one in some):
+            if checkpoint not in self.sizes:
+                self([checkpoint])
+        rounds: list[list[int]] = []
+        held: set[Checkpoint] = set()
+        for position, some in enumerate(wanted):
+            if rounds and self._bytes(held | {*some}) <= self.budget:
+                rounds[-1].append(position)
+                held |= {*some}
+            else:
+                rounds.append([position])
+                held = {*some}
+        return rounds
+
+    def _bytes(self, checkpoints: Iterable[Checkpoint]) -> int:
+        return sum(self.sizes[checkpoint] for checkpoint in checkpoints)
 
 
 def device_with(gpus: float) -> torch.device:

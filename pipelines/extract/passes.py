@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
-from pipelines.config.demands import Asking, Demand, Stopping
+from pipelines.config.demands import Asking, Demand, Stopping, demands_of
+from pipelines.config.encoders import EndpointConfig
 from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -21,26 +22,31 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
-_SHARED = ("base", "roles", "needs")  # of a recorded pass: what tells another run that it may be copied
+CHUNK = 256  # images per chunk where nothing else is known
+_SHARED = ("base", "roles", "needs", "chunk")  # of a recorded pass: what tells another run that it may be copied
 _FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
 VERSION = 2  # of the features: a change of their meaning makes a new base
 
 
 class FeatureFile(NamedTuple):
-    """The features of one shard from one pass: one Parquet file per checkpoint."""
+    """The features of one shard from one pass: one Parquet file per checkpoint and chunk."""
 
     source: str
     shard: str
     tag: str
+    chunks: int
 
-    def path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int | None = None) -> str:
-        """The file of the whole shard, or of one of its chunks."""
-        suffix = "" if chunk is None else f"-{chunk:05d}"
-        return f"{folder.features(encoder, epoch)}/{self.source}/{self.shard}.{self.tag}{suffix}.parquet"
+    def path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int) -> str:
+        """The file of a chunk."""
+        return f"{folder.features(encoder, epoch)}/{self.source}/{self.shard}.{self.tag}-{chunk:05d}.parquet"
 
-    def rejected_path(self, folder: SeedFolder, encoder: str, epoch: int) -> str:
-        """The file that lists the rejected samples, if there are any."""
-        return f"{self.path(folder, encoder, epoch).removesuffix('.parquet')}.rejected.json"
+    def paths(self, folder: SeedFolder, encoder: str, epoch: int) -> list[str]:
+        """The files of the shard, in the order of the chunks."""
+        return [self.path(folder, encoder, epoch, chunk) for chunk in range(self.chunks)]
+
+    def rejected_path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int) -> str:
+        """The file that lists the rejected samples of a chunk, if there are any."""
+        return f"{self.path(folder, encoder, epoch, chunk).removesuffix('.parquet')}.rejected.json"
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class QueryPass:
     precision: str
     base: str
     repeats: int = 1
+    chunk: int = CHUNK
 
     @property
     def tag(self) -> str:
@@ -98,14 +105,97 @@ class QueryPass:
         return QueryPlan(self.needs, self.asking.outputs, self.views, self.batch_views, self.precision)
 
 
-def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bool) -> list[QueryPass]:
-    """The passes of a demand: the recorded ones and, with ``plan``, new ones for features not covered yet."""
+def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
+    """The recorded passes of a demand."""
+    template = _template(demand, config, folder)
+    return [
+        replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), chunk=_chunk(entry, config))
+        for entry in recorded_passes(folder, demand.asking.encoder)
+        if entry["base"] == template.base
+    ]
+
+
+def _chunk(entry: Mapping[str, Any], config: RunConfig) -> int:
+    """Images per chunk of a recorded pass: as the config says, or as was decided when the pass was planned."""
+    asked = config.queries.chunk
+    return int(entry.get("chunk", CHUNK)) if asked == "auto" else asked
+
+
+def missing_passes(config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
+    """New passes for the features that no recorded pass covers; see `split` for their roles."""
+    new: list[QueryPass] = []
+    for demand in demands_of(config):
+        template = _template(demand, config, folder)
+        planned: list[Mapping[str, Any]] = [*recorded_passes(folder, demand.asking.encoder)]
+        planned += [{"base": query.base, "roles": query.roles, "needs": query.needs} for query in new]
+        mine = [entry for entry in planned if entry["base"] == template.base]
+        for needs, roles in _missing(demand, mine).items():
+            new.append(replace(template, needs=needs, roles=tuple(roles)))
+    return split(new, config)
+
+
+def split(passes: Sequence[QueryPass], config: RunConfig) -> list[QueryPass]:
+    """Split passes by role where others cover some of their roles alone, so that equal sets of samples result.
+
+    Encoders that are asked for the same samples can share decoded images and views. A part stays with its role where
+    a pass covers both. Passes that share nothing stay whole.
+    """
+
+    def whole(role: str, query: QueryPass) -> str:
+        parent = config.data.roles[role].source_name
+        return parent if parent in query.roles else role
+
+    sharing = [query for query in passes if shares(query, config)]
+    takers: dict[str, set[int]] = {}
+    for number, query in enumerate(sharing):
+        for role in query.roles:
+            takers.setdefault(whole(role, query), set()).add(number)
+    pieces: list[QueryPass] = []
+    for query in passes:
+        if not shares(query, config):
+            pieces.append(query)
+            continue
+        blocks: dict[frozenset[int], list[str]] = {}
+        for role in query.roles:
+            blocks.setdefault(frozenset(takers[whole(role, query)]), []).append(role)
+        pieces += [replace(query, roles=tuple(roles)) for roles in blocks.values()]
+    return pieces
+
+
+def shares(query: QueryPass, config: RunConfig) -> bool:
+    """Whether a pass can share decoded images with others: none of its queries depends on answers."""
+    asking = query.asking
+    if isinstance(config.encoders[asking.encoder], EndpointConfig) or asking.crafter is not None:
+        return False
+    return asking.count is None and not query.plan().searches
+
+
+def record(folder: SeedFolder, passes: Sequence[QueryPass]) -> None:
+    """Record planned passes in the run folder."""
+    for encoder in dict.fromkeys(query.asking.encoder for query in passes):
+        entries = [
+            {
+                "base": query.base,
+                "roles": query.roles,
+                "needs": query.needs,
+                "per_image": query.queries_per_image,
+                "count": query.asking.count,
+                "chunk": query.chunk,
+            }
+            for query in passes
+            if query.asking.encoder == encoder
+        ]
+        storage.write_json(passes_path(folder, encoder), recorded_passes(folder, encoder) + entries)
+
+
+def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPass:
+    """A pass of a demand without roles and needs."""
     queries, asking = config.queries, demand.asking
-    record = describe(folder, asking.encoder).record
+    stored = describe(folder, asking.encoder).record
     stopping = asking.stopping
     template = QueryPass(
         asking=asking,
-        recipe=asking.recipe or Recipe(record.config["objective"], record.config["augmentation"]),
+        recipe=asking.recipe or Recipe(stored.config["objective"], stored.config["augmentation"]),
         epochs=config.queried_epochs(asking.encoder) if stopping is None else (stopping.epoch,),
         roles=(),
         needs=(),
@@ -119,28 +209,19 @@ def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder, *, plan: bo
     base = digest(
         VERSION,
         _identity(template),
-        record.fingerprints,
+        stored.fingerprints,
         config.data.decoder().digest(),
         folder.seed,
         *crafted,
         *([] if stopping is None else _decided_by(config, folder, stopping)),
     )
-    recorded = recorded_passes(folder, asking.encoder)
-    mine = [entry for entry in recorded if entry["base"] == base]
-    if plan:
-        new = []
-        for needs, roles in _missing(demand, mine).items():
-            asked = replace(template, needs=needs).queries_per_image
-            new.append({"base": base, "roles": roles, "needs": needs, "per_image": asked, "count": asking.count})
-        if new:
-            storage.write_json(passes_path(folder, asking.encoder), recorded + new)
-        mine += new
-    return [replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), base=base) for entry in mine]
+    return replace(template, base=base)
 
 
 def _identity(asked: QueryPass) -> dict[str, Any]:
-    """The settings that distinguish passes, without the stopping rule, batch size and checkpoints."""
+    """The settings that distinguish passes, without the stopping rule, checkpoints, and sizes of batches and chunks."""
     plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
+    del plain["chunk"]
     asking = {name: value for name, value in plain.pop("asking").items() if value or name in _FIRST}
     return asking | {name: value for name, value in plain.items() if name != "repeats" or value > 1}
 
@@ -165,7 +246,7 @@ def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
     splits = Splits.load(folder.path)
     for encoder in encoders:
         recorded = recorded_passes(folder, encoder)
-        planned = [{name: entry[name] for name in _SHARED} for entry in recorded]
+        planned = [_shared(entry) for entry in recorded]
         new: list[dict[str, Any]] = []
         for other in others:
             theirs = [] if other == folder else recorded_passes(other, encoder)
@@ -177,11 +258,15 @@ def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: S
                     role in splits.roles and splits.role_digest(role) == known.role_digest(role)
                     for role in entry["roles"]
                 )
-                bare = {name: entry[name] for name in _SHARED}
+                bare = _shared(entry)
                 if same and bare not in planned and bare not in new:
                     new.append(bare)
         if new:
             storage.write_json(passes_path(folder, encoder), recorded + new)
+
+
+def _shared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in _SHARED if name in entry}
 
 
 def passes_path(folder: SeedFolder, encoder: str) -> str:

@@ -6,31 +6,40 @@ This module imports no PyTorch, so a reader starts in a fraction of an encoder a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
-from pipelines.data.captions import own_caption
+from pipelines.data.captions import made_caption, own_caption
 from pipelines.data.samples import Item, Sample
 from pipelines.data.sources import Source
+from pipelines.data.splits import known_label
+from pipelines.errors import UserError
+from pipelines.extract.selections import Selection
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a shard that one job needs: its keys, cut into chunks in stream order, less the chunks to skip.
+    """The part of a shard that some jobs need together, cut into chunks in stream order.
 
-    ``captions``: by key, for samples that have none of their own; None if the job needs no captions.
-    ``labels``: the class by key; None if the job needs no classes.
+    Args:
+        jobs: what encodes the chunks; the reader does not look inside.
+        skips: the chunks that each job has done.
+        selection: the samples.
+        chunk: images per chunk.
+        captioned: makes captions of samples that have none of their own; None if the jobs need no captions.
+        labelled: whether the jobs need the classes.
     """
 
-    job: bytes
-    wanted: frozenset[str]
+    jobs: tuple[bytes, ...]
+    skips: tuple[frozenset[int], ...]
+    selection: Selection
     chunk: int
-    skip: frozenset[int] = frozenset()
-    captions: Mapping[str, str] | None = None
-    labels: Mapping[str, int] | None = None
+    captioned: DataConfig | None = None
+    labelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,30 +55,40 @@ class ReadOrder:
 class _Filling:
     """The chunk of one share that is being filled."""
 
-    def __init__(self, share: Share) -> None:
-        self.share = share
+    def __init__(self, share: Share, source: str, item: str) -> None:
+        self.share, self.source = share, source
+        self.classes = share.selection.classes(source, item)
+        self.chunk = 0
+        self.seen = 0
+        self._empty()
+
+    def _empty(self) -> None:
         self.keys: list[str] = []
         self.images: list[bytes] = []
         self.captions: list[str] = []
         self.labels: list[int] = []
-        self.chunk = 0
-        self.seen = 0
 
     def add(self, sample: Sample) -> pa.Table | None:
-        """Add a sample; returns the row of a chunk when it is full, unless it is to be skipped."""
+        """Add a sample; returns the row of a chunk when it is full, unless all jobs have done it.
+
+        Raises:
+            UserError: a sample has no class, which a job needs.
+        """
+        share, label = self.share, self.classes[sample.key]
         self.keys.append(sample.key)
         self.images.append(sample.image)
-        if self.share.captions is not None:
-            self.captions.append(own_caption(sample.others) or self.share.captions.get(sample.key, ""))
-        if self.share.labels is not None:
-            self.labels.append(self.share.labels[sample.key])
+        if share.captioned is not None:
+            made = made_caption(share.captioned, self.source, sample.key, label)
+            self.captions.append(own_caption(sample.others) or made)
+        if share.labelled:
+            self.labels.append(known_label(f"{self.source}/{sample.key}", label))
         self.seen += 1
-        if len(self.keys) < self.share.chunk and self.seen < len(self.share.wanted):
+        if len(self.keys) < share.chunk and self.seen < len(self.classes):
             return None
-        done = self.chunk in self.share.skip
-        filled = self.keys, self.images, self.captions, self.labels
-        row = None if done else _row(self.share.job, self.chunk, *filled, "")
-        self.keys, self.images, self.captions, self.labels, self.chunk = [], [], [], [], self.chunk + 1
+        jobs = [job for job, done in zip(share.jobs, share.skips, strict=True) if self.chunk not in done]
+        row = _row(jobs, self.chunk, self.keys, self.images, self.captions, self.labels) if jobs else None
+        self.chunk += 1
+        self._empty()
         return row
 
 
@@ -80,7 +99,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
         batch: one row with ``order``, a pickled `ReadOrder`.
 
     Yields:
-        Rows of job, chunk, keys, images, captions and labels (where wanted), error; an error ends the shard.
+        Rows of jobs, chunk, keys, images, captions and labels (where wanted), error; an error ends the shard.
     """
     order: ReadOrder = pickle.loads(batch["order"][0].as_py())
     yield from chunks_of(order, Source(order.reader).read)
@@ -89,10 +108,14 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
 def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
     """The rows of `read_chunks`; ``read`` yields the samples of an item that have the given keys."""
     place = f"{order.source}, shard {order.item.name}"
-    fillings = [_Filling(share) for share in order.shares]
+    try:
+        fillings = [_Filling(share, order.source, order.item.name) for share in order.shares]
+    except UserError as error:
+        yield _error(str(error))
+        return
     takers: dict[str, list[_Filling]] = {}
     for filling in fillings:
-        for key in filling.share.wanted:
+        for key in filling.classes:
             takers.setdefault(key, []).append(filling)
     try:
         for sample in read(order.item, set(takers)):
@@ -101,22 +124,32 @@ def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample
                 if row is not None:
                     yield row
     except (OSError, ValueError) as error:
-        yield _row(b"", 0, [], [], [], [], f"{place}: {error}")
+        yield _error(f"{place}: {error}")
         return
     for filling in fillings:
-        asked = len(filling.share.wanted)
+        asked = filling.share.selection.count
         if filling.seen != asked:
             problem = f"{filling.seen} of {asked} samples found; it changed since the roles were drawn"
-            yield _row(b"", 0, [], [], [], [], f"{place}: {problem}")
+            yield _error(f"{place}: {problem}")
             return
 
 
+def _error(words: str) -> pa.Table:
+    return _row([], 0, [], [], [], [], words)
+
+
 def _row(
-    job: bytes, chunk: int, keys: list[str], images: list[bytes], captions: list[str], labels: list[int], error: str
+    jobs: Sequence[bytes],
+    chunk: int,
+    keys: list[str],
+    images: list[bytes],
+    captions: list[str],
+    labels: list[int],
+    error: str = "",
 ) -> pa.Table:
     return pa.table(
         {
-            "job": pa.array([job], pa.large_binary()),
+            "jobs": pa.array([jobs], pa.list_(pa.large_binary())),
             "chunk": pa.array([chunk], pa.int64()),
             "keys": pa.array([keys], pa.list_(pa.string())),
             "images": pa.array([images], pa.list_(pa.large_binary())),

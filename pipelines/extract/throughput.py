@@ -13,6 +13,7 @@ from pipelines.extract.telemetry import STEPS
 class Throughput:
     """Counts and seconds of an extraction, summed over actors.
 
+    ``images`` counts an image for every encoder that it was shown to; ``decodes`` counts how often one was decoded.
     ``builds`` counts how often an actor loaded an encoder: the number of actors times that of encoders, at best.
     ``steady`` is the rate in images per second while all actors work: the sum of their rates, each from its first
     chunk on, until the first actor has nothing left. ``started`` is the seconds until all have committed a chunk.
@@ -23,6 +24,7 @@ class Throughput:
     views: int = 0
     rejected: int = 0
     builds: int = 0
+    decodes: int = 0
     wall: float = 0.0
     decode: float = 0.0
     augment: float = 0.0
@@ -33,11 +35,12 @@ class Throughput:
     steady: float = 0.0
 
     def add(self, receipt: Mapping[str, Any]) -> None:
-        """Count one committed chunk."""
+        """Count one committed chunk of one job."""
         self.images += receipt["rows"]
         self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
         self.builds += receipt["builds"]
+        self.decodes += receipt["decodes"]
         for name in STEPS:
             setattr(self, name, getattr(self, name) + receipt[name])
 

@@ -6,59 +6,78 @@ crosses the object store. Views never cross it.
 
 from __future__ import annotations
 
-import pickle
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
-from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remembering import Memory, remembering
-from mi_core.image_files import ImageError
-from mi_core.images import Decoder, Pixels, decode
-from mi_core.querying.answers import Answers, Seconds
-from mi_core.querying.extractor import Extractor
+from mi_core.images import Decoder
 from mi_core.runtime import keep_freed_memory, prepare_cuda
-from mi_core.streams import stream_keys
-from pipelines.config.parameters import build
 from pipelines.encoders.access import Access
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, storage_fault
 from pipelines.extract import attempts
-from pipelines.extract.commit import sample_table
-from pipelines.extract.jobs import ShardJob
+from pipelines.extract.asking import (
+    CRASHED,
+    Asked,
+    Decoded,
+    Group,
+    PixelsOf,
+    Row,
+    ask,
+    checkpoints_of,
+    decoded,
+    decoded_ahead,
+    together,
+)
+from pipelines.extract.attempts import Attempt
+from pipelines.extract.commit import OK, commit
+from pipelines.extract.jobs import ShardJob, unpacked
 from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
 from pipelines.extract.telemetry import STEPS, Telemetry
 from pipelines.files import storage
 
-OK, CRASHED = "ok", "crashed: the worker died on this sample"
-Decoded = Pixels | str
-"""Pixels (C, S, S) uint8, or the reason why there are none."""
+AHEAD = 512  # images that threads decode ahead, at most
+COUNTS = ("rows", "rejected", "queries", "builds", "decodes")
+RECEIPT = pa.schema(
+    [
+        ("actor", pa.string()),
+        ("error", pa.string()),
+        *((name, pa.int64()) for name in COUNTS),
+        *((name, pa.float64()) for name in STEPS),
+        ("markers", pa.list_(pa.string())),
+        ("ended", pa.float64()),
+    ]
+)
+"""One row for each job of a chunk. ``markers``: of attempts that the commit takes; the driver removes them."""
 
 
 def decode_chunks(batch: pa.Table) -> pa.Table:
-    """The separate decoding stage: replaces ``images`` in a row of `readers.read_chunks` by ``status``, ``pixels``."""
+    """The separate decoding stage: replaces ``images`` in a row of `readers.read_chunks` by ``status``, ``pixels``.
+
+    The first of the jobs that share a chunk counts the attempts at decoding it.
+    """
     row = batch.to_pylist()[0]
     started = time.perf_counter()
-    decoded: list[Decoded] = []
+    images: list[Decoded] = []
     if not row["error"]:
-        job: ShardJob = pickle.loads(row["job"])
-        attempt = _Attempt.of(job, row["chunk"], attempts.DECODING)
+        job = unpacked(row["jobs"][0])
+        attempt = Attempt.of(job, row["chunk"], attempts.DECODING)
         for key, data in zip(row["keys"], row["images"], strict=True):
-            decoded.append(CRASHED if attempt.refuses(key) else _decode(data, job.decoder))
+            images.append(CRASHED if attempt.refuses(key) else decoded(data, job.decoder))
     columns = {name: batch[name] for name in batch.column_names if name != "images"}
-    columns["status"] = pa.array([[one if isinstance(one, str) else OK for one in decoded]], pa.list_(pa.string()))
-    pixels = b"".join(one.tobytes() for one in decoded if not isinstance(one, str))
+    columns["status"] = pa.array([[one if isinstance(one, str) else OK for one in images]], pa.list_(pa.string()))
+    pixels = b"".join(one.tobytes() for one in images if not isinstance(one, str))
     columns["pixels"] = pa.array([pixels], pa.large_binary())
     columns["decode"] = pa.array([time.perf_counter() - started])
     return pa.table(columns)
@@ -98,186 +117,130 @@ class EncodeChunks:
             torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))  # actors that share a GPU do not crowd it
         self.pool = ThreadPoolExecutor(threads) if threads else None
         self.encoders = LoadedEncoders(self._load, budget_on(self.device, gpus))
-        self.extractors: dict[str, Extractor] = {}
+        self.told = 0  # builds in the receipts so far
+        self.groups: dict[tuple[object, ...], Group] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Turn the row of a chunk into the row of its receipt."""
+        """Turn the row of a chunk into the rows of its receipts."""
         row = batch.to_pylist()[0]
-        receipt: dict[str, Any] = {"actor": self.name, "error": row["error"]}
-        receipt |= dict.fromkeys(("rows", "rejected", "queries", "builds"), 0) | dict.fromkeys(STEPS, 0.0)
-        if not row["error"]:
+        receipts, error = [], row["error"]
+        if not error:
             try:
-                job: ShardJob = pickle.loads(row["job"])
-                receipt |= self._encode(job, row)
-                if self.telemetry is not None:
-                    self.telemetry.committed(job.encoder, receipt)
-            except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as error:  # stop and name the sample
-                receipt["error"] = str(error)
-            except OSError as error:
-                receipt["error"] = storage_fault(error)
-        return pa.table({name: [value] for name, value in (receipt | {"ended": time.time()}).items()})
+                receipts = list(self._work(row))
+            except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as fault:  # stop and name the sample
+                error = str(fault)
+            except OSError as fault:
+                error = storage_fault(fault)
+        if error:
+            receipts = [self._receipt(error=error)]
+        return pa.Table.from_pylist(receipts, schema=RECEIPT)
 
-    def _encode(self, job: ShardJob, row: Mapping[str, Any]) -> dict[str, Any]:
-        chunk, keys, builds = row["chunk"], row["keys"], self.encoders.builds
-        extractor = self._extractor(job)
-        extractor.seconds = Seconds()
-        attempt = _Attempt.of(job, chunk, attempts.QUERYING)
-        features = _ChunkFeatures(row.get("decode", 0.0))
-        shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
-        size = 1 if attempt.careful else extractor.fit_batch(shape, job.chunk)
-        pending = self._pending(job, row, one_by_one=attempt.careful)
-        for start in range(0, len(keys), size):
-            rows = range(start, min(start + size, len(keys)))
-            refused = [attempt.refuses(keys[number]) for number in rows]
-            began = time.perf_counter()
-            decoded = [CRASHED if no else pending(number) for number, no in zip(rows, refused, strict=True)]
-            features.decode += time.perf_counter() - began
-            answers = self._answers(extractor, job, row, rows, decoded)
-            if answers is not None and attempt.careful:
-                answers.wait()  # a death now is the death of this sample
-            features.add(decoded, answers)
-        features.fetch()
-        began = time.perf_counter()
-        for epoch in job.query.epochs:
-            columns = features.columns(named(job, epoch))
-            storage.write_table(job.path(epoch, chunk), sample_table(keys, features.status, columns))
-        attempt.end(decoded="pixels" in row)
-        good = features.status.count(OK)
-        queries = job.queries_of(good) if job.rule is None else features.asked() * job.query.repeats
-        spent = asdict(extractor.seconds) | {"decode": features.decode, "commit": time.perf_counter() - began}
-        built = self.encoders.builds - builds
-        return {"rows": len(keys), "rejected": len(keys) - good, "queries": queries, "builds": built} | spent
+    def _work(self, row: Row) -> Iterator[dict[str, Any]]:
+        """Ask the encoders of a row together; jobs on whose chunk a worker has died are asked each alone."""
+        jobs, chunk = [unpacked(job) for job in row["jobs"]], row["chunk"]
+        begun = [Attempt.of(job, chunk, attempts.QUERYING) for job in jobs]
+        suspected = [attempt for attempt in begun if attempt.deaths != 0]
+        for attempt in suspected:  # a death in the meantime is not theirs
+            attempt.withdraw()
+        calm = [attempt.job for attempt in begun if attempt.deaths == 0]
+        for positions in self.encoders.rounds([self._wanted(job) for job in calm]):
+            yield from self._asked([calm[position] for position in positions], row)
+        for job in (attempt.job for attempt in suspected):
+            if all(map(storage.exists, job.paths(chunk))):
+                yield self._done_before(job, chunk)
+            else:
+                yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING))
 
-    def _pending(self, job: ShardJob, row: Mapping[str, Any], *, one_by_one: bool) -> Callable[[int], Decoded]:
+    def _asked(self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None) -> Iterator[dict[str, Any]]:
+        """Ask for the images of a chunk, and commit the features of each job."""
+        one_by_one = attempt is not None and attempt.careful
+        pixels_of = self._pixels(row, jobs[0].decoder, one_by_one=one_by_one)
+        status, answers = ask(self._grouped(jobs), row, pixels_of, attempt)
+        once = {"builds": self.encoders.builds - self.told, "decodes": len(status) - status.count(CRASHED)}
+        self.told = self.encoders.builds
+        for asked in answers:
+            yield self._committed(asked, row, status) | once
+            once = {}
+        if attempt is not None:
+            attempt.end()
+
+    def _committed(self, asked: Asked, row: Row, status: Sequence[str]) -> dict[str, Any]:
+        """Commit the features of one job; returns the receipt."""
+        job, chunk, began = asked.job, row["chunk"], time.perf_counter()
+        commit(job, chunk, row["keys"], status, asked.columns)
+        markers = [attempts.taken(job, chunk, attempts.QUERYING)]
+        if "pixels" in row:
+            markers.append(attempts.taken(unpacked(row["jobs"][0]), chunk, attempts.DECODING))
+        receipt = self._receipt(
+            rows=len(status),
+            rejected=len(status) - status.count(OK),
+            queries=asked.queries,
+            markers=markers,
+            **asked.seconds,
+            commit=time.perf_counter() - began,
+        )
+        if self.telemetry is not None:
+            self.telemetry.committed(job.encoder, receipt)
+        return receipt
+
+    def _done_before(self, job: ShardJob, chunk: int) -> dict[str, Any]:
+        """The receipt of a job whose features a worker committed before it died on another job of the row."""
+        status = storage.read_table(job.path(job.query.epochs[0], chunk), ["status"])["status"].to_pylist()
+        good = status.count(OK)
+        taken = [attempts.taken(job, chunk, attempts.QUERYING)]
+        counts = {"rows": len(status), "rejected": len(status) - good, "queries": job.queries_of(good)}
+        return self._receipt(**counts, markers=taken)
+
+    def _receipt(self, **entries: Any) -> dict[str, Any]:
+        empty: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(STEPS, 0.0) | {"markers": []}
+        return empty | {"actor": self.name, "error": "", "ended": time.time()} | entries
+
+    def _pixels(self, row: Row, decoder: Decoder, *, one_by_one: bool) -> PixelsOf:
         """A function from a sample's position to its pixels, which threads decode ahead or the call decodes."""
         if "pixels" in row:
-            shape = (job.decoder.channels, job.decoder.image_size, job.decoder.image_size)
+            shape = (decoder.channels, decoder.image_size, decoder.image_size)
             pixels = iter(np.frombuffer(row["pixels"], dtype=np.uint8).reshape(-1, *shape))
             ready: list[Decoded] = [next(pixels) if state == OK else state for state in row["status"]]
             return ready.__getitem__
         if self.pool is None or one_by_one:
-            return lambda number: _decode(row["images"][number], job.decoder)
-        futures: list[Future[Decoded]] = [self.pool.submit(_decode, data, job.decoder) for data in row["images"]]
-        return lambda number: futures[number].result()
+            return lambda number: decoded(row["images"][number], decoder)
+        ahead = decoded_ahead(row["images"], decoder, self.pool, AHEAD)
+        return lambda _: next(ahead)
 
-    def _answers(
-        self, extractor: Extractor, job: ShardJob, row: Mapping[str, Any], rows: range, decoded: Sequence[Decoded]
-    ) -> Answers | None:
-        pairs = [(number, one) for number, one in zip(rows, decoded, strict=True) if not isinstance(one, str)]
-        if not pairs:
-            return None
-        keys = [row["keys"][number] for number, _ in pairs]
-        return extractor.begin(
-            torch.from_numpy(np.stack([pixels for _, pixels in pairs])),
-            stream_keys(job.folder.seed, "query", job.source, keys),
-            [f"{job.source}/{key}" for key in keys],
-            [row["captions"][number] for number, _ in pairs] if row["captions"] else None,
-            [row["labels"][number] for number, _ in pairs] if row["labels"] else None,
-        )
+    def _wanted(self, job: ShardJob) -> list[Checkpoint]:
+        """The checkpoints of a job, and last the one that images are crafted on, if they are."""
+        crafter = job.query.asking.crafter
+        if crafter is None:
+            return checkpoints_of(job)
+        return [*checkpoints_of(job), Checkpoint(job.folder, crafter, describe(job.folder, crafter).epochs[-1])]
 
-    def _extractor(self, job: ShardJob) -> Extractor:
-        query, crafter = job.query, job.query.asking.crafter
-        wanted = [Checkpoint(job.folder, job.encoder, epoch) for epoch in query.epochs]
-        if crafter is not None:
-            wanted.append(Checkpoint(job.folder, crafter, describe(job.folder, crafter).epochs[-1]))
-        before = self.encoders.builds
-        encoders = self.encoders(wanted)
-        if self.encoders.builds > before:
-            self.extractors.clear()  # they hold encoders that may have left
-        name = f"{job.folder.path}/{job.encoder}/{query.tag}"
-        if name not in self.extractors:
-            self.extractors[name] = Extractor(
-                {
-                    named(job, epoch): averaged(remembering(encoder, self.memory), query.repeats)
-                    for epoch, encoder in zip(query.epochs, encoders, strict=False)
-                },
-                job.plan,
-                build(AUGMENTATIONS[query.recipe.name], query.recipe.settings),
-                self.device,
-                None if crafter is None else encoders[-1],
-            )
-        return self.extractors[name]
+    def _grouped(self, jobs: Sequence[ShardJob]) -> list[tuple[Group, list[ShardJob]]]:
+        """The jobs in groups whose encoders see the same views; their encoders fit the budget together."""
+        builds = self.encoders.builds
+        loaded = self.encoders([checkpoint for job in jobs for checkpoint in self._wanted(job)])
+        if self.encoders.builds > builds:
+            self.groups.clear()  # they hold encoders that may have left
+        coming = iter(loaded)
+        by_views: dict[tuple[object, ...], list[tuple[ShardJob, list[Encoder]]]] = {}
+        for job in jobs:
+            mine = [next(coming) for _ in self._wanted(job)]
+            views = together(job, mine[0].size)
+            named_so = [at for at, some in by_views.items() if any(job.encoder == one.encoder for one, _ in some)]
+            turn = next(turn for turn in count() if (*views, turn) not in named_so)
+            by_views.setdefault((*views, turn), []).append((job, mine))
+        return [(self._group(some), [job for job, _ in some]) for some in by_views.values()]
+
+    def _group(self, some: Sequence[tuple[ShardJob, list[Encoder]]]) -> Group:
+        jobs, sizes = [job for job, _ in some], [len(job.query.epochs) for job, _ in some]
+        crafter = some[0][1][-1] if jobs[0].query.asking.crafter is not None else None
+        known: tuple[object, ...] = tuple(one for job in jobs for one in (job.query.tag, *self._wanted(job)))
+        if known not in self.groups:
+            encoders = [mine[:size] for (_, mine), size in zip(some, sizes, strict=True)]
+            self.groups[known] = Group(jobs, encoders, crafter, self.device)
+        return self.groups[known]
 
     def _load(self, checkpoint: Checkpoint) -> Encoder:
         client = None if self.access is None else self.access.client
         stored = describe(checkpoint.folder, checkpoint.encoder)
-        return for_queries(stored.load(checkpoint.epoch, client), self.device, compile=self.compile)
-
-
-@dataclass
-class _Attempt:
-    """One attempt at a chunk, and the samples it refuses."""
-
-    job: ShardJob
-    chunk: int
-    kind: str
-    deaths: int | None
-    killers: list[str]
-
-    @classmethod
-    def of(cls, job: ShardJob, chunk: int, kind: str) -> _Attempt:
-        deaths = attempts.begin(job, chunk, kind)
-        careful = deaths is None or deaths >= attempts.CARELESS
-        return cls(job, chunk, kind, deaths, attempts.suspects(job, chunk) if careful else [])
-
-    @property
-    def careful(self) -> bool:
-        """Whether samples are queried one by one."""
-        return self.deaths is not None and self.deaths >= attempts.CARELESS
-
-    def refuses(self, key: str) -> bool:
-        """Whether a sample is refused; in careful mode a sample is noted before it is touched."""
-        if self.deaths is None or key in self.killers:
-            return True
-        if self.careful:
-            attempts.note(self.job, self.chunk, [*self.killers, key])
-        return False
-
-    def end(self, *, decoded: bool) -> None:
-        """Mark the chunk as committed; ``decoded``: a stage of its own decoded it."""
-        if self.careful:
-            attempts.note(self.job, self.chunk, self.killers)
-        attempts.end(self.job, self.chunk, decoded=decoded)
-
-
-@dataclass
-class _ChunkFeatures:
-    """Status and features of the samples of a chunk so far, in order."""
-
-    decode: float
-    status: list[str] = field(default_factory=list)
-    awaited: list[Answers] = field(default_factory=list)
-    parts: list[dict[str, dict[str, np.ndarray]]] = field(default_factory=list)
-
-    def add(self, decoded: Sequence[Decoded], answers: Answers | None) -> None:
-        self.status += [one if isinstance(one, str) else OK for one in decoded]
-        if answers is not None:
-            self.awaited.append(answers)
-
-    def fetch(self) -> None:
-        """Wait for the features of all samples, once for the chunk."""
-        self.parts = [answers.fetched() for answers in self.awaited]
-
-    def asked(self) -> int:
-        """Queries that a stopping rule let through: the first number of every row."""
-        return sum(
-            int(counts[:, 0].sum()) for part in self.parts for by_need in part.values() for counts in by_need.values()
-        )
-
-    def columns(self, name: str) -> dict[str, np.ndarray]:
-        """Features of the samples that have them, by column."""
-        if not self.parts:
-            return {}
-        return {column: np.concatenate([part[name][column] for part in self.parts]) for column in self.parts[0][name]}
-
-
-def named(job: ShardJob, epoch: int) -> str:
-    """The name of a checkpoint in errors."""
-    return f"{job.encoder} at epoch {epoch}"
-
-
-def _decode(data: bytes, decoder: Decoder) -> Decoded:
-    try:
-        return decode(data, decoder)
-    except ImageError as error:
-        return f"undecodable: {error}"
+        loaded = for_queries(stored.load(checkpoint.epoch, client), self.device, compile=self.compile)
+        return remembering(loaded, self.memory)

@@ -5,6 +5,7 @@ A write is on condition: If-None-Match and If-Match on S3, generations on GCS.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -58,13 +59,13 @@ class Conditional:
             return None
         return True
 
-    def remove(self) -> bool:
-        """Remove the object, if it is there; whether the store answered."""
+    def remove(self, names: Sequence[str] = ()) -> bool:
+        """Remove the object, or those of some names in its folder, if they are there; whether the store answered."""
         import obstore
         from obstore.exceptions import BaseError
 
         try:
-            obstore.delete(self.store, self.name)
+            obstore.delete(self.store, list(names) or self.name)
         except FileNotFoundError:
             return True
         except (BaseError, OSError):

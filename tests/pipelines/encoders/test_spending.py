@@ -209,8 +209,7 @@ def encoder_actors() -> set[int]:
 
 def chunk_files(folder: Path) -> list[Path]:
     """Files of chunks of the target that were committed."""
-    files = (folder / "seed-0/features/target").rglob("*.parquet")
-    return [path for path in files if path.stem.count("-") == 2]
+    return list((folder / "seed-0/features/target").rglob("*.parquet"))
 
 
 KILLS: dict[str, Callable[[Any], set[int]]] = {

@@ -32,7 +32,7 @@ from pipelines.estimate import view as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
-from pipelines.extract import run as extract
+from pipelines.extract import plan as extract
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage

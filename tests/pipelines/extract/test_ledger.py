@@ -15,7 +15,7 @@ from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.extract import attempts
-from pipelines.extract import run as extract
+from pipelines.extract import plan as extract
 from pipelines.extract.attempts import QUERYING, begin, begun_of, lost_queries, marker_path
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ShardJob
@@ -80,8 +80,8 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     config = config_with(budget={"queries": NEEDED})
     jobs = jobs_of(config, folder)
     job = max(jobs, key=lambda job: job.chunks)
-    assert begin(job, 1, QUERYING) == 0  # a worker that went no further
-    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING) == 0
+    assert begin(job, 1, QUERYING)[0] == 0  # a worker that went no further
+    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
     lost = 2 * job.queries_of(job.size(1))
     with pytest.raises(UserError, match=f"and {lost} more were spent .* raise the budget to {NEEDED + lost}, or start"):
         audit.run(config, str(folder), last="extract")
@@ -108,7 +108,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
     for number in range(begun):
         storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
-    tries = [begin(job, 0, QUERYING) for _ in range(8)]
+    tries = [begin(job, 0, QUERYING)[0] for _ in range(8)]
     assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
 
 

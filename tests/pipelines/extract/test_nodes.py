@@ -83,7 +83,6 @@ def test_extraction_over_three_nodes_survives_one(trained_run: Path, tmp_path: P
         finish(arguments, lambda: len(chunk_files(folders[0])) >= 12, kill)
     extraction(folders[1], config)
     assert_same(parquet_contents(folders[0]), parquet_contents(folders[1]))
-    assert not chunk_files(folders[0])
 
 
 def test_training_over_two_nodes_survives_one(local_ray: None, tmp_path: Path) -> None:

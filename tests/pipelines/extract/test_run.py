@@ -35,10 +35,11 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import attempts
-from pipelines.extract import run as extract
+from pipelines.extract import plan as extract
 from pipelines.extract.attempts import marker_path
-from pipelines.extract.commit import Compaction, compact
+from pipelines.extract.commit import commit
 from pipelines.extract.features import load_features, rejected_samples
+from pipelines.extract.jobs import given, orders_of, unpacked
 from pipelines.extract.readers import ReadOrder, Share, read_chunks
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
@@ -161,7 +162,7 @@ def test_batches_chunks_and_workers_do_not_matter(
 
 
 def chunk_files(folder: Path) -> list[Path]:
-    return [path for path in (folder / "seed-0" / "features").rglob("*.parquet") if path.stem.count("-") == 2]
+    return list((folder / "seed-0" / "features").rglob("*.parquet"))
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
@@ -186,7 +187,6 @@ def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, fol
     # every committed chunk is skipped; one that had only its first checkpoint written is done again
     assert resumed["images"] == whole["images"] - committed + 4 * partly
     assert_same(parquet_contents(folder), parquet_contents(reference))
-    assert not chunk_files(folder)
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     assert extraction(folder, lenient)[-1]["rejected"] == 32
     listed = rejected_samples(lenient, place)
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
-    assert {bad["key"] for bad in listed} < set(job.wanted)
+    assert {bad["key"] for bad in listed} < set(job.selection.classes(job.source, job.item.name))
     assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
 
 
@@ -288,18 +288,6 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     assert len(found.ids) == 39
 
 
-def test_parts_of_shards_give_what_all_at_once_gives(
-    finished_run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.extract.run.PART", 1)  # every shard is a part of its own
-    assert len(extraction(folder, config_with())) == 2
-    for output in ("projection", "backbone"):
-        one, two = features(config_with(), finished_run, output), features(config_with(), folder, output)
-        assert one["ids"].tolist() == two["ids"].tolist()
-        np.testing.assert_array_equal(one["norm:2"], two["norm:2"])
-    assert not chunk_files(folder)
-
-
 def keys_of(folder: Path) -> set[str]:
     return {name.partition("/")[2] for name in Splits.load(str(folder / "seed-0")).ids(ROLES)}
 
@@ -308,7 +296,7 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     """What a reader emits for one shard of samples s0000, s0001, ...; one share per tuple, called a, b, ..."""
     source = SourceConfig(kind="shards", path=str(path))
     shares = tuple(
-        Share(name.encode(), frozenset(f"s{number:04d}" for number in numbers), 3, skip)
+        Share((name.encode(),), (skip,), given({f"s{number:04d}": None for number in numbers}), 3)
         for name, numbers in zip("abc", wanted, strict=False)
     )
     order = ReadOrder("pool", source, Source(source).items()[0], shares)
@@ -320,14 +308,29 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
     """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
     shutil.copytree(trained_run, tmp_path / "run")
     jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
-    few, many = (replace(jobs[0], wanted=tuple(f"s{number:07d}" for number in range(n))) for n in (100, 10_000))
-    rows = [len(job.share().job) for job in (few, many)]
-    assert rows[1] <= rows[0] + 8
-    assert rows[1] < 4000
+    few, many = (replace(jobs[0], selection=given({f"s{n:07d}": n for n in range(count)})) for count in (100, 10_000))
+    rows = [len(job.packed()) for job in (few, many)]
+    assert rows[1] <= rows[0] + 16
+    assert rows[1] < 1500
     for job in (few, many):
-        row = pickle.loads(job.share().job)
+        row = unpacked(job.packed())
         assert [row.path(1, 0), row.chunks, row.size(0)] == [job.path(1, 0), job.chunks, job.size(0)]
-        assert (row.wanted, row.labels, row.captions) == ((), None, None)
+        assert (row.selection.given, row.data) == (None, None)
+
+
+def test_work_orders_hold_no_samples(trained_run: Path, tmp_path: Path) -> None:
+    """The driver holds orders for all shards at once; readers find the samples from the roles."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
+    splits = Splits.load(str(tmp_path / "run" / "seed-0"))
+    for order in orders_of(jobs):
+        assert all(share.selection.given is None for share in order.shares)
+        for share in order.shares:
+            own = {unpacked(job).query.roles for job in share.jobs}
+            for roles in own:
+                keys = splits.keys(order.source, order.item.name, roles)
+                assert list(share.selection.classes(order.source, order.item.name)) == keys
+                assert share.selection.count == len(keys)
 
 
 def test_a_reader_emits_chunks_of_wanted_samples_and_skips_done_ones(tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ def test_a_reader_serves_several_jobs_in_one_pass_as_it_serves_each(tmp_path: Pa
     one, two = (0, 3, 4, 5, 19), (3, 4, 7, 8)
     together = emitted(tmp_path / "pool.tar", one, two)
     for name, wanted in ((b"a", one), (b"b", two)):
-        mine = [{**row, "job": b"a"} for row in together if row["job"] == name]
+        mine = [{**row, "jobs": [b"a"]} for row in together if row["jobs"] == [name]]
         assert mine == emitted(tmp_path / "pool.tar", wanted)
 
 
@@ -360,17 +363,30 @@ def test_a_reader_tells_when_a_shard_shrank_or_broke(tmp_path: Path) -> None:
     assert rows[-1]["error"].startswith("pool, shard pool: damaged at byte")
 
 
-def test_compaction_counts_what_it_joins_and_lists_what_was_rejected(tmp_path: Path) -> None:
-    chunks = (f"{tmp_path}/x-0.parquet", f"{tmp_path}/x-1.parquet")
-    storage.write_table(chunks[0], pa.table({"key": ["a", "c"], "status": ["ok", "undecodable: cut"]}))
-    storage.write_table(chunks[1], pa.table({"key": ["b"], "status": ["ok"]}))
-    files = ((f"{tmp_path}/x.parquet", chunks),)
-    with pytest.raises(RuntimeError, match="do not hold the 4 samples"):
-        compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c", "d"))])
-    assert len(list(tmp_path.glob("*.parquet"))) == 2
-    compact([Compaction("pool", "x", files, f"{tmp_path}/x.json", ("a", "b", "c"))])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.parquet"]
-    assert storage.read_table(f"{tmp_path}/x.parquet")["key"].to_pylist() == ["a", "c", "b"]
-    assert storage.read_json(f"{tmp_path}/x.json") == [
-        {"source": "pool", "shard": "x", "key": "c", "reason": "undecodable: cut"}
+def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path: Path) -> None:
+    (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
+    source = SourceConfig(kind="shards", path=str(tmp_path / "pool.tar"))
+    selection = given({f"s{number:04d}": None for number in range(8)})
+    share = Share((b"a", b"b"), (frozenset({0, 1}), frozenset({1})), selection, 3)
+    order = ReadOrder("pool", source, Source(source).items()[0], (share,))
+    rows = [row for part in read_chunks(pa.table({"order": [pickle.dumps(order)]})) for row in part.to_pylist()]
+    assert [(row["chunk"], row["jobs"]) for row in rows] == [(0, [b"b"]), (2, [b"a", b"b"])]
+
+
+def test_a_commit_lists_what_was_rejected(trained_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_run, tmp_path / "run")
+    job = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])[0][0]
+    columns = {epoch: {"x.norm:2": np.array([1.0, 2.0])} for epoch in job.query.epochs}
+    commit(job, 1, ["a", "c", "b"], ["ok", "undecodable: cut", "ok"], columns)
+    for path in job.paths(1):
+        table = storage.read_table(path)
+        assert table.to_pydict() == {
+            "key": ["a", "c", "b"],
+            "status": ["ok", "undecodable: cut", "ok"],
+            "x.norm:2": [1.0, None, 2.0],
+        }
+    assert storage.read_json(job.rejected_path(1)) == [
+        {"source": "digits", "shard": job.item.name, "key": "c", "reason": "undecodable: cut"}
     ]
+    commit(job, 0, ["d"], ["ok"], columns={epoch: {"x.norm:2": np.array([1.0])} for epoch in job.query.epochs})
+    assert not storage.exists(job.rejected_path(0))
