@@ -135,6 +135,17 @@ class EncodeChunks:
             receipts = [self._receipt(error=error)]
         return pa.Table.from_pylist(receipts, schema=RECEIPT)
 
+    def seconds_per_image(self, jobs: Sequence[ShardJob]) -> float | None:
+        """Seconds to ask for an image for all of some jobs, which share it; see `Extractor.seconds_per_image`."""
+        shape = (jobs[0].decoder.channels, jobs[0].decoder.image_size, jobs[0].decoder.image_size)
+        seconds = [
+            group.extractor.seconds_per_image(shape)
+            for positions in self.encoders.rounds([self._wanted(job) for job in jobs])
+            for group, _ in self._grouped([jobs[position] for position in positions])
+        ]
+        known = [each for each in seconds if each is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
     def _work(self, row: Row) -> Iterator[dict[str, Any]]:
         """Ask the encoders of a row together; jobs on whose chunk a worker has died are asked each alone."""
         jobs, chunk = [unpacked(job) for job in row["jobs"]], row["chunk"]
