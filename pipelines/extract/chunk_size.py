@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
+from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
@@ -31,7 +32,7 @@ TIMED = 32  # images that are read and decoded to see how long it takes
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an image: seconds of an actor for all encoders that are asked together, and bytes of its file."""
+    """The cost of an image: seconds of an actor for all encoders that are asked together, and bytes that cross Ray."""
 
     seconds: float
     bytes: float
@@ -95,6 +96,9 @@ class Sizing:
         return [replace(query, chunk=size) for query, size in zip(passes, sizes, strict=True)]
 
     def _cost(self, block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> Cost | None:
+        encoders = [config.encoders[query.asking.encoder] for query in block]
+        if any(query.plan().searches for query in block) or any(isinstance(one, EndpointConfig) for one in encoders):
+            return None
         known = repr([replace(query, base="") for query in block])
         if known not in self.costs:
             resources = config.resources
@@ -136,4 +140,5 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
     if asking is None:
         return None
     seconds = max(decoding / threads, asking) if threads else decoding + asking
-    return Cost(max(seconds, 1e-9), sum(map(len, files)) / len(files))
+    pixels = first.decoder.channels * first.decoder.image_size**2 if config.resources.decode == "apart" else 0
+    return Cost(max(seconds, 1e-9), max(pixels, sum(map(len, files)) / len(files)))
