@@ -10,7 +10,6 @@ when it needs them. Views and statistics are computed in float32 proper whatever
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
 from mi_core.features.sequential import FIRST, log_similarity
 from mi_core.querying.answers import Answers, Clock, Seconds, Work, check_finite
-from mi_core.querying.batch_size import best_batch
+from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
 from mi_core.querying.hop_skip_jump import hop_skip_jump
 from mi_core.querying.pgd import targeted_pgd
 from mi_core.querying.plan import QueryPlan
@@ -168,23 +167,19 @@ class Extractor:
         plain = all(type(encoder) is Encoder for encoder in self.encoders.values())
         return plain and not self.plan.searches
 
+    def seconds_per_image(self, shape: tuple[int, int, int]) -> float | None:
+        """Seconds for all queries of an image (C, S, S) of noise; None where the encoders may not be asked for such."""
+        if not self._may_try:
+            return None
+        return seconds_each(partial(self._seconds_of, shape), self.plan.images_at_once)
+
     @torch.inference_mode()
     def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
-        """Seconds of one call on images of noise, after one that warms up. Raises torch.OutOfMemoryError."""
+        """Seconds of one call on images of noise. Raises torch.OutOfMemoryError."""
         noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
         streams = torch.arange(images, device=self.device)
         batch = _Batch(noise, streams, [""] * images, ["a picture"] * images, None)
-        began = 0.0
-        try:
-            for _ in range(2):
-                torch.cuda.synchronize(self.device)
-                began = time.perf_counter()
-                self._batch(batch)
-            torch.cuda.synchronize(self.device)
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            raise
-        return time.perf_counter() - began
+        return seconds_of(partial(self._batch, batch), self.device)
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the host on the device; on CUDA the copy runs while the host goes on."""

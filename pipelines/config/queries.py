@@ -29,7 +29,7 @@ class QueriesConfig(Section):
     outputs: tuple[Annotated[str, one_of("outputs", OUTPUTS)], ...] = Field(
         default=("projection", "backbone"), description="embeddings audited"
     )
-    chunk: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+    chunk: int | Literal["auto"] = Field(
         default="auto",
         description="images per chunk, the unit of work, retry and resume; auto: 256, in large runs some seconds of an "
         "actor",
@@ -45,6 +45,13 @@ class QueriesConfig(Section):
     repeats: int = Field(
         default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"
     )
+
+    @field_validator("chunk")
+    @classmethod
+    def _some_images(cls, value: int | Literal["auto"]) -> int | Literal["auto"]:
+        if value != "auto" and value < 1:
+            raise ValueError(f"queries.chunk = {value}: allowed is at least 1, or auto")
+        return value
 
     @field_validator("crop_only")
     @classmethod

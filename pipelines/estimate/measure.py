@@ -38,8 +38,10 @@ from pipelines.data.sources import Source
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training
-from pipelines.extract.jobs import ShardJob, given, orders_of
+from pipelines.extract.jobs import ShardJob, orders_of
+from pipelines.extract.passes import CHUNK
 from pipelines.extract.readers import read_chunks
+from pipelines.extract.selections import Selection
 from pipelines.extract.telemetry import STEPS
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import many, storage
@@ -173,14 +175,14 @@ class QueryCost:
     batch: int
 
     @classmethod
-    def of(cls, name: str, chunks: Sequence[Chunk]) -> QueryCost:
-        """The cost that some chunks show."""
+    def of(cls, name: str, chunks: Sequence[Chunk], most: int = CHUNK) -> QueryCost:
+        """The cost that some chunks show; ``most``: images that the run has in a file."""
         seconds: dict[str, dict[str, Range]] = {}
         for source in sorted({one.source for one in chunks}):
             some = [one for one in chunks if one.source == source]
             images = [one.images for one in some]
             seconds[source] = {step: rate([one.seconds[step] for one in some], images) for step in STEPS}
-        stored = pa.concat_tables([one.table for one in chunks])
+        stored = pa.concat_tables([one.table for one in chunks])[:most]
         each = len(storage.table_bytes(stored)) / len(stored)
         return cls(name, seconds, each, len(chunks), max(one.images for one in chunks))
 
@@ -242,7 +244,7 @@ def _time_kind(
     ]
     rounds = [[_chunk(job, n, size) for job, size in zip(work, sizes, strict=True)] for n in range(CHUNKS)]
     name = f"{first.encoder}: {', '.join(first.query.plan().sets)}"
-    return QueryCost.of(name, [chunk for some in rounds for chunk in _ask(actors, some)])
+    return QueryCost.of(name, [chunk for some in rounds for chunk in _ask(actors, some)], first.chunk)
 
 
 def _lay_weights(job: ShardJob) -> None:
@@ -270,7 +272,7 @@ def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:
             pixels = torch.tensor(decode(sample.image, job.decoder))[None]
             with torch.inference_mode():
                 classes[sample.key] = int(encoder(clean(pixels))["logits"].argmax())
-    return replace(job, item=shard.item, selection=given(classes), query=query)
+    return replace(job, item=shard.item, selection=Selection.given_as(classes), query=query)
 
 
 def _chunk(job: ShardJob, number: int, size: int) -> ShardJob:
@@ -278,7 +280,7 @@ def _chunk(job: ShardJob, number: int, size: int) -> ShardJob:
     classes = list((job.selection.given or {}).items())
     start = number * size % len(classes)
     some = dict(classes[start : start + size])
-    return replace(job, selection=given(some), chunk=len(some))
+    return replace(job, selection=Selection.given_as(some), chunk=len(some))
 
 
 def _ask(actors: Sequence[Any], jobs: Sequence[ShardJob]) -> list[Chunk]:

@@ -201,13 +201,19 @@ def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
 
 
 def decoded_ahead(images: Sequence[bytes], decoder: Decoder, pool: Executor, most: int) -> Iterator[Decoded]:
-    """Pixels of images in order; threads decode at most ``most`` images ahead."""
+    """Pixels of images in order; threads decode at most ``most`` images ahead, and begin at once."""
     coming = iter(images)
-    waiting: deque[Future[Decoded]] = deque(pool.submit(decoded, data, decoder) for data in islice(coming, most))
-    while waiting:
-        pixels = waiting.popleft().result()
-        waiting.extend(pool.submit(decoded, data, decoder) for data in islice(coming, 1))
-        yield pixels
+
+    def begin(number: int) -> Iterator[Future[Decoded]]:
+        return (pool.submit(decoded, data, decoder) for data in islice(coming, number))
+
+    def taken(waiting: deque[Future[Decoded]]) -> Iterator[Decoded]:
+        while waiting:
+            pixels = waiting.popleft().result()
+            waiting.extend(begin(1))
+            yield pixels
+
+    return taken(deque(begin(most)))
 
 
 def decoded(data: bytes, decoder: Decoder) -> Decoded:

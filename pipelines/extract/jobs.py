@@ -21,7 +21,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.samples import Item
 from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.data.splits import ROLES, Splits
 from pipelines.extract.passes import FeatureFile, QueryPass
 from pipelines.extract.readers import ReadOrder, Share
 from pipelines.extract.selections import Selection
@@ -197,6 +197,7 @@ def places_of(config: RunConfig) -> list[Place]:
 def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
     """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
     splits, decoder, plan, asking = Splits.load(folder.path), config.data.decoder(), query.plan(), query.asking
+    drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
     first = None if asking.count is None else set(splits.first(query.roles, asking.count, folder.seed))
     remote = isinstance(config.encoders[asking.encoder], EndpointConfig)
     alone = remote or plan.searches or asking.crafter is not None
@@ -206,17 +207,13 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
         if not count:
             continue
         known = splits.digest(source, item.name, query.roles, asking.without)
-        selection = Selection(folder.path, query.roles, asking.without, count, known)
+        selection = Selection(splits.folder, drawn, query.roles, asking.without, count, known)
         if first is not None:
             classes = selection.classes(source, item.name)
-            selection = given({key: label for key, label in classes.items() if f"{source}/{key}" in first})
+            some = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
+            selection = Selection.given_as(some)
         if selection.count:
             yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, data)
-
-
-def given(classes: Mapping[str, int | None]) -> Selection:
-    """The selection of given samples."""
-    return Selection("", (), (), len(classes), digest(sorted(classes)), classes)
 
 
 def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.config.demands import demands_of
@@ -12,6 +12,9 @@ from pipelines.extract.jobs import Place, ShardJob, jobs_of, place_name, places_
 from pipelines.extract.passes import FeatureFile, QueryPass, inherit_passes, missing_passes, passes_of, record
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
+
+Sized = Callable[[Sequence[QueryPass], RunConfig, SeedFolder], list[QueryPass]]
+"""New passes of a seed with the images per chunk that are decided for them."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,23 @@ def plan(runs: Sequence[Run]) -> tuple[list[ShardJob], dict[str, ShardJob]]:
     return jobs, distinct(jobs)
 
 
-def plan_passes(runs: Sequence[Run]) -> list[Planned]:
-    """Plan and record the passes of every seed of every run; later runs take over the plans of earlier ones."""
+def plan_passes(runs: Sequence[Run], sizing: Sized | None = None) -> list[Planned]:
+    """Plan and record the passes of every seed of every run; later runs take over the plans of earlier ones.
+
+    Args:
+        runs: a run and the points of its sweeps.
+        sizing: decides how many images make a chunk of a new pass; None: as many as nobody asked for.
+    """
     planned = []
     for number, (config, folder) in enumerate(runs):
         for seed in config.seeds:
             place = folder.seed(seed)
             earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
             inherit_passes(place, earlier, list(config.encoders))
-            record(place, missing_passes(config, place))
+            new = missing_passes(config, place)
+            if sizing is not None and config.queries.chunk == "auto":
+                new = sizing(new, config, place)
+            record(place, new)
             passes = [query for demand in demands_of(config) for query in passes_of(demand, config, place)]
             planned.append(Planned(config, place, passes))
     return planned

@@ -27,6 +27,7 @@ from pipelines.encoders.probe_ledger import checks_path
 from pipelines.errors import UserError
 from pipelines.extract import ledger, preflight, stopping
 from pipelines.extract.attempts import begun, begun_of, settle
+from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, looked_up, orders_of, remaining
 from pipelines.extract.passes import passes_path
@@ -56,7 +57,7 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
             changed its answers, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    planned, places = plan_passes(runs), all_places(runs)
+    planned, places = plan_passes(runs, Sizing()), all_places(runs)
     asked, left = _looked_through(runs, planned, places)
     checked = adopt.to_check(runs, left)
     adopt.record_checks(checked)

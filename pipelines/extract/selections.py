@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pipelines.data.splits import Splits
+from pipelines.files.digest import digest
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,7 @@ class Selection:
 
     Args:
         folder: of the seed that the roles are drawn in.
+        drawn: when they were drawn, as `storage.stamp` tells it.
         roles, without: roles or parts whose samples are asked for, less the samples of others.
         count: number of samples.
         digest: which samples these are; equal selections of a shard have equal digests.
@@ -21,6 +24,7 @@ class Selection:
     """
 
     folder: str
+    drawn: str
     roles: tuple[str, ...]
     without: tuple[str, ...]
     count: int
@@ -35,12 +39,23 @@ class Selection:
         """
         if self.given is not None:
             return self.given
-        splits = Splits.load(self.folder)
+        splits = _splits(self.folder, self.drawn)
         classes = splits.classes(source, item, self.roles)
         for key in splits.keys(source, item, self.without) if self.without else ():
             classes.pop(key, None)
         return classes
 
+    @classmethod
+    def given_as(cls, classes: Mapping[str, int | None]) -> Selection:
+        """The selection of given samples."""
+        return cls("", "", (), (), len(classes), digest(sorted(classes)), classes)
+
     def bare(self) -> Selection:
         """The selection without the samples that were given: all that a chunk of it needs to know."""
         return replace(self, given=None)
+
+
+@lru_cache(maxsize=4)
+def _splits(folder: str, _drawn: str) -> Splits:
+    """The splits of a folder, looked up once per process and not once per shard."""
+    return Splits.load(folder)

@@ -23,6 +23,7 @@ from pipelines.run.ray_session import decoding_threads, encoder_actors
 
 READERS_PER_ACTOR = 2
 BLOCKS = 64  # of orders for each reader, at most: a block costs the driver milliseconds and is read by one task
+CALLS = 2  # chunks at work in an actor: one commits, or is decoded, while the other is asked for
 MARKERS = 1000  # removed at once: what an object store takes in one request
 
 
@@ -44,6 +45,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
     resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(encoder_actors(resources), max(1, chunks))
+    calls = CALLS if access is None else 1  # answers that cost money are not asked for ahead
     decoders = resources.decoders(actors, ray.cluster_resources())
     rows = [{"order": pickle.dumps(order)} for order in orders_of(jobs)]
     readers = min(len(rows), READERS_PER_ACTOR * actors)  # more would only wait
@@ -69,7 +71,12 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
         fn_constructor_kwargs={"compile": config.queries.compile},
         batch_size=1,
         batch_format="pyarrow",
-        compute=ActorPoolStrategy(size=actors),
+        compute=ActorPoolStrategy(
+            size=actors,
+            max_concurrent_calls_per_actor=calls,
+            max_tasks_in_flight_per_actor=calls + 1,
+            enable_true_multi_threading=True,
+        ),
         num_cpus=resources.actor_cpus,
         num_gpus=resources.gpus_per_actor,
     )

@@ -45,6 +45,7 @@ from pipelines.extract.commit import OK, commit
 from pipelines.extract.jobs import ShardJob, unpacked
 from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
 from pipelines.extract.telemetry import STEPS, Telemetry
+from pipelines.extract.turns import Turns
 from pipelines.files import storage
 
 AHEAD = 512  # images that threads decode ahead, at most
@@ -86,6 +87,8 @@ def decode_chunks(batch: pa.Table) -> pa.Table:
 class EncodeChunks:
     """The encoder actor: turns chunks of encoded images, or of pixels, into committed feature files.
 
+    Two calls may overlap: one commits, or begins to decode, while the other asks the encoders.
+
     Args:
         run: name of the run in Ray's metrics; None: the actor reports no metrics.
         threads: number that decode while the encoder runs on its accelerator; 0: decode before it runs.
@@ -117,11 +120,14 @@ class EncodeChunks:
             torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))  # actors that share a GPU do not crowd it
         self.pool = ThreadPoolExecutor(threads) if threads else None
         self.encoders = LoadedEncoders(self._load, budget_on(self.device, gpus))
+        self.turns = Turns()
         self.told = 0  # builds in the receipts so far
         self.groups: dict[tuple[object, ...], Group] = {}
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Turn the row of a chunk into the rows of its receipts."""
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)  # of this thread too
         row = batch.to_pylist()[0]
         receipts, error = [], row["error"]
         if not error:
@@ -135,32 +141,49 @@ class EncodeChunks:
             receipts = [self._receipt(error=error)]
         return pa.Table.from_pylist(receipts, schema=RECEIPT)
 
+    def seconds_per_image(self, jobs: Sequence[ShardJob]) -> float | None:
+        """Seconds to ask for an image for all of some jobs, which share it; see `Extractor.seconds_per_image`."""
+        shape = (jobs[0].decoder.channels, jobs[0].decoder.image_size, jobs[0].decoder.image_size)
+        seconds = [
+            group.extractor.seconds_per_image(shape)
+            for positions in self.encoders.rounds([self._wanted(job) for job in jobs])
+            for group, _ in self._grouped([jobs[position] for position in positions])
+        ]
+        known = [each for each in seconds if each is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
     def _work(self, row: Row) -> Iterator[dict[str, Any]]:
         """Ask the encoders of a row together; jobs on whose chunk a worker has died are asked each alone."""
         jobs, chunk = [unpacked(job) for job in row["jobs"]], row["chunk"]
-        begun = [Attempt.of(job, chunk, attempts.QUERYING) for job in jobs]
-        suspected = [attempt for attempt in begun if attempt.deaths != 0]
-        for attempt in suspected:  # a death in the meantime is not theirs
-            attempt.withdraw()
-        calm = [attempt.job for attempt in begun if attempt.deaths == 0]
-        for positions in self.encoders.rounds([self._wanted(job) for job in calm]):
-            yield from self._asked([calm[position] for position in positions], row)
+        with self.turns.shared():
+            begun = [Attempt.of(job, chunk, attempts.QUERYING) for job in jobs]
+            suspected = [attempt for attempt in begun if attempt.deaths != 0]
+            for attempt in suspected:  # a death in the meantime is not theirs
+                attempt.withdraw()
+            calm = [attempt.job for attempt in begun if attempt.deaths == 0]
+            with self.turns.asking:
+                rounds = self.encoders.rounds([self._wanted(job) for job in calm])
+            for positions in rounds:
+                yield from self._asked([calm[position] for position in positions], row)
         for job in (attempt.job for attempt in suspected):
-            if all(map(storage.exists, job.paths(chunk))):
-                yield self._done_before(job, chunk)
-            else:
-                yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING))
+            with self.turns.alone():
+                if all(map(storage.exists, job.paths(chunk))):
+                    yield self._done_before(job, chunk)
+                else:
+                    yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING))
 
     def _asked(self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None) -> Iterator[dict[str, Any]]:
         """Ask for the images of a chunk, and commit the features of each job."""
         one_by_one = attempt is not None and attempt.careful
-        pixels_of = self._pixels(row, jobs[0].decoder, one_by_one=one_by_one)
-        status, answers = ask(self._grouped(jobs), row, pixels_of, attempt)
-        once = {"builds": self.encoders.builds - self.told, "decodes": len(status) - status.count(CRASHED)}
-        self.told = self.encoders.builds
-        for asked in answers:
-            yield self._committed(asked, row, status) | once
-            once = {}
+        pixels_of = self._pixels(row, jobs[0].decoder, one_by_one=one_by_one)  # threads begin to decode
+        with self.turns.asking:
+            status, answers = ask(self._grouped(jobs), row, pixels_of, attempt)
+            once = {"builds": self.encoders.builds - self.told, "decodes": len(status) - status.count(CRASHED)}
+            self.told = self.encoders.builds
+        with self.turns.committing:
+            for asked in answers:
+                yield self._committed(asked, row, status) | once
+                once = {}
         if attempt is not None:
             attempt.end()
 

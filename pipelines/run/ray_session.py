@@ -174,6 +174,13 @@ def available_cpus() -> float:
     return float(ray.cluster_resources().get("CPU", 1.0))
 
 
+def object_store_bytes() -> float:
+    """Bytes of all object stores of the connected cluster."""
+    import ray
+
+    return float(ray.cluster_resources().get("object_store_memory", 0.0))
+
+
 def largest_node() -> tuple[float, float]:
     """(CPUs, GPUs) of the node of the connected cluster that has most of them."""
     import ray

@@ -83,7 +83,7 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     assert begin(job, 1, QUERYING)[0] == 0  # a worker that went no further
     assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
     lost = 2 * job.queries_of(job.size(1))
-    with pytest.raises(UserError, match=f"and {lost} more were spent .* raise the budget to {NEEDED + lost}, or start"):
+    with pytest.raises(UserError, match=f"has lost {lost} more; raise the budget to {NEEDED + lost}, or start"):
         audit.run(config, str(folder), last="extract")
     enough = config_with(budget={"queries": NEEDED + lost})
     audit.run(enough, str(folder), last="extract")

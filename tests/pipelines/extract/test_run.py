@@ -39,8 +39,9 @@ from pipelines.extract import plan as extract
 from pipelines.extract.attempts import marker_path
 from pipelines.extract.commit import commit
 from pipelines.extract.features import load_features, rejected_samples
-from pipelines.extract.jobs import given, orders_of, unpacked
+from pipelines.extract.jobs import orders_of, unpacked
 from pipelines.extract.readers import ReadOrder, Share, read_chunks
+from pipelines.extract.selections import Selection
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
@@ -296,7 +297,7 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     """What a reader emits for one shard of samples s0000, s0001, ...; one share per tuple, called a, b, ..."""
     source = SourceConfig(kind="shards", path=str(path))
     shares = tuple(
-        Share((name.encode(),), (skip,), given({f"s{number:04d}": None for number in numbers}), 3)
+        Share((name.encode(),), (skip,), Selection.given_as({f"s{number:04d}": None for number in numbers}), 3)
         for name, numbers in zip("abc", wanted, strict=False)
     )
     order = ReadOrder("pool", source, Source(source).items()[0], shares)
@@ -308,7 +309,10 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
     """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
     shutil.copytree(trained_run, tmp_path / "run")
     jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
-    few, many = (replace(jobs[0], selection=given({f"s{n:07d}": n for n in range(count)})) for count in (100, 10_000))
+    few, many = (
+        replace(jobs[0], selection=Selection.given_as({f"s{n:07d}": n for n in range(count)}))
+        for count in (100, 10_000)
+    )
     rows = [len(job.packed()) for job in (few, many)]
     assert rows[1] <= rows[0] + 16
     assert rows[1] < 1500
@@ -366,7 +370,7 @@ def test_a_reader_tells_when_a_shard_shrank_or_broke(tmp_path: Path) -> None:
 def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path: Path) -> None:
     (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
     source = SourceConfig(kind="shards", path=str(tmp_path / "pool.tar"))
-    selection = given({f"s{number:04d}": None for number in range(8)})
+    selection = Selection.given_as({f"s{number:04d}": None for number in range(8)})
     share = Share((b"a", b"b"), (frozenset({0, 1}), frozenset({1})), selection, 3)
     order = ReadOrder("pool", source, Source(source).items()[0], (share,))
     rows = [row for part in read_chunks(pa.table({"order": [pickle.dumps(order)]})) for row in part.to_pylist()]

@@ -1,0 +1,144 @@
+"""Choose how many images make a chunk, so that it takes some seconds of an actor."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+from pipelines.config.encoders import EndpointConfig
+from pipelines.config.run_config import RunConfig
+from pipelines.data.sources import Source
+from pipelines.data.splits import Splits
+from pipelines.extract.asking import decoded
+from pipelines.extract.jobs import jobs_of, places_of
+from pipelines.extract.passes import CHUNK, QueryPass, shares
+from pipelines.extract.worker import EncodeChunks
+from pipelines.run.folder import SeedFolder
+from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, object_store_bytes
+
+SECONDS = 3.5  # of an actor for a chunk
+MOST = 16_384  # images of a chunk
+LEAST = 16  # images of a chunk, however many bytes they have
+PER_ACTOR = 16  # chunks that every actor gets, at least, in a run of larger chunks than `CHUNK`
+BYTES = 128 * 2**20  # of encoded images in a chunk
+IN_FLIGHT = 8  # chunks for each actor that are in Ray's object store: filled, waiting, or at work
+STORED = 0.5  # share of the object store that they may take
+TIMED = 32  # images that are read and decoded to see how long it takes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of an image: seconds of an actor for all encoders that are asked together, and bytes that cross Ray."""
+
+    seconds: float
+    bytes: float
+
+
+def chunk_size(images: int, actors: int, room: float, cost: Callable[[], Cost | None]) -> int:
+    """Images per chunk.
+
+    Small runs have chunks of `CHUNK` images, or as many chunks as actors. Where chunks of that size would be many, the
+    cost of an image is looked at.
+
+    Args:
+        images: in all.
+        actors: that share them.
+        room: bytes that a chunk may take.
+        cost: of an image; None: it cannot be known before.
+
+    Example:
+        >>> chunk_size(300, 2, 1e8, lambda: None), chunk_size(8000, 2, 1e8, lambda: None)
+        (150, 256)
+        >>> [chunk_size(10**8, 2, 1e8, lambda: Cost(seconds, 3e4)) for seconds in (1e-4, 2e-3, 1.0)]
+        [3333, 1750, 256]
+    """
+    most = images // (PER_ACTOR * actors)
+    if most <= CHUNK:
+        return max(1, min(CHUNK, images // actors))
+    known = cost()
+    if known is None:
+        return CHUNK
+    wanted = max(CHUNK, SECONDS / known.seconds)
+    return int(max(LEAST, min(wanted, most, MOST, room / known.bytes)))
+
+
+class Sizing:
+    """Decides the chunks of new passes, on the connected cluster; equal passes of seeds and sweeps are timed once."""
+
+    def __init__(self) -> None:
+        self.costs: dict[str, Cost | None] = {}
+
+    def __call__(self, passes: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
+        """The passes with their images per chunk; those that ask for the same samples get the same number."""
+        splits, resources = Splits.load(folder.path), config.resources
+        actors = encoder_actors(resources)
+        stored = object_store_bytes() or math.inf
+        room = min(float(BYTES), STORED * stored / (IN_FLIGHT * actors))
+        blocks: dict[object, list[int]] = {}
+        for number, query in enumerate(passes):
+            rows = splits.sums.rows(query.roles, query.asking.without)
+            own = None if shares(query, config) else number
+            blocks.setdefault((splits.sums.digest(rows), own), []).append(number)
+        sizes = [CHUNK] * len(passes)
+        for numbers in blocks.values():
+            block = [passes[number] for number in numbers]
+            asking = block[0].asking
+            images = splits.count(block[0].roles, asking.without)
+            if asking.count is not None:
+                images = min(images, asking.count * len(block[0].roles))
+            size = chunk_size(images, actors, room, partial(self._cost, block, config, folder))
+            for number in numbers:
+                sizes[number] = size
+        return [replace(query, chunk=size) for query, size in zip(passes, sizes, strict=True)]
+
+    def _cost(self, block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> Cost | None:
+        encoders = [config.encoders[query.asking.encoder] for query in block]
+        if any(query.plan().searches for query in block) or any(isinstance(one, EndpointConfig) for one in encoders):
+            return None
+        known = repr([replace(query, base="") for query in block])
+        if known not in self.costs:
+            resources = config.resources
+            work = [(block, config, folder, decoding_threads(resources))]
+            (self.costs[known],) = mapped(
+                cost_of,
+                work,
+                "passes",
+                "timing some images",
+                cpus=resources.actor_cpus,
+                gpus=resources.gpus_per_actor,
+            )
+        return self.costs[known]
+
+
+def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, threads: int) -> Cost | None:
+    """The cost of an image of passes that are asked together, in a process like an encoder actor.
+
+    Some files are read and decoded; encoders are timed on images of noise, as `Extractor.seconds_per_image`.
+
+    Returns:
+        None where encoders are not to be asked for noise.
+    """
+    for place in places_of(config):
+        jobs = [job for query in block for job in jobs_of(query, config, folder, [place])]
+        if jobs:
+            break
+    else:
+        return None
+    first = jobs[0]
+    keys = set(first.selection.classes(first.source, first.item.name))
+    files = [sample.image for sample in islice(Source(first.reader).read(first.item, keys), TIMED)]
+    decoded(files[0], first.decoder)
+    began = time.perf_counter()
+    for data in files:
+        decoded(data, first.decoder)
+    decoding = (time.perf_counter() - began) / len(files)
+    asking = EncodeChunks(gpus=config.resources.gpus_per_actor).seconds_per_image(jobs)
+    if asking is None:
+        return None
+    seconds = max(decoding / threads, asking) if threads else decoding + asking
+    pixels = first.decoder.channels * first.decoder.image_size**2 if config.resources.decode == "apart" else 0
+    return Cost(max(seconds, 1e-9), max(pixels, sum(map(len, files)) / len(files)))

@@ -1,0 +1,109 @@
+"""A chunk takes some seconds of an actor, is bounded, and stays as it was decided."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.extract import plan as extract
+from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, chunk_size, cost_of
+from pipelines.extract.passes import CHUNK, QueryPass, passes_path
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.points import Run
+from tests.conftest import small_config
+
+MANY = 10**8
+
+
+def config_with(**queries: Any) -> RunConfig:
+    return parse(small_config(queries={"views": 4} | queries), "small.yaml")
+
+
+@pytest.fixture
+def folder(trained_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def never() -> Cost:
+    raise AssertionError("a small run asks nothing beforehand")
+
+
+@pytest.mark.parametrize("actors", [1, 2, 7])
+def test_small_runs_feed_every_actor_and_ask_nothing(actors: int) -> None:
+    for images in (1, 10, 300, 256 * actors, CHUNK * PER_ACTOR * actors):
+        size = chunk_size(images, actors, BYTES, never)
+        assert 1 <= size <= CHUNK
+        assert -(-images // size) >= min(actors, images)
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 3e-4, 1e-3, 0.01, 1.0])
+def test_large_runs_have_chunks_of_some_seconds_within_bounds(seconds: float) -> None:
+    size = chunk_size(MANY, 8, BYTES, lambda: Cost(seconds, 3000))
+    assert CHUNK <= size <= MOST
+    if CHUNK < size < MOST:
+        assert size * seconds == pytest.approx(SECONDS, rel=0.01)
+    for images in (10**5, 10**6):
+        assert images / chunk_size(images, 8, BYTES, lambda: Cost(seconds, 3000)) >= PER_ACTOR * 8
+
+
+def test_large_files_make_small_chunks() -> None:
+    assert chunk_size(MANY, 8, BYTES, lambda: Cost(1e-4, 2**20)) == BYTES // 2**20
+    assert chunk_size(MANY, 8, BYTES, lambda: Cost(1e-4, 2**30)) == LEAST
+    assert chunk_size(MANY, 8, BYTES, lambda: None) == CHUNK
+
+
+def decided(size: int) -> extract.Sized:
+    def sized(passes: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
+        return [replace(query, chunk=size) for query in passes]
+
+    return sized
+
+
+def files(runs: Sequence[Run], sizing: extract.Sized | None = None) -> list[tuple[str, int]]:
+    extract.plan_passes(runs, sizing)
+    jobs, _ = extract.plan(runs)
+    return [(job.path(job.query.epochs[0], 0), job.chunk) for job in jobs]
+
+
+def test_what_was_decided_stays(folder: Path) -> None:
+    """A resumed run asks nothing again where it would decide otherwise today; a number in the config counts."""
+    run = Run(config_with(), RunFolder(str(folder)))
+    first = files([run], decided(70))
+    assert {chunk for _, chunk in first} == {70}
+    assert files([run], decided(50)) == first
+    (stated,) = {chunk for _, chunk in files([run._replace(config=config_with(chunk=20))])}
+    assert stated == 20
+    assert files([run]) == first
+
+
+def test_points_of_a_sweep_take_over_the_chunks(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "point")
+    runs = [Run(config_with(), RunFolder(str(place))) for place in (folder, tmp_path / "point")]
+    both = files(runs, decided(70))
+    assert {chunk for _, chunk in both} == {70}
+    _, distinct = extract.plan(runs)
+    assert 2 * len(distinct) == len(both)
+    for of_run in runs:
+        entries = storage.read_json(passes_path(of_run.folder.seed(0), "target"))
+        assert {entry["chunk"] for entry in entries} == {70}
+
+
+def test_the_cost_of_an_image_is_found_without_asking_for_one(folder: Path) -> None:
+    run = Run(config_with(), RunFolder(str(folder)))
+    (planned,) = extract.plan_passes([run])
+    target = [query for query in planned.passes if query.asking.encoder == "target"]
+    one = cost_of(target[:1], run.config, planned.folder, 0)
+    assert one is not None
+    assert 0 < one.seconds < 60
+    assert 60 < one.bytes < 1000  # PNG files of 8 x 8
+    assert not list((folder / "seed-0" / "features").rglob("epoch-*"))
+    assert not list((folder / "seed-0" / "features").rglob("attempts"))
