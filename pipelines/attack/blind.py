@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pyarrow as pa
 
+from mi_core.hashing import digests64
 from mi_core.records import among
-from mi_core.validity.blind import blind_scores, shrunken, telling
-from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names
+from mi_core.validity.blind import blind_scores, telling
+from mi_core.validity.file_features import FILE_FEATURES, pixel_names
 from pipelines.config.run_config import RunConfig
+from pipelines.data.glimpses import Glimpses, glimpse, glimpses_path
 from pipelines.data.images import read_samples
 from pipelines.data.splits import Splits
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
 MOST = 10_000  # samples per role: enough for an interval of .01, and small enough for memory
+SMALL = 200_000  # samples of a role among which any are drawn; of more, those that the scan kept something of
+_SHARDS = 4000  # shards that are looked through for these
+_Place = tuple[str, str]
 
 
 def blind_path(folder: SeedFolder) -> str:
@@ -28,21 +35,77 @@ def telling_path(folder: SeedFolder) -> str:
 
 
 def run_blind(config: RunConfig, folder: SeedFolder) -> None:
-    """Score the audited samples; of a role with more than ``MOST`` samples, the first ``MOST`` by a seeded hash."""
-    splits = Splits.load(folder.path)
-    inside = set(splits.first(config.audited[:1], MOST, folder.seed))
-    ids = sorted([*inside, *splits.first(config.audited[1:], MOST, folder.seed)])
+    """Score the audited samples; of a role with more than `MOST` samples, as many drawn at random."""
+    whole = Splits.load(folder.path)
+    inside, outside = (_drawn(whole, role, folder.seed) for role in config.audited)
+    ids = sorted([*inside, *outside])
     row_of = {name: row for row, name in enumerate(ids)}
+    splits = whole.at(dict.fromkeys([*inside.values(), *outside.values()]))
     names = (*FILE_FEATURES, *pixel_names(config.data.channels))
     summaries = np.empty((len(ids), len(names)))
     pixels: np.ndarray = np.empty((len(ids), 0), dtype=np.float32)
-    for name, sample, image in read_samples(config.data, splits, config.audited, row_of):
-        small = shrunken(image)
+    for name, numbers, small in _seen(config, splits, row_of):
         if not pixels.size:
             pixels = np.empty((len(ids), len(small)), dtype=np.float32)
-        pixels[row_of[name]] = small
-        summaries[row_of[name]] = np.concatenate([file_features(sample.image), pixel_features(image)])
+        pixels[row_of[name]], summaries[row_of[name]] = small, numbers
     member = among(ids, inside)
     scores = blind_scores(summaries, pixels, member, seed=folder.seed, groups=splits.groups(ids))
     storage.write_json(telling_path(folder), telling(summaries, names, member))
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))
+
+
+def _drawn(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
+    """Samples of a role, `MOST` at most, and the shard of each."""
+    if splits.count([role]) > SMALL:
+        found = _kept(splits, role, seed)
+        if len(found) == MOST:
+            return found
+    chosen = set(splits.first([role], MOST, seed))
+    return {
+        name: place
+        for place in splits.sums.shards
+        if splits.size(place[0], place[1], [role])
+        for name in splits.named(*place, [role])
+        if name in chosen
+    }
+
+
+def _kept(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
+    """Samples of a role that the scan kept something of: of shards in a random order, until there are enough.
+
+    Shards keep the lowest hashes, and some keep more of theirs than others: only those below the lowest that any of
+    them left out are drawn as often as all others.
+    """
+    every = [place for place in splits.sums.shards if splits.size(place[0], place[1], [role])]
+    order = np.argsort(digests64((seed, "blind"), ["/".join(place) for place in every]), kind="stable")
+    found: list[tuple[int, str, _Place]] = []
+    below = 2**64
+    for row in order[:_SHARDS].tolist():
+        source, item = every[row]
+        glimpses = _glimpses(splits, source, item)
+        below = min(below, glimpses.first_left)
+        found += [
+            (rank, f"{source}/{key}", every[row])
+            for key, rank in glimpses.keys(splits.keys(source, item, [role])).items()
+        ]
+        if sum(rank < below for rank, *_ in found) >= MOST:
+            break
+    return {name: place for rank, name, place in sorted(found)[:MOST] if rank < below}
+
+
+def _glimpses(splits: Splits, source: str, item: str) -> Glimpses:
+    path = splits.sums.path(source, item)
+    return Glimpses.read(glimpses_path(f"{splits.scan_folder}/{path}")) if path else Glimpses.nothing()
+
+
+def _seen(config: RunConfig, splits: Splits, ids: Iterable[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """What the scan kept of some samples, and of the others what their files show: id, numbers, pixels."""
+    missing = set(ids)
+    for source, item in splits.sums.shards:
+        wanted = {key for key in splits.keys(source, item, config.audited) if f"{source}/{key}" in missing}
+        for key, (numbers, small) in _glimpses(splits, source, item).of(wanted):
+            missing.discard(f"{source}/{key}")
+            yield f"{source}/{key}", numbers, small
+    if missing:
+        for name, sample, image in read_samples(config.data, splits, config.audited, missing):
+            yield name, *glimpse(sample.image, image)

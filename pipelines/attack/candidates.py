@@ -79,7 +79,7 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, 
         **({"grouped": True} if config.data.group_by is not None else {}),
         "file": found.path.removeprefix(f"{folder.path.rpartition('/')[0]}/"),
         "top": [
-            {"id": row["id"], **{name: float(row[name]) for name in _NUMBERS}}
+            {"id": row["id"], "shard": row["item"], **{name: float(row[name]) for name in _NUMBERS}}
             for row in found.highest.slice(0, TOP).to_pylist()
         ],
     }
@@ -113,6 +113,7 @@ def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answe
     answers = pa.table(
         {
             "id": table["id"].filter(pa.array(member)),
+            "item": table["item"].filter(pa.array(member)),
             "score": candidates,
             "p_value": p_values,
             "q_value": q_values(p_values),
@@ -136,10 +137,12 @@ class _Bins:
     dropped: int
     numbers: Mapping[str, npt.NDArray[Any]]
 
-    def of(self, scores: npt.NDArray[np.float64], ids: pa.ChunkedArray) -> pa.Table:
-        """The answers of some candidates (N,)."""
-        bins = np.searchsorted(self.codes, codes_of(scores, self.dropped))
-        return pa.table({"id": ids, "score": scores, **{name: of[bins] for name, of in self.numbers.items()}})
+    def of(self, candidates: pa.Table) -> pa.Table:
+        """The answers of some candidates: id, item and score."""
+        bins = np.searchsorted(self.codes, codes_of(np.asarray(candidates["score"]), self.dropped))
+        for name, of in self.numbers.items():
+            candidates = candidates.append_column(name, pa.array(of[bins]))
+        return candidates
 
 
 def _in_parts(folder: SeedFolder, task: Task, sums: ScoreSums, share: float, fdr: float) -> _Answers:
@@ -165,13 +168,11 @@ def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uin
     """Write the answers of some parts of the scores; returns those of the bin ``above`` and of higher ones."""
     highest = []
     for path in paths:
-        table = storage.read_table(path, ["id", "member", "score"])
-        mine = table.filter(table["member"])
-        scores = np.asarray(mine["score"], dtype=np.float64)
-        answers = bins.of(scores, mine["id"])
+        table = storage.read_table(path, ["id", "item", "score", "member"])
+        answers = bins.of(table.filter(table["member"]).drop_columns(["member"]))
         number = int(path.rpartition("/")[2].removesuffix(".parquet"))
         storage.write_table(samples_path(folder, number), answers)
-        highest.append(answers.filter(pa.array(codes_of(scores, bins.dropped) >= above)))
+        highest.append(answers.filter(pa.array(codes_of(np.asarray(answers["score"]), bins.dropped) >= above)))
     return pa.concat_tables(highest)
 
 

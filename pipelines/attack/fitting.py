@@ -15,7 +15,8 @@ from mi_core.records import Features
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.columns import GROUP, group_numbers
+from pipelines.data.splits import Splits, having
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
 
@@ -99,9 +100,10 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
         NotApplicable: as `fit`.
     """
     evaluated = evaluated_of(config, task, splits)
+    rows = splits.samples(evaluated.ids.tolist())
     columns: dict[str, Any] = {
         "id": evaluated.ids.tolist(),
-        "member": splits.among(evaluated.ids, config.audited[:1]),
+        "member": having(rows, config.audited[:1]),
         "score": fitted.method.score(evaluated),
     }
     statistic = fitted.method.statistic(evaluated)
@@ -112,15 +114,12 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
         try:
             beside = features_of(config, task, splits, task.control, config.audited)
             row_of = {name: row for row, name in enumerate(beside.ids)}
-            rows = np.array([row_of[name] for name in evaluated.ids])
-            columns["control"] = fitted.control.score(beside.take(rows))
+            same = np.array([row_of[name] for name in evaluated.ids])
+            columns["control"] = fitted.control.score(beside.take(same))
         except NotApplicable as error:
             fault = str(error)
-    groups = splits.groups(columns["id"])
-    if groups is not None:
-        columns["group"] = groups
-    labels = splits.labels()
-    columns["class"] = pa.array([labels[name] for name in columns["id"]], pa.int64())
+    columns |= {"group": group_numbers(rows[GROUP])} if GROUP in rows.column_names else {}
+    columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
     decided = evaluated.values.get(SEQUENTIAL)
     spent = None if decided is None else int(decided[:, 0].sum())
     return Scored(pa.table(columns), spent, _anchors(evaluated), fault)

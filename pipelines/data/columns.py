@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mi_core.hashing import digests64
+
 BATCH = 100_000  # samples whose texts are Python's at once
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
 GROUP = "group"  # the column of what samples belong to, where a config groups them
@@ -36,6 +38,13 @@ class Coded:
 def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """One code per row; equal texts have equal codes."""
     return np.asarray(column.combine_chunks().dictionary_encode().indices)
+
+
+def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """A number for every row, a hash: equal groups have equal numbers, in whichever table they stand."""
+    coded = column.combine_chunks().dictionary_encode()
+    numbers = digests64(("group",), coded.dictionary.to_pylist()).view(np.int64)
+    return np.asarray(numbers[np.asarray(coded.indices)], dtype=np.int64)
 
 
 def ids_of(table: pa.Table, rows: npt.NDArray[np.intp] | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from mi_core.image_files import ImageError, has_more_frames
-from mi_core.images import Decoder, decode_and_hash
+from mi_core.images import Decoder, Pixels, decode_and_hash
 from mi_core.validity.near_duplicates import descriptors, perceptual_hash
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.data import DataConfig
@@ -24,6 +24,7 @@ from pipelines.console import count_of, say
 from pipelines.data.attributes import group_of, values_of
 from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
 from pipelines.data.database import memory_for
+from pipelines.data.glimpses import Keeping, glimpses_path, most_of_shard
 from pipelines.data.losses import Reading, Rejection, Tally, rejections
 from pipelines.data.repeated import repeated_keys
 from pipelines.data.samples import FILES, Damage, Item, Note, Problem, Sample
@@ -136,12 +137,14 @@ class _Work:
         source, item: in which source, and which.
         state: of its files; another state means that they were written again.
         folder: of the scan.
+        glimpses: samples of which more is kept, see `pipelines.data.glimpses`.
     """
 
     source: str
     item: Item
     state: str
     folder: str
+    glimpses: int
 
     @property
     def place(self) -> str:
@@ -190,7 +193,7 @@ _Read = list[tuple[_Work, Receipt]]
 def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
     """Read what is not there yet; the receipts of all items by source."""
     work = [
-        _Work(name, item, state, folder)
+        _Work(name, item, state, folder, most_of_shard(len(some)))
         for name, some in items.items()
         for item, state in zip(some, _states(some), strict=True)
     ]
@@ -286,8 +289,8 @@ def usable(
     attributes: Mapping[str, AttributeConfig] | None = None,
     group_by: GroupConfig | None = None,
     near: bool = False,
-) -> Iterator[tuple[Sample, str, dict[str, Any]] | Problem]:
-    """Read an item in order: (sample, SHA-256 of its pixels, its other columns) if it decodes, or a problem."""
+) -> Iterator[tuple[Sample, Pixels, str, dict[str, Any]] | Problem]:
+    """Read an item in order: (sample, its pixels, their SHA-256, its other columns) if it decodes, or a problem."""
     for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
             yield sample
@@ -305,7 +308,7 @@ def usable(
         except ValueError as error:
             yield Problem(sample.key, str(error))
         else:
-            yield sample, sha, known
+            yield sample, pixels, sha, known
             if has_more_frames(sample.image):
                 yield Note(sample.key, "it has several frames or pages; the first is used")
 
@@ -318,15 +321,18 @@ def scan_item(work: _Work, data: DataConfig) -> Receipt:
     }
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
+    keeping = Keeping(work.source, work.glimpses)
     for found in usable(data.sources[work.source], work.item, data.decoder(), attributes, data.group_by, near):
         if isinstance(found, Problem):
             problems.append(found)
             continue
-        sample, sha, known = found
+        sample, pixels, sha, known = found
+        keeping.see(sample.key, sample.image, pixels)
         label = sample.label if data.label is None else known.get(f"{ATTRIBUTE}{data.label}")
         rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
     samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
     receipt = Receipt(len(samples), tuple(shortened(problems)))
+    keeping.write(glimpses_path(f"{work.place}.parquet"))
     storage.write_table(f"{work.place}.parquet", samples)
     storage.write_json(work.receipt, receipt.as_json())
     return receipt

@@ -168,7 +168,7 @@ def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[st
                     problems.append(found)
                 else:
                     used += 1
-                    sample, sha, _ = found
+                    sample, _, sha, _ = found
                     yield f"{item.name}/{sample.key}", sample, sha
             readings.append(Reading(item, used, tuple(problems)))
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, ids_of
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
@@ -298,19 +298,15 @@ class Splits:
             chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
         return chosen
 
+    def samples(self, ids: Sequence[str]) -> pa.Table:
+        """The rows of some samples (N,), in their order; columns as in `table`."""
+        names = pc.binary_join_element_wise(self.table["source"], self.table["key"], "/")
+        rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
+        return self.table.take(rows)
+
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """What some samples belong to, as a number (N,) for each, a hash; None where samples are not grouped."""
-        if GROUP not in self.table.column_names:
-            return None
-        of_name = self._group_of
-        return np.array([of_name[name] for name in ids], dtype=np.int64)
-
-    @cached_property
-    def _group_of(self) -> dict[str, int]:
-        """The number of every sample's group, by id."""
-        coded = self.table[GROUP].combine_chunks().dictionary_encode()
-        numbers = digests64(("group",), coded.dictionary.to_pylist()).view(np.int64)[np.asarray(coded.indices)]
-        return dict(zip(ids_of(self.table), numbers.tolist(), strict=True))
+        return None if GROUP not in self.table.column_names else group_numbers(self.samples(ids)[GROUP])
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""

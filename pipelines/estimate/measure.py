@@ -132,7 +132,7 @@ def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) 
     decoding = time.perf_counter() - streamed
     labels = {
         sample.key: sample.label if data.label is None else known[f"{ATTRIBUTE}{data.label}"]
-        for sample, _, known in (found for found in some if not isinstance(found, Problem))
+        for sample, _, _, known in (found for found in some if not isinstance(found, Problem))
     }
     return Shard(item, images, streamed - started, decoding, labels)
 

@@ -230,10 +230,14 @@ def flagged(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> list
 def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, bytes]:
     """PNG files of the candidates that a report shows, by id; none where the images are gone."""
     samples = found.get("samples", [])[:1]
-    ids = {row["id"] for of_seed in samples for row in of_seed["top"]}
-    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    top = [row for of_seed in samples for row in of_seed["top"]]
+    ids = {row["id"] for row in top}
+    if not ids:
+        return {}
+    places = dict.fromkeys((row["id"].partition("/")[0], row["shard"]) for row in top)
+    splits = Splits.load(folder.seed(config.seeds[0]).path).at(places)
     try:
-        read = list(read_samples(config.data, splits, config.audited[:1], ids)) if ids else []
+        read = list(read_samples(config.data, splits, config.audited[:1], ids))
     except UserError:
         return {}
     return {name: thumbnail(image) for name, _, image in read}
