@@ -202,3 +202,12 @@ def test_light_processes_leave_pytorch_alone(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'ray', 'sklearn'}} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_every_task_and_actor_says_what_memory_it_takes() -> None:
+    """Without it Ray puts as many side by side as a node has CPUs, whatever they hold."""
+    for path in sources("pipelines"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            made = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+            if isinstance(call, ast.Call) and (made == "ray.remote" or made.endswith(".map_batches")):
+                assert "memory" in {word.arg for word in call.keywords}, f"{path}:{call.lineno}: say memory="

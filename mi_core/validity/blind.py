@@ -30,24 +30,9 @@ from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray
 
 FOLDS = 5
-LARGEST = 32  # larger images are shrunk to this many pixels a side by taking block means
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
 _Float64 = npt.NDArray[np.float64]
 _Float32 = npt.NDArray[np.float32]
-
-
-def shrunken(image: npt.NDArray[np.uint8]) -> _Float32:
-    """An image (C, H, W) as at most 32 x 32 block means per channel, in one row (P,).
-
-    Raises:
-        ShapeError: not C, H, W.
-    """
-    channels, height, width = check_shape("image", image, "C H W")
-    step_h, step_w = -(-height // LARGEST), -(-width // LARGEST)
-    rows, columns = height // step_h, width // step_w
-    cut = image[:, : rows * step_h, : columns * step_w].astype(np.float32)
-    means: _Float32 = cut.reshape(channels, rows, step_h, columns, step_w).mean(axis=(2, 4)).ravel() / 255
-    return means
 
 
 def blind_scores(
@@ -62,7 +47,7 @@ def blind_scores(
 
     Args:
         summaries: (N, F) numbers of each file and image.
-        pixels: (N, P) of each image, `shrunken`.
+        pixels: (N, P) of each image, `mi_core.validity.file_features.shrunken`.
         member: (N,) bool, at least 5 of each class.
         seed: of the folds.
         groups: (N,) numbers of persons, albums, bursts: samples of one group stay in one fold.

@@ -40,6 +40,7 @@ FILE_FEATURES = (
 _CHANNEL_FEATURES = ("mean", "spread", "share of black", "share of white")
 _IMAGE_FEATURES = ("sharpness", "8-pixel blocks across", "8-pixel blocks down")
 _BLOCK = 8  # side of a JPEG's blocks
+LARGEST = 32  # larger images are shrunk to this many pixels a side by taking block means
 _FLOOR = 1e-3  # added before a logarithm; of the range of a pixel
 
 
@@ -125,3 +126,17 @@ def _blocks(pixels: npt.NDArray[np.float64]) -> float:
     if not edge.any() or edge.all():
         return 0.0
     return math.log((_FLOOR + float(steps[edge].mean())) / (_FLOOR + float(steps[~edge].mean())))
+
+
+def shrunken(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """An image (C, H, W) as at most 32 x 32 block means per channel, in one row (P,).
+
+    Raises:
+        ShapeError: not C, H, W.
+    """
+    channels, height, width = check_shape("image", image, "C H W")
+    step_h, step_w = -(-height // LARGEST), -(-width // LARGEST)
+    rows, columns = height // step_h, width // step_w
+    cut = image[:, : rows * step_h, : columns * step_w].astype(np.float32)
+    blocks = cut.reshape(channels, rows, step_h, columns, step_w)
+    return np.asarray(blocks.mean(axis=(2, 4)).ravel() / 255, dtype=np.float32)

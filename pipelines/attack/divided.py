@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from mi_core.attacks.base import NotApplicable
 from pipelines.attack.fitting import Fitted, divisible, fit, outline, packed, score
-from pipelines.attack.scores import MEMORY, in_turn, part_path, parts_folder
+from pipelines.attack.scores import in_turn, part_path, parts_folder
 from pipelines.attack.summed import add_up, finish
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.data.tasks import parts
 from pipelines.files import storage
-from pipelines.run.ray_session import mapped
+from pipelines.run.ray_session import TASK_MEMORY, mapped
 
 EXACT = 10**6  # audited samples up to which an attack is one task, and its metrics are exact
 _FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbers each, and what a fit makes of it
@@ -97,9 +97,7 @@ def _run(config: RunConfig, task: Task, fitted: Fitted) -> None:
     shards = list(parts(audited, lambda place: splits.size(*place, config.audited)))
     given = [ray.put(config), task, ray.put(fitted)]
     name = f"{task.attack.attack} on {task.target_output}"
-    scored = mapped(
-        _score, [(*given, *numbered) for numbered in enumerate(shards)], "parts", f"scores of {name}", memory=MEMORY
-    )
+    scored = mapped(_score, [(*given, *numbered) for numbered in enumerate(shards)], "parts", f"scores of {name}")
     fault = next((part.fault for part in scored if part.fault), "")
     if fault:
         _say_not_applicable(config, task, fitted, fault)
@@ -116,10 +114,11 @@ def _run(config: RunConfig, task: Task, fitted: Fitted) -> None:
         [(task, number, some, threshold) for number, some in enumerate(in_turn(paths))],
         "parts",
         f"sums of {name}",
-        memory=MEMORY,
     )
     result["seconds_fit"] = round(fitted.seconds, 3)
-    mapped(finish, [(*given, result, paths, len(added), started)], "results", f"metrics of {name}", memory=2 * MEMORY)
+    mapped(
+        finish, [(*given, result, paths, len(added), started)], "results", f"metrics of {name}", memory=2 * TASK_MEMORY
+    )
 
 
 def _score(config: RunConfig, task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]]) -> _Part:

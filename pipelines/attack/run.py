@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pipelines.attack.blind import blind_path, run_blind, telling_path
-from pipelines.attack.divided import is_divided, run_divided
+from pipelines.attack.divided import EXACT, is_divided, run_divided
 from pipelines.attack.inference import inferences, planes, run_inference, run_plane
 from pipelines.attack.scores import PARTS
 from pipelines.attack.tasks import tasks
@@ -23,12 +23,15 @@ from pipelines.attack.utility import measure, utility_path
 from pipelines.attack.whole import run_whole
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
+from pipelines.data.splits import Splits
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import mapped
+from pipelines.run.ray_session import TASK_MEMORY, mapped
+
+_EACH = 2000  # bytes of a sample in the process of an attack: its features, and what is made of them
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -74,7 +77,11 @@ def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
     divided = [piece for piece in work if piece.is_divided(runs)]
     configs = [ray.put(config) for config, _ in runs]
     given = [(piece.function, configs[piece.run], *piece.arguments) for piece in work if piece not in divided]
-    mapped(_call, given, "results", "attacks and controls")
+    audited = (
+        Splits.load(folder.seed(seed).path).count(config.audited) for config, folder in runs for seed in config.seeds
+    )
+    memory = TASK_MEMORY + _EACH * min(EXACT, max(audited))
+    mapped(_call, given, "results", "attacks and controls", memory=memory)
     for number, (config, _) in enumerate(runs):
         mine = [piece.arguments[0] for piece in divided if piece.run == number]
         if mine:

@@ -23,7 +23,6 @@ from pipelines.run.ray_session import mapped
 
 AT_ONCE = 20  # parts that one task reads
 SAMPLE_PARTS = 5  # parts of which results by class are computed
-MEMORY = 2**30  # bytes that a task on parts takes
 PARTS = "scores"  # the folder of the parts
 SCORED = ("score", "statistic", "control")
 
@@ -151,7 +150,7 @@ def over_parts(function: Callable[..., Any], task: Task, parts: int, *more: Any,
     paths = [part_path(task, number) for number in range(parts)]
     arguments = [(some, *more) for some in in_turn(paths)]
     if ray.is_initialized():
-        return mapped(function, arguments, "parts", title, memory=MEMORY)
+        return mapped(function, arguments, "parts", title)
     return one_by_one(function, arguments, title=title)
 
 

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from mi_core.hashing import digest64
 from mi_core.images import Pixels
-from mi_core.validity.blind import shrunken
-from mi_core.validity.file_features import file_features, pixel_features
+from mi_core.validity.file_features import file_features, pixel_features, shrunken
 from pipelines.files import storage
 
 OF_SOURCE, OF_SHARD = 40_000, 20  # samples of a source in all, and of a shard at least

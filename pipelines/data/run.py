@@ -13,7 +13,7 @@ from pipelines.data.scan import Scan, scan
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
-from pipelines.run.ray_session import mapped
+from pipelines.run.ray_session import TASK_MEMORY, mapped
 
 
 def draw_roles(runs: Sequence[Run]) -> None:
@@ -52,4 +52,4 @@ def _as_ray_tasks(
     function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
 ) -> list[Any]:
     """Map over shards as Ray tasks, in order, with a bar."""
-    return mapped(function, arguments, "shards", title, memory=memory)
+    return mapped(function, arguments, "shards", title, memory=max(memory, TASK_MEMORY))

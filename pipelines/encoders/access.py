@@ -25,6 +25,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.points import Run
+from pipelines.run.ray_session import HELPER_MEMORY, borne
 
 _KEEPING_SECONDS = 30.0  # for an answer to be checked and kept
 _LAST_WORD_SECONDS = 1.0  # for the last message of a worker to arrive
@@ -158,7 +159,8 @@ def access_to(runs: Sequence[Run]) -> Iterator[Access | None]:
     folder = runs[0][1].path
     for url in limits:
         _tell_of_a_kill(folder, url)
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Meters)
+    meter = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), max_restarts=-1, max_task_retries=-1)
+    actor = meter(Meters)
     meters = actor.remote(folder, limits)
     patience = _KEEPING_SECONDS + max(parameters.timeout_s for _, parameters in _endpoints(runs))
     shared = Access(folder, meters, patience)

@@ -46,7 +46,7 @@ from pipelines.extract.telemetry import STEPS
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import many, storage
 from pipelines.run.points import Run
-from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, trainings_at_once
+from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped, trainings_at_once
 
 SECONDS = 20.0  # for one kind of queries over all its shards, or of training
 DECODED = 256  # images of a shard, at most
@@ -213,7 +213,9 @@ def time_queries(passes: Sequence[Pass], config: RunConfig, samples: Samples, se
     resources, kinds = config.resources, dict[str, dict[str, ShardJob]]()
     for one in passes:
         kinds.setdefault(one.kind, {}).setdefault(one.job.source, one.job)
-    remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor)(EncodeChunks)
+    remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor, memory=borne(TASK_MEMORY))(
+        EncodeChunks
+    )
     number = min(encoder_actors(resources), SHARDS)
     threads, gpus = decoding_threads(resources), resources.gpus_per_actor
     actors = [remote.remote(threads=threads, gpus=gpus) for _ in range(number)]

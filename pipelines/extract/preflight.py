@@ -18,6 +18,7 @@ from pipelines.extract.loaded import device_with
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
+from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def probe_nodes(path: str) -> list[Probe]:
 
     place = f"{path}/{storage.UNFINISHED}preflight-{uuid.uuid4().hex[:8]}"
     nodes = [node for node in ray.nodes() if node["Alive"] and {"CPU", "GPU"} & set(node["Resources"])]
-    remote = ray.remote(num_cpus=0)(_write_and_read)
+    remote = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(_write_and_read)
     try:
         storage.write_atomic(f"{place}/driver", b"driver")
         pending = [
@@ -112,7 +113,7 @@ def try_encoder(folder: SeedFolder, name: str, cpus: float, gpus: float) -> None
     """
     import ray
 
-    remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(_ask_once)
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(TASK_MEMORY))(_ask_once)
     try:
         ray.get(remote.remote(folder, name, gpus))
     except ray.exceptions.RayError as error:

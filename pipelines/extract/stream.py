@@ -19,7 +19,7 @@ from pipelines.extract.readers import read_chunks
 from pipelines.extract.throughput import Throughput, steady_rate
 from pipelines.extract.worker import EncodeChunks, decode_chunks
 from pipelines.files import many
-from pipelines.run.ray_session import decoding_threads, encoder_actors
+from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors
 
 READERS_PER_ACTOR = 2
 BLOCKS = 64  # of orders for each reader, at most: a block costs the driver milliseconds and is read by one task
@@ -55,6 +55,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
         batch_format="pyarrow",
         compute=TaskPoolStrategy(size=readers),
         num_cpus=resources.reader_cpus,
+        memory=borne(TASK_MEMORY // 2),
     )
     del rows
     if decoders:
@@ -64,6 +65,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
             batch_format="pyarrow",
             compute=TaskPoolStrategy(size=decoders),
             num_cpus=resources.decoder_cpus,
+            memory=borne(TASK_MEMORY // 2),
         )
     receipts = data.map_batches(
         EncodeChunks,
@@ -78,6 +80,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
             enable_true_multi_threading=True,
         ),
         num_cpus=resources.actor_cpus,
+        memory=borne(TASK_MEMORY),
         num_gpus=resources.gpus_per_actor,
     )
     total = Throughput()

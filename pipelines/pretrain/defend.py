@@ -19,6 +19,7 @@ from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.pretrain.worker import TrainingJob
+from pipelines.run.ray_session import TASK_MEMORY, borne
 
 PIECES = 64  # tasks that many independent pieces of work are cut into
 
@@ -32,7 +33,7 @@ def over_cluster(function: Callable[[Any], Any], arguments: Sequence[Any]) -> li
     """Like ``map``, as Ray tasks of many arguments each."""
     import ray
 
-    shared, remote = ray.put(function), ray.remote(num_cpus=1)(_each)
+    shared, remote = ray.put(function), ray.remote(num_cpus=1, memory=borne(TASK_MEMORY))(_each)
     size = max(1, -(-len(arguments) // PIECES))
     pending = [remote.remote(shared, arguments[start : start + size]) for start in range(0, len(arguments), size)]
     return [result for results in ray.get(pending) for result in results]

@@ -28,7 +28,7 @@ from pipelines.pretrain.worker import TrainingJob, train_worker
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import trainings_at_once
+from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne, trainings_at_once
 
 VERSION = 3
 REFRESH_SECONDS = 0.5
@@ -96,7 +96,7 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
 
     if not resources.train_gpus:
         _tell_of_emulation(jobs)
-    board = ray.remote(num_cpus=0)(Board).remote()
+    board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(Board).remote()
     with step("starting the workers that train"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
         try:
@@ -215,7 +215,7 @@ def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
     started = time.perf_counter()
     if isinstance(job.config, DefendedConfig):
         cpus, gpus = config.resources.train_cpus, config.resources.train_gpus
-        remote = ray.remote(num_cpus=cpus, num_gpus=gpus)(defend)
+        remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(2 * TASK_MEMORY))(defend)
         fault = ray.get(remote.remote(job, max(1, int(cpus)), over_cluster))
     else:
         fault = _fit(job, config, board)
@@ -238,7 +238,11 @@ def _fit(job: TrainingJob, config: RunConfig, board: Any) -> str | None:
         scaling_config=ScalingConfig(
             num_workers=resources.train_workers,
             use_gpu=resources.train_gpus > 0,
-            resources_per_worker={"CPU": resources.train_cpus, "GPU": resources.train_gpus},
+            resources_per_worker={
+                "CPU": resources.train_cpus,
+                "GPU": resources.train_gpus,
+                "memory": borne(2 * TASK_MEMORY),
+            },
         ),
         run_config=RunConfig(
             name=uuid.uuid4().hex,  # our own state decides what is resumed, never Ray's

@@ -25,6 +25,8 @@ from pipelines.run.interrupts import own_sigterm
 from pipelines.run.machine import cpus, descendants, end_all
 
 PROBE_SECONDS = 5.0
+TASK_MEMORY = 2**30  # bytes of a task that holds a shard, or an encoder, beside PyTorch
+HELPER_MEMORY = 2**28  # bytes of a process that only counts or looks
 QUIET = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DATA_LOG_LEVEL": "ERROR",
@@ -222,7 +224,7 @@ def mapped(
     *,
     cpus: float = 1,
     gpus: float = 0,
-    memory: int = 0,
+    memory: int = TASK_MEMORY,
 ) -> list[Any]:
     """Call a function on many arguments as Ray tasks, a window of them at a time, with a bar.
 
@@ -232,7 +234,7 @@ def mapped(
         unit: of the bar, such as encoders.
         title: of the bar.
         cpus, gpus: that a task holds.
-        memory: bytes that a task takes, so that few run side by side; half of the largest node's at most.
+        memory: bytes that a task takes, so that no more run side by side than a node bears.
 
     Returns:
         The results of the tasks, in order.
@@ -242,8 +244,7 @@ def mapped(
     """
     import ray
 
-    held = min(memory, _most_memory() // 2) if memory else None
-    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=held)(function)
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(memory))(function)
     given = list(arguments)
     results: list[Any] = [None] * len(given)
     waiting = iter(enumerate(given))
@@ -267,11 +268,12 @@ def mapped(
             progress.advance(bar)
 
 
-def _most_memory() -> int:
-    """Bytes of the node of the connected cluster that has most of them."""
+def borne(memory: int) -> int:
+    """Bytes to ask Ray for: half of the largest node's at most, or a task would wait for a node that never comes."""
     import ray
 
-    return int(max(node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]))
+    most = max(node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"])
+    return min(memory, int(most) // 2)
 
 
 def _at_once(cpus: float, gpus: float) -> int:

@@ -23,6 +23,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
+from pipelines.run.ray_session import TASK_MEMORY, borne
 from pipelines.tune.trial import Record, Trial, measure, search_of, trains
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
@@ -90,7 +91,8 @@ def _measured(trial: Trial) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
 
-    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus)(_last)
+    memory = borne(2 * TASK_MEMORY)
+    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=memory)(_last)
     record: Record = ray.get(remote.remote(trial))
     return record
 

@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 from mi_core.checks import NumericError, ShapeError
 from mi_core.images import encode_png
 from mi_core.metrics.delong import auc
-from mi_core.validity.blind import blind_scores, shrunken, telling
-from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names
+from mi_core.validity.blind import blind_scores, telling
+from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names, shrunken
 
 NAMES = (*FILE_FEATURES, *pixel_names(1))
 

@@ -69,7 +69,7 @@ def test_what_is_kept_is_what_reading_finds(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards of 30 and of 40 samples that keep as many each: a sample of a large one is drawn as often as the others."""
+    """Shards of 30 and of 40 samples keep as many each, and yet every sample is drawn as often as any other."""
     monkeypatch.setattr(glimpses, "OF_SHARD", 12)
     monkeypatch.setattr(glimpses, "OF_SOURCE", 0)
     monkeypatch.setattr(blind, "SMALL", 10)
