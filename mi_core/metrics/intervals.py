@@ -14,13 +14,14 @@ single samples.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, logit, stdtrit
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
 from mi_core.records import BoolArray, Estimate
@@ -203,6 +204,23 @@ def worth_of(sizes: npt.NDArray[np.floating[Any]]) -> float:
         (2.0, True)
     """
     return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
+def design_effect(grouped: Estimate, independent: Estimate) -> float:
+    """How many times as many samples an AUC needs because samples of a group are alike: Kish, "Survey sampling", 1965.
+
+    The squared ratio of the lengths of its two intervals, on the logit scale.
+
+    Args:
+        grouped: the AUC with its interval by groups.
+        independent: the same AUC, as if all samples were independent.
+
+    Example:
+        >>> round(design_effect(Estimate(0.5, 0.4, 0.6, 100), Estimate(0.5, 0.45, 0.55, 100)), 1)
+        4.1
+    """
+    long, short = (float(logit(one.high) - logit(one.low)) for one in (grouped, independent))
+    return (long / short) ** 2 if 0 < short < math.inf and long < math.inf else 1.0
 
 
 def quantile_95(degrees: float) -> float:

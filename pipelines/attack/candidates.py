@@ -24,6 +24,7 @@ from mi_core.validity.conformal import (
     q_values_of_histograms,
 )
 from mi_core.validity.posterior import posterior, posterior_of_histograms
+from pipelines.attack.evidence import one_sided
 from pipelines.attack.scores import ScoreSums, over_parts, scores_path, sums_of
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
@@ -76,7 +77,7 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, 
         **({"needed_controls": needed_controls(found.candidates, fdr)} if least > 1 else {}),
         "share": share,
         "share_is_bound": bound,
-        **({"grouped": True} if config.data.group_by is not None else {}),
+        **({"grouped": True} if found.grouped else {}),
         "file": found.path.removeprefix(f"{folder.path.rpartition('/')[0]}/"),
         "top": [
             {"id": row["id"], "shard": row["item"], **{name: float(row[name]) for name in _NUMBERS}}
@@ -93,6 +94,7 @@ class _Answers:
         path: of the answers.
         candidates, controls: how many; the controls are groups where samples are grouped.
         flagged: candidates, how many.
+        grouped: whether the controls are groups.
         highest: answers of the candidates that score highest, in order.
     """
 
@@ -100,6 +102,7 @@ class _Answers:
     candidates: int
     controls: int
     flagged: int
+    grouped: bool
     highest: pa.Table
 
 
@@ -107,7 +110,8 @@ def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answe
     table = storage.read_table(scores_path(task))
     scores, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
     candidates, controls = scores[member], scores[~member]
-    groups = np.asarray(table["group"])[~member] if "group" in table.column_names else None
+    every = one_sided(np.asarray(table["group"]) if "group" in table.column_names else None, member)
+    groups = None if every is None else every[~member]
     p_values = conformal_p_values(candidates, controls, groups=groups, seed=folder.seed)
     flagged = benjamini_hochberg(p_values, fdr)
     answers = pa.table(
@@ -126,7 +130,7 @@ def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answe
         storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(answers.slice(0, count)))
         storage.write_table(path, answers)
     known = len(controls) if groups is None else len(np.unique(groups))
-    return _Answers(path, len(candidates), known, count, answers)
+    return _Answers(path, len(candidates), known, count, groups is not None, answers)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def _in_parts(folder: SeedFolder, task: Task, sums: ScoreSums, share: float, fdr
     listed = highest.filter(highest["flagged"]).slice(0, LISTED)
     storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(listed))
     place = samples_path(folder, 0).rpartition("/")[0]
-    return _Answers(place, both.members.n, controls.n, count, highest)
+    return _Answers(place, both.members.n, controls.n, count, sums.drawn is not None, highest)
 
 
 def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uint64) -> pa.Table:

@@ -34,6 +34,7 @@ def of_dataset(
 
     Empty if all scores are equal.
     """
+    groups = one_sided(groups, member)
     try:
         test = dataset_test(scores, member, seed=task.folder.seed, groups=groups)
     except NumericError:
@@ -65,6 +66,18 @@ def share_of(
     known = features_of(config, task, some, task.attack.target, [CALIBRATION_ROLE])
     members = called_by(method.score(known) >= method.threshold, some.groups(known.ids.tolist()))
     return {"share": share_used(candidates, controls, members).as_json()}
+
+
+def one_sided(groups: _Groups, member: BoolArray) -> _Groups:
+    """The groups (N,), or None where some hold candidates and controls.
+
+    These are shards of one source, of which the roles were drawn sample by sample: within a shard it was chance that
+    made one image a candidate and another one a control, so that tests need no groups.
+    """
+    if groups is None:
+        return None
+    both = np.intersect1d(groups[member], groups[~member])
+    return None if len(both) else groups
 
 
 def called_by(called: BoolArray, groups: _Groups) -> tuple[float, float]:

@@ -15,7 +15,6 @@ from mi_core.records import Features
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
-from pipelines.data.columns import GROUP, group_numbers
 from pipelines.data.splits import Splits, having
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
@@ -118,7 +117,8 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
             columns["control"] = fitted.control.score(beside.take(same))
         except NotApplicable as error:
             fault = str(error)
-    columns |= {"group": group_numbers(rows[GROUP])} if GROUP in rows.column_names else {}
+    groups = splits.groups_of(rows)
+    columns |= {} if groups is None else {"group": groups}
     columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
     decided = evaluated.values.get(SEQUENTIAL)
     spent = None if decided is None else int(decided[:, 0].sum())

@@ -33,11 +33,13 @@ class ByGroup:
         sums: over all samples, with the groups counted.
         of: name to (2, G): over the members and over the non-members.
         centre: that was subtracted from the scores before they were summed.
+        mixed: some groups hold candidates and controls; see `pipelines.attack.evidence.one_sided`.
     """
 
     sums: ScoreSums
     of: Mapping[str, _Sums]
     centre: float
+    mixed: bool
 
     @classmethod
     def of_parts(cls, sums: ScoreSums, paths: Sequence[str], threshold: float, seed: int) -> ByGroup:
@@ -65,9 +67,10 @@ class ByGroup:
         of = {name: np.zeros((2, len(groups))) for name in names}
         for name, both in of.items():
             both[(~member).astype(int), codes] = np.asarray(found[name], dtype=np.float64)
-        drawn = Histogram.of(np.asarray(found["drawn"])[~member])
+        mixed = bool(((of["n"] > 0).sum(axis=0) > 1).any())
+        drawn = None if mixed else Histogram.of(np.asarray(found["drawn"])[~member])
         counted = [int(np.count_nonzero(row)) for row in of["n"]]
-        return cls(replace(sums, groups=(counted[0], counted[1]), drawn=drawn), of, centre)
+        return cls(replace(sums, groups=(counted[0], counted[1]), drawn=drawn), of, centre, mixed)
 
     @property
     def sizes(self) -> GroupSizes:

@@ -72,7 +72,7 @@ def finish(
     splits = Splits.load(task.folder.path)
     method, seed = fitted.method, task.folder.seed
     grouped = None
-    if config.data.group_by is not None:
+    if splits.by_group:
         grouped = ByGroup.of_parts(sums, paths, method.threshold, seed)
         sums = grouped.sums
     both = sums.both("score")
@@ -112,17 +112,19 @@ def _evidence(
     """As `pipelines.attack.evidence.of_dataset`, with the AUC on the control encoder."""
     candidates, controls = sums.histograms["score"]
     found: dict[str, Any] = {}
+    if "control" in sums.histograms:
+        beside = sums.both("control").auc() if grouped is None else grouped.control_auc()
+        found["control_auc"] = beside.as_json()
+    if grouped is not None and grouped.mixed:
+        grouped = None
     with suppress(NumericError):  # all scores are equal
         test = dataset_test_of_histograms(candidates, controls) if grouped is None else grouped.test(task.folder.seed)
         worths = (float(candidates.n), float(controls.n)) if grouped is None else grouped.worths
         least = least_share_of_histograms(candidates, controls, worths)
-        found = {"test": test.as_json(), "least_share": least.as_json()}
+        found |= {"test": test.as_json(), "least_share": least.as_json()}
         sides = [
             (hits / side.n * worth, worth)
             for hits, side, worth in zip(sums.called, (candidates, controls), worths, strict=True)
         ]
         found |= share_of(config, task, splits, fitted.method, sides[0], sides[1])
-    if "control" in sums.histograms:
-        beside = sums.both("control").auc() if grouped is None else grouped.control_auc()
-        found["control_auc"] = beside.as_json()
     return found

@@ -17,7 +17,8 @@ from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, st
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits, known_label, members_of
+from pipelines.data.columns import known_label
+from pipelines.data.splits import Splits, members_of
 from pipelines.extract.features import load_features
 from pipelines.run.folder import SeedFolder
 

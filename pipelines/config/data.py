@@ -84,6 +84,16 @@ class DataConfig(Section):
     group_by: GroupConfig | None = Field(
         default=None, description="group of a sample (person, album, burst): json:<field>, or part of the key"
     )
+    shards: float | None = Field(
+        default=None,
+        gt=0,
+        description="shards of every source that are read, drawn by a hash of their names: a number from 2, or a "
+        "fraction below 1; default: all",
+    )
+    shuffled: bool = Field(
+        default=False,
+        description="samples stand in shards at random; if not, a shard counts as one where `shards` are drawn",
+    )
     near_duplicates: NearDuplicatesConfig | None = Field(
         default=None, description="look for near-copies and keep one of each; {} for the defaults"
     )
@@ -95,6 +105,13 @@ class DataConfig(Section):
     def _grey_or_colour(cls, value: int) -> int:
         if value not in (1, 3):
             raise ValueError(f"channels = {value}, allowed: 1, 3")
+        return value
+
+    @field_validator("shards")
+    @classmethod
+    def _whole_or_fraction(cls, value: float | None) -> float | None:
+        if value is not None and value >= 1 and (value < 2 or value % 1):
+            raise ValueError(f"shards = {value:g}, allowed: a number from 2, or a fraction below 1")
         return value
 
     @model_validator(mode="after")
@@ -147,8 +164,19 @@ class DataConfig(Section):
     def scan_digest(self) -> str:
         """Hash of the settings of a scan; roles do not count."""
         parts = {"sources", "attributes", "group_by", "label"}
+        parts |= {"shards"} if self.shards is not None else set()
         own = self.model_dump(mode="json", include=parts)
         return digest(own, self.decoder().digest(), self.near_duplicates is not None)
+
+    @property
+    def by_shard(self) -> bool:
+        """Whether shards are drawn whose samples may be alike."""
+        return self.shards is not None and not self.shuffled and self.group_by is None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether some samples count as one in intervals and tests."""
+        return self.group_by is not None or self.by_shard
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
+from pipelines.errors import UserError
 
 BATCH = 100_000  # samples whose texts are Python's at once
 ATTRIBUTE = "attribute."  # before the name of an attribute: its column
@@ -47,8 +49,21 @@ def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.asarray(numbers[np.asarray(coded.indices)], dtype=np.int64)
 
 
+def joined(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
+    """``first/second`` of every row, as large texts."""
+    large = pa.large_string()
+    return pc.binary_join_element_wise(first.cast(large), second.cast(large), pa.scalar("/", large))
+
+
 def ids_of(table: pa.Table, rows: npt.NDArray[np.intp] | None = None) -> list[str]:
     """``source/key`` of some rows of a table of samples, or of all."""
     names = table.select(["source", "key"])
     some = names if rows is None else names.take(pa.array(rows))
     return [f"{source}/{key}" for source, key in zip(*(column.to_pylist() for column in some.columns), strict=True)]
+
+
+def known_label(name: str, label: int | None) -> int:
+    """A label. Raises UserError: there is none; the sample is named."""
+    if label is None:
+        raise UserError(f"{name} has no class, which attacks on classifiers need; give labelled data, or data.label")
+    return label

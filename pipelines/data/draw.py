@@ -76,7 +76,9 @@ def draw(
         title = f"drawing the roles of seed {seed}{' and looking for near-copies' if near else ''}"
         (found,) = task_map(decide, [asked], title=title, memory=takes)
     given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
-    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers)
+    read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
+    by_shard = config.by_shard and bool(read)
+    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers, read, by_shard)
     counting = [
         (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)
     ]

@@ -103,6 +103,8 @@ class Rules:
         attributes: names of all attributes, of whichever source.
         given: source to role, of roles that the user gives.
         takers: in the order in which they draw, by the source or the role that they draw from.
+        shards: those that were read, and those that there are, of every source of which some were left out.
+        by_shard: the samples of a shard count as one in intervals and tests.
     """
 
     seed: int
@@ -110,18 +112,22 @@ class Rules:
     attributes: tuple[str, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
     takers: Mapping[str, tuple[Taker, ...]] = field(default_factory=dict)
+    shards: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    by_shard: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         takers = {origin: [taker.as_json() for taker in some] for origin, some in self.takers.items()}
         own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
-        return {**own, "given": self.given, "takers": takers}
+        return {**own, "given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Rules:
         """What `as_json` wrote."""
         takers = {origin: tuple(map(Taker.read, some)) for origin, some in entry["takers"].items()}
-        return cls(entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers)
+        own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
+        shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
+        return cls(*own, shards, entry.get("by_shard", False))
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
         """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,)."""

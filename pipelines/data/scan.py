@@ -28,6 +28,7 @@ from pipelines.data.glimpses import Keeping, glimpses_path, most_of_shard
 from pipelines.data.losses import Reading, Rejection, Tally, rejections
 from pipelines.data.repeated import repeated_keys
 from pipelines.data.samples import FILES, Damage, Item, Note, Problem, Sample
+from pipelines.data.shard_sample import sampled
 from pipelines.data.sources import Source
 from pipelines.data.tasks import TaskMap, one_by_one
 from pipelines.files import storage
@@ -65,6 +66,7 @@ class Scan:
         repeated: number of samples of every source whose key an earlier shard has; `REPEATED` lists them by source,
             item, row and key. They are not usable.
         tally: of the samples.
+        read: shards that were read and that there are, of every source.
         held: a temporary folder that goes with the scan.
     """
 
@@ -72,6 +74,7 @@ class Scan:
     shards: tuple[ScannedShard, ...]
     repeated: Mapping[str, int]
     tally: Tally
+    read: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     held: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -109,7 +112,8 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     place = folder or str(held and held.name)
     sources = data.sources
     every = {name: Source(source).items() for name, source in sources.items()}
-    items = every if look is None else {name: look(there) for name, there in every.items()}
+    drawn = {name: sampled(there, name, data.shards) for name, there in every.items()}
+    items = drawn if look is None else {name: look(there) for name, there in drawn.items()}
     read = _read(data, items, place, task_map)
     usable_shards, rejected, repeated = [], [], {}
     tables: list[pa.Table] = []
@@ -126,7 +130,8 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     used = sum(shard.rows for shard in usable_shards) - sum(repeated.values())
     tally = Tally.of(used, rejected, items)
     tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")
-    return Scan(place, tuple(usable_shards), repeated, tally, held)
+    of_all = {name: (len(drawn[name]), len(there)) for name, there in every.items()}
+    return Scan(place, tuple(usable_shards), repeated, tally, of_all, held)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
@@ -300,13 +300,25 @@ class Splits:
 
     def samples(self, ids: Sequence[str]) -> pa.Table:
         """The rows of some samples (N,), in their order; columns as in `table`."""
-        names = pc.binary_join_element_wise(self.table["source"], self.table["key"], "/")
+        names = joined(self.table["source"], self.table["key"])
         rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
         return self.table.take(rows)
 
+    @property
+    def by_group(self) -> bool:
+        """Whether some samples count as one."""
+        return self.groups_of(self._empty) is not None
+
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """What some samples belong to, as a number (N,) for each, a hash; None where samples are not grouped."""
-        return None if GROUP not in self.table.column_names else group_numbers(self.samples(ids)[GROUP])
+        return self.groups_of(self.samples(ids)) if len(ids) else None
+
+    def groups_of(self, rows: pa.Table) -> npt.NDArray[np.int64] | None:
+        """The same for rows of `table`: their group, or their shard where shards were drawn."""
+        if GROUP in rows.column_names:
+            return group_numbers(rows[GROUP])
+        by_shard = self.rules is not None and self.rules.by_shard
+        return group_numbers(joined(rows["source"], rows["item"])) if by_shard else None
 
     def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
         """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
@@ -386,10 +398,3 @@ def are_drawn(folder: str) -> bool:
 def members_of(splits: Splits, config: TrainedConfig, seed: int) -> Splits:
     """The splits, narrowed to a half where an encoder is trained on a half of its roles."""
     return splits if config.half is None else splits.half(config.train_on, config.half, seed)
-
-
-def known_label(name: str, label: int | None) -> int:
-    """A label. Raises UserError: there is none; the sample is named."""
-    if label is None:
-        raise UserError(f"{name} has no class, which attacks on classifiers need; give labelled data, or data.label")
-    return label

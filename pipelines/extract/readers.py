@@ -14,9 +14,9 @@ import pyarrow as pa
 from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption, own_caption
+from pipelines.data.columns import known_label
 from pipelines.data.samples import Item, Sample
 from pipelines.data.sources import Source
-from pipelines.data.splits import known_label
 from pipelines.errors import UserError
 from pipelines.extract.selections import Selection
 

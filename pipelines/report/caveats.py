@@ -7,9 +7,11 @@ from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
+from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.probes import fault_in_words
 from pipelines.encoders.stored import describe
+from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder
 
 
@@ -24,6 +26,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
             "(data.near_duplicates={} looks for them)."
         )
+    told += _of_shards(config, folder)
     if len(config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
     if any(not config.shadows(attack) for attack in config.attacks):
@@ -67,6 +70,24 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "corrected for multiple testing."
         )
     return told
+
+
+def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:
+    """That only some shards were read, and what this means."""
+    place = folder.seed(config.seeds[0])
+    rules = Splits.load(place.path).rules
+    if rules is None or not rules.shards:
+        return []
+    read = ", ".join(f"{few:,} of {every:,} of {name}" for name, (few, every) in rules.shards.items())
+    effect = shard_effect(config, place)
+    if effect is None:
+        means = "The config says that samples stand in shards at random (data.shuffled)."
+    else:
+        means = (
+            f"Samples of a shard may be alike, so intervals count shards, not samples. They are as wide as those of "
+            f"{effect:.2g} times fewer independent samples (Kish's design effect)."
+        )
+    return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
 
 
 def _is_noise(config: RunConfig, source: str) -> bool:

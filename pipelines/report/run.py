@@ -43,7 +43,7 @@ from pipelines.report.defended import defended
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
 from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.verdict import classes, evidence, flagged, is_primary, thumbnails, verdict
+from pipelines.report.verdict import classes, evidence, flagged, is_primary, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
 from pipelines.tune.run import outcome
@@ -195,7 +195,17 @@ def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "source": "; ".join(source.describe() for source in config.data.sources.values()),
         **{name: part for name, part in first.items() if name != "seed"},
     }
-    return data | ({"per_seed": seeds} if len(seeds) > 1 else {})
+    return data | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(config, folder)
+
+
+def _shards(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """The shards that were read, where that is a sample, and what it costs that samples of a shard are alike."""
+    place = folder.seed(config.seeds[0])
+    rules = Splits.load(place.path).rules
+    if rules is None or not rules.shards:
+        return {}
+    found: dict[str, Any] = {"shards": {name: {"read": few, "of": all_} for name, (few, all_) in rules.shards.items()}}
+    return found | ({"design_effect": round(effect, 3)} if (effect := shard_effect(config, place)) is not None else {})
 
 
 def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
+from mi_core.metrics.intervals import design_effect
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
@@ -18,7 +19,7 @@ from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.scores import rows_of, some_of, units_of
+from pipelines.attack.scores import rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
@@ -122,7 +123,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         "blind_auc": blind_auc,
         **({} if control is None else {"control_auc": control}),
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
-        "grouped": config.data.group_by is not None,
+        "grouped": config.data.grouped,
         "n_candidate": units[0],
         "n_control": units[1],
         "fpr_floor": fpr_floor(units[1]),
@@ -183,6 +184,23 @@ def _share(result: dict[str, Any]) -> tuple[float, bool]:
     if share is not None and share.get("supported", True):
         return float(share["value"]), False
     return float(result["evidence"]["least_share"]["low"]), True
+
+
+def shard_effect(config: RunConfig, folder: SeedFolder) -> float | None:
+    """How many times as many images the primary attack needs because images of a shard are alike; None: they are not.
+
+    See `mi_core.metrics.intervals.design_effect`.
+    """
+    primary = _primary(config, folder)
+    result, sums = result_of(primary), sums_of(primary)
+    if not config.data.by_shard or "not_applicable" in result:
+        return None
+    if sums is not None:
+        plain = sums.both("score").auc()
+    else:
+        table = storage.read_table(scores_path(primary))
+        plain = auc(np.asarray(table["score"]), np.asarray(table["member"]))
+    return design_effect(Estimate.from_json(result["metrics"]["auc"]), plain)
 
 
 def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
