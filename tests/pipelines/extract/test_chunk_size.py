@@ -85,6 +85,13 @@ def test_what_was_decided_stays(folder: Path) -> None:
     assert files([run]) == first
 
 
+def test_a_number_that_was_asked_for_stays_where_none_is(folder: Path) -> None:
+    run = Run(config_with(chunk=20), RunFolder(str(folder)))
+    first = files([run], decided(70))
+    assert {chunk for _, chunk in first} == {20}
+    assert files([run._replace(config=config_with())], decided(70)) == first
+
+
 def test_points_of_a_sweep_take_over_the_chunks(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "point")
     runs = [Run(config_with(), RunFolder(str(place))) for place in (folder, tmp_path / "point")]
