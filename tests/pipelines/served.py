@@ -53,6 +53,7 @@ def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:
     """A run whose roles are drawn and whose shadow is trained."""
     for part in ("splits", "encoders/shadow"):
         shutil.copytree(trained_run / "seed-0" / part, folder / "seed-0" / part)
+    shutil.copytree(trained_run / "scan", folder / "scan")  # which roles are found from
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
     return folder
 
