@@ -20,6 +20,6 @@ A room imports itself and the rooms above it, never one below:
     cli        the command line
 
 The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``extract.jobs`` plans its
-queries, ``extract.readers`` streams it, ``extract.worker`` queries the encoder, ``extract.commit`` writes its features,
-``attack.run`` turns them into a score, ``report.verdict`` into a verdict.
+queries, ``extract.readers`` streams it, ``extract.asking`` queries the encoders, ``extract.commit`` writes its
+features, ``attack.run`` turns them into a score, ``report.verdict`` into a verdict.
 """

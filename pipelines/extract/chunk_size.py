@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
+from mi_core.checks import ConfigError, NumericError, ShapeError
 from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
+from pipelines.errors import UserError
 from pipelines.extract.asking import decoded
 from pipelines.extract.jobs import jobs_of, places_of
 from pipelines.extract.passes import CHUNK, QueryPass, shares
@@ -120,7 +122,7 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
     Some files are read and decoded; encoders are timed on images of noise, as `Extractor.seconds_per_image`.
 
     Returns:
-        None where encoders are not to be asked for noise.
+        None where encoders are not to be asked for noise, or fail.
     """
     for place in places_of(config):
         jobs = [job for query in block for job in jobs_of(query, config, folder, [place])]
@@ -136,7 +138,10 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
     for data in files:
         decoded(data, first.decoder)
     decoding = (time.perf_counter() - began) / len(files)
-    asking = EncodeChunks(gpus=config.resources.gpus_per_actor).seconds_per_image(jobs)
+    try:
+        asking = EncodeChunks(gpus=config.resources.gpus_per_actor).seconds_per_image(jobs)
+    except (ConfigError, NumericError, ShapeError, UserError):
+        return None  # the checks before the first query tell it
     if asking is None:
         return None
     seconds = max(decoding / threads, asking) if threads else decoding + asking

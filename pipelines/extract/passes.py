@@ -204,6 +204,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         precision=precision_on(config.resources.device, queries.precision),
         base="",
         repeats=queries.repeats,
+        chunk=_chunk({}, config),
     )
     crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]
     base = digest(

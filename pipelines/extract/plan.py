@@ -63,7 +63,7 @@ def plan_passes(runs: Sequence[Run], sizing: Sized | None = None) -> list[Planne
             earlier = [before.seed(seed) for other, before in runs[:number] if seed in other.seeds]
             inherit_passes(place, earlier, list(config.encoders))
             new = missing_passes(config, place)
-            if sizing is not None and config.queries.chunk == "auto":
+            if new and sizing is not None and config.queries.chunk == "auto":
                 new = sizing(new, config, place)
             record(place, new)
             passes = [query for demand in demands_of(config) for query in passes_of(demand, config, place)]

@@ -7,7 +7,7 @@ Prometheus and Grafana.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 STEPS = ("decode", "augment", "forward", "features", "commit")
@@ -47,16 +47,17 @@ class Telemetry:
         )
         self.last = time.monotonic()
 
-    def committed(self, encoder: str, receipt: Mapping[str, Any]) -> None:
-        """Count a committed chunk of an encoder by its receipt."""
-        tags = {"run": self.run, "encoder": encoder}
-        amounts = {name: receipt[name] for name in ("rejected", "queries")}
-        for name, amount in (amounts | {"images": receipt["rows"], "chunks": 1}).items():
-            if amount:  # a counter takes no 0
-                self.counters[name].inc(amount, tags)
-        for step in STEPS:
-            if receipt[step] > 0:
-                self.seconds.inc(receipt[step], {**tags, "step": step})
+    def committed(self, receipts: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Count a committed chunk: encoders that were asked for it together, each with its receipt."""
         now = time.monotonic()
-        self.busy.set(min(1.0, receipt["forward"] / max(1e-9, now - self.last)), tags)
+        for encoder, receipt in receipts:
+            tags = {"run": self.run, "encoder": encoder}
+            amounts = {name: receipt[name] for name in ("rejected", "queries")}
+            for name, amount in (amounts | {"images": receipt["rows"], "chunks": 1}).items():
+                if amount:  # a counter takes no 0
+                    self.counters[name].inc(amount, tags)
+            for step in STEPS:
+                if receipt[step] > 0:
+                    self.seconds.inc(receipt[step], {**tags, "step": step})
+            self.busy.set(min(1.0, receipt["forward"] / max(1e-9, now - self.last)), tags)
         self.last = now

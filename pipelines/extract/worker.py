@@ -181,9 +181,12 @@ class EncodeChunks:
             once = {"builds": self.encoders.builds - self.told, "decodes": len(status) - status.count(CRASHED)}
             self.told = self.encoders.builds
         with self.turns.committing:
-            for asked in answers:
-                yield self._committed(asked, row, status) | once
-                once = {}
+            receipts = [self._committed(asked, row, status) for asked in answers]
+            if self.telemetry is not None:
+                pairs = zip(answers, receipts, strict=True)
+                self.telemetry.committed([(asked.job.encoder, receipt) for asked, receipt in pairs])
+        receipts[0] |= once
+        yield from receipts
         if attempt is not None:
             attempt.end()
 
@@ -194,7 +197,7 @@ class EncodeChunks:
         markers = [attempts.taken(job, chunk, attempts.QUERYING)]
         if "pixels" in row:
             markers.append(attempts.taken(unpacked(row["jobs"][0]), chunk, attempts.DECODING))
-        receipt = self._receipt(
+        return self._receipt(
             rows=len(status),
             rejected=len(status) - status.count(OK),
             queries=asked.queries,
@@ -202,9 +205,6 @@ class EncodeChunks:
             **asked.seconds,
             commit=time.perf_counter() - began,
         )
-        if self.telemetry is not None:
-            self.telemetry.committed(job.encoder, receipt)
-        return receipt
 
     def _done_before(self, job: ShardJob, chunk: int) -> dict[str, Any]:
         """The receipt of a job whose features a worker committed before it died on another job of the row."""

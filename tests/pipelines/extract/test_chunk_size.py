@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from pipelines.audit import run as audit
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
+from pipelines.extract import chunk_size as chunk_sizes
 from pipelines.extract import plan as extract
 from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, chunk_size, cost_of
-from pipelines.extract.passes import CHUNK, QueryPass, passes_path
+from pipelines.extract.passes import CHUNK, QueryPass, passes_path, recorded_passes
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
@@ -85,6 +87,13 @@ def test_what_was_decided_stays(folder: Path) -> None:
     assert files([run]) == first
 
 
+def test_a_number_that_was_asked_for_stays_where_none_is(folder: Path) -> None:
+    run = Run(config_with(chunk=20), RunFolder(str(folder)))
+    first = files([run], decided(70))
+    assert {chunk for _, chunk in first} == {20}
+    assert files([run._replace(config=config_with())], decided(70)) == first
+
+
 def test_points_of_a_sweep_take_over_the_chunks(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "point")
     runs = [Run(config_with(), RunFolder(str(place))) for place in (folder, tmp_path / "point")]
@@ -107,3 +116,26 @@ def test_the_cost_of_an_image_is_found_without_asking_for_one(folder: Path) -> N
     assert 60 < one.bytes < 1000  # PNG files of 8 x 8
     assert not list((folder / "seed-0" / "features").rglob("epoch-*"))
     assert not list((folder / "seed-0" / "features").rglob("attempts"))
+
+
+def test_a_run_of_many_chunks_times_some_images_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One time for all that share a pass; a second start decides nothing."""
+    monkeypatch.setattr(chunk_sizes, "CHUNK", 4)
+    monkeypatch.setattr(chunk_sizes, "PER_ACTOR", 2)
+    run = Run(config_with(), RunFolder(str(folder)))
+    audit.run(run.config, str(folder), last="extract")
+    place = run.folder.seed(0)
+    chunks = {
+        (tuple(sorted(entry["roles"])), entry["chunk"])
+        for name in run.config.encoders
+        for entry in recorded_passes(place, name)
+    }
+    assert {size for _, size in chunks} == {60}  # 120 images for one actor: these encoders take microseconds
+    assert len(chunks) == 2  # of the target's roles, and of the shadow's
+
+    def never_again(*_: object) -> Cost:
+        raise AssertionError("timed twice")
+
+    monkeypatch.setattr(chunk_sizes.Sizing, "_cost", never_again)
+    audit.run(run.config, str(folder), last="extract")
+    assert len(run.folder.manifest["extraction"]) == 1

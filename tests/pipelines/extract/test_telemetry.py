@@ -42,8 +42,8 @@ def test_metrics_reach_the_port_of_the_node(local_ray: None) -> None:
 
         def commit(self) -> None:
             receipt = dict.fromkeys(STEPS, 0.25) | {"rows": 10, "rejected": 1, "queries": 90}
-            self.telemetry.committed("target", receipt)
-            self.telemetry.committed("target", receipt | {"rejected": 0, "queries": 100})
+            self.telemetry.committed([("target", receipt)])
+            self.telemetry.committed([("target", receipt | {"rejected": 0, "queries": 100}), ("control", receipt)])
 
     actor = Actor.remote()  # type: ignore[attr-defined]
     ray.get(actor.commit.remote())

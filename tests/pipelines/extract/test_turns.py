@@ -106,7 +106,6 @@ def test_a_chunk_is_asked_for_while_the_one_before_is_committed(
 ) -> None:
     """The features are those of one call after another; neither encoders nor commits are used by two at once."""
     shutil.copytree(folder, tmp_path / "serial")
-    encoded(planned(config_with(), str(tmp_path / "serial")), EncodeChunks())
     asking, committing, either = Seen(), Seen(), Seen()
 
     @contextmanager
@@ -117,10 +116,10 @@ def test_a_chunk_is_asked_for_while_the_one_before_is_committed(
     watched(monkeypatch, "ask", lambda: of(asking))
     watched(monkeypatch, "commit", lambda: of(committing))
     jobs = planned(config_with(queries={"views": 4, "chunk": 8}), str(folder))
-    shutil.rmtree(tmp_path / "serial" / "seed-0" / "features")
     encoded(planned(config_with(queries={"views": 4, "chunk": 8}), str(tmp_path / "serial")), EncodeChunks())
     (asking.most, committing.most, either.most) = (0, 0, 0)
-    receipts = at_once(EncodeChunks(), rows_of(jobs))
+    monkeypatch.setattr(worker, "AHEAD", 3)
+    receipts = at_once(EncodeChunks(threads=2), rows_of(jobs))
     assert not [receipt["error"] for receipt in receipts if receipt["error"]]
     assert (asking.most, committing.most, either.most) == (1, 1, 2)
     ours, theirs = contents(folder), contents(tmp_path / "serial")
