@@ -130,7 +130,7 @@ def test_a_run_of_many_chunks_times_some_images_first(folder: Path, monkeypatch:
         for name in run.config.encoders
         for entry in recorded_passes(place, name)
     }
-    assert {size for _, size in chunks} == {60}  # 120 images for one actor: these encoders take microseconds
+    assert all(4 < size <= 60 for _, size in chunks)  # 120 images for one actor: these encoders take microseconds
     assert len(chunks) == 2  # of the target's roles, and of the shadow's
 
     def never_again(*_: object) -> Cost:
