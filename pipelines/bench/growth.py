@@ -97,7 +97,7 @@ def _measured(folder: Path, images: int) -> dict[str, Any]:
 def _asked(manifest: dict[str, Any], images: int) -> dict[str, float]:
     """How often encoders were built and images decoded."""
     taken = manifest["extraction"]
-    builds, decodes = (sum(one.get(name, 0) for one in taken) for name in ("builds", "decodes"))
+    builds, decodes = (sum(one[name] for one in taken) for name in ("builds", "decodes"))
     return {
         "builds_per_encoder": round(builds / len(ENCODERS) / cpus() / len(taken), 3),
         "decodes_per_image": round(decodes / images, 3),
