@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from pipelines.config.data import DataConfig
 from pipelines.data.database import database, memory_for
-from pipelines.data.duplicates import check_distinct, drop_copies, drop_near_copies, keeping
+from pipelines.data.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, keeping
+from pipelines.data.near_pairs import NearPairs
 from pipelines.data.ranks import Numbered, rank
 from pipelines.data.rules import Rules, Taker
 from pipelines.data.scan import Scan
@@ -34,8 +35,6 @@ from pipelines.data.tasks import TaskMap, one_by_one, parts
 from pipelines.data.thresholds import Thresholds, check_size, takers_of
 from pipelines.errors import UserError
 from pipelines.files import storage
-
-_NEAR_BYTES = 100  # a sample, to find near-copies
 
 
 def draw(
@@ -70,11 +69,15 @@ def draw(
     with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
         work = [(part, rules, ranks, parted, near) for part in parts(shards, lambda one: one.shard.rows)]
         task_map(rank, work, title=f"seed {seed}: hashing")
-        rows = sum(one.shard.rows for one in shards)
-        takes = memory_for(rows) + (_NEAR_BYTES * rows if near else 0)
-        asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks, place)
-        title = f"drawing the roles of seed {seed}{' and looking for near-copies' if near else ''}"
-        (found,) = task_map(decide, [asked], title=title, memory=takes)
+        takes = memory_for(sum(one.shard.rows for one in shards))
+        asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks)
+        pairs = None
+        if near:
+            title = f"seed {seed}: looking for near-copies"
+            (pairs,) = task_map(list_hashes, [(*asked, f"{ranks}/near")], title=title, memory=takes)
+            pairs.find(task_map, title)
+        title = f"drawing the roles of seed {seed}"
+        (found,) = task_map(decide, [(*asked, place, pairs)], title=title, memory=takes)
     given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
     read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
     by_shard = config.by_shard and bool(read)
@@ -111,7 +114,25 @@ class Decision:
     dropped: frozenset[int]
 
 
-def decide(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str) -> Decision:
+def list_hashes(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str) -> NearPairs:
+    """Write the perceptual hashes of all samples that are no exact copies; arguments as `decide`.
+
+    Raises:
+        UserError: as `draw`.
+    """
+    assert config.near_duplicates is not None
+    with _kept(config, repeated, shards, ranks) as (connection, _, _):
+        return NearPairs.listed(connection, ORDER, folder, config.near_duplicates.distance)
+
+
+def decide(
+    config: DataConfig,
+    repeated: str,
+    shards: Sequence[Numbered],
+    ranks: str,
+    folder: str,
+    pairs: NearPairs | None,
+) -> Decision:
     """Find copies and the thresholds of the roles; writes the rows of each shard that are dropped.
 
     Args:
@@ -120,6 +141,29 @@ def decide(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks:
         shards: of all sources that are used.
         ranks: the folder of their hashes.
         folder: of the seed.
+        pairs: of close hashes; None: near-copies are not looked for.
+
+    Raises:
+        UserError: as `draw`.
+    """
+    with _kept(config, repeated, shards, ranks) as (connection, numbers, copies):
+        of_shard = {one.number: one for one in shards}
+        check_distinct(connection, of_shard)
+        near = None
+        if config.near_duplicates is not None and pairs is not None:
+            table = drop_near_copies(connection, of_shard, config.near_duplicates, pairs)
+            storage.write_table(f"{folder}/splits/{NEAR}", table)
+            near = len(table)
+        takers = Thresholds(config, connection, of_shard, numbers).find()
+        dropped = frozenset(_write_dropped(connection, of_shard, folder))
+    return Decision(takers, copies, near, dropped)
+
+
+@contextmanager
+def _kept(
+    config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str
+) -> Iterator[tuple[Any, dict[str, int], int]]:
+    """A database of ``kept``: all samples but exact copies; the numbers of the sources, and how many copies there are.
 
     Raises:
         UserError: as `draw`.
@@ -151,16 +195,7 @@ def decide(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks:
         )
         if repeated:
             _drop_repeated(connection, repeated, shards)
-        copies = drop_copies(connection, of_shard, given)
-        check_distinct(connection, of_shard)
-        near = None
-        if config.near_duplicates is not None:
-            table = drop_near_copies(connection, of_shard, config.near_duplicates)
-            storage.write_table(f"{folder}/splits/{NEAR}", table)
-            near = len(table)
-        takers = Thresholds(config, connection, of_shard, numbers).find()
-        dropped = frozenset(_write_dropped(connection, of_shard, folder))
-    return Decision(takers, copies, near, dropped)
+        yield connection, numbers, drop_copies(connection, of_shard, given)
 
 
 def _drop_repeated(connection: Any, path: str, shards: Sequence[Numbered]) -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
+from mi_core.validity.near_duplicates import clusters, confirmed
 from pipelines.config.data import NearDuplicatesConfig, Role
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
-from pipelines.data.columns import DESCRIPTOR, PHASH
+from pipelines.data.columns import DESCRIPTOR
+from pipelines.data.near_pairs import NearPairs
 from pipelines.data.ranks import Numbered
 from pipelines.errors import UserError
 from pipelines.files import storage
 
-_ORDER = "priority, role, shard, row"  # the first copy in this order stays
+ORDER = "priority, role, shard, row"  # the first copy in this order stays
 _Rows = npt.NDArray[np.int64]
 
 
@@ -40,12 +41,12 @@ def drop_copies(connection: Any, shards: Mapping[int, Numbered], given: Mapping[
                 first_value(shard) OVER same AS of_shard, first_value(row) OVER same AS of_row,
                 first_value(given) OVER same AS of_given, first_value(source) OVER same AS of_source
             FROM kept JOIN copied USING (high, low)
-            WINDOW same AS (PARTITION BY high, low ORDER BY {_ORDER})
+            WINDOW same AS (PARTITION BY high, low ORDER BY {ORDER})
         """
     )
     shared = connection.execute(
         "SELECT of_shard, of_row, shard, row FROM copies "
-        f"WHERE place > 1 AND given AND of_given AND source <> of_source ORDER BY {_ORDER} LIMIT 1"
+        f"WHERE place > 1 AND given AND of_given AND source <> of_source ORDER BY {ORDER} LIMIT 1"
     ).fetchall()
     for one_shard, one_row, two_shard, two_row in shared:
         (one, first), (two, second) = _named(shards, one_shard, one_row), _named(shards, two_shard, two_row)
@@ -84,28 +85,26 @@ def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np
     return priority
 
 
-def drop_near_copies(connection: Any, shards: Mapping[int, Numbered], config: NearDuplicatesConfig) -> pa.Table:
+def drop_near_copies(
+    connection: Any, shards: Mapping[int, Numbered], config: NearDuplicatesConfig, near: NearPairs
+) -> pa.Table:
     """Add all near-copies but the first to ``gone``; a table of them: id, copy_of.
-
-    Holds 16 bytes of every sample, and what `near_pairs` takes.
 
     Args:
         connection: as for `drop_copies`.
         shards: by number.
         config: the definition of a near-copy.
+        near: pairs of samples with close hashes.
     """
-    every = connection.execute(f"SELECT {PHASH}, shard, row FROM kept ORDER BY {_ORDER}").fetchnumpy()
-    hashes, place = every[PHASH], (every["shard"], every["row"])
-    distance = usual_distance(len(hashes)) if config.distance is None else config.distance
-    pairs = near_pairs(hashes, distance=distance)
+    pairs = near.pairs()
     rows, alike = np.unique(pairs, return_inverse=True)
-    shard, row = (column[rows].astype(np.int64) for column in place)
+    shard, row = near.places(rows)
     described = _columns(shards, shard, row, DESCRIPTOR)
-    near = alike.reshape(pairs.shape)
+    close = alike.reshape(pairs.shape)
     if len(rows):
         levels = np.frombuffer(b"".join(described), dtype=np.uint8).reshape(len(rows), -1)
-        near = confirmed(near, levels, least=config.least)
-    group = clusters(len(rows), near)
+        close = confirmed(close, levels, least=config.least)
+    group = clusters(len(rows), close)
     _, first = np.unique(group, return_index=True)
     owner = first[group]
     lost = np.flatnonzero(owner != np.arange(len(rows)))
