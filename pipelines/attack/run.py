@@ -110,7 +110,8 @@ class _Work:
 
     def is_divided(self, runs: Sequence[Run]) -> bool:
         """Whether it is an attack that is scored in parts."""
-        return self.function is run_whole and is_divided(runs[self.run].config, self.arguments[0])
+        config, _ = runs[self.run]
+        return self.function is run_whole and is_divided(config, self.arguments[0])
 
 
 def _copy(done: _Work, piece: _Work) -> None:
