@@ -47,15 +47,20 @@ READY_VIEWS = 640  # that the bare encoder is given again and again
 
 @dataclass(frozen=True)
 class ExtractionCase:
-    """What is queried: backbone, side of the images, precision of all ways but the published one."""
+    """What is queried: backbone, side of the images, precision of all ways but the published one, encoders.
+
+    Several encoders are all asked for every image.
+    """
 
     backbone: str
     image_size: int
     precision: str = "float32"
+    encoders: int = 1
 
 
 EXTRACTION_CASES = {
     "small": ExtractionCase("resnet8", 32),
+    "small-pair": ExtractionCase("resnet8", 32, encoders=2),
     "resnet18": ExtractionCase("resnet18", 32),
     "small-bfloat16": ExtractionCase("resnet8", 32, "bfloat16"),
     "resnet18-bfloat16": ExtractionCase("resnet18", 32, "bfloat16"),
@@ -211,10 +216,14 @@ def _images(shards: Sequence[str]) -> Iterator[tuple[str, bytes]]:
                         yield Path(member.name).stem, file.read()
 
 
-def build(case: ExtractionCase) -> Encoder:
-    """The network of a case with fresh weights: speed does not depend on them."""
-    backbone: nn.Module = seeded(0, lambda: build_backbone(case.backbone, 3, case.image_size))
-    return Encoder(backbone, {}, channelwise(MEAN, 3), channelwise(STD, 3)).eval().requires_grad_(False)
+def build(case: ExtractionCase) -> list[Encoder]:
+    """The encoders of a case with fresh weights: speed does not depend on them."""
+    found = []
+    for number in range(case.encoders):
+        backbone: nn.Module = seeded(number, lambda: build_backbone(case.backbone, 3, case.image_size))
+        encoder = Encoder(backbone, {}, channelwise(MEAN, 3), channelwise(STD, 3))
+        found.append(encoder.eval().requires_grad_(False))
+    return found
 
 
 def _naive(setting: Setting) -> Iterator[int]:
@@ -222,28 +231,30 @@ def _naive(setting: Setting) -> Iterator[int]:
     from torchvision import transforms
 
     view = transforms.Compose(torchvision_view(setting.case.image_size))
-    model = build(setting.case).to(setting.device)
+    models = [model.to(setting.device) for model in build(setting.case)]
     results = []
     with torch.no_grad():
         for _, data in _images(setting.shards):
             image = load_image(data).convert("RGB")
-            embeddings = [model(view(image)[None].to(setting.device))["backbone"][0] for _ in range(VIEWS)]
+            views = [view(image)[None].to(setting.device) for _ in range(VIEWS)]
             similarities = []
-            for one in range(VIEWS):
-                for two in range(one + 1, VIEWS):
-                    similarities.append(F.cosine_similarity(embeddings[one], embeddings[two], dim=0).item())
+            for model in models:
+                embeddings = [model(each)["backbone"][0] for each in views]
+                for one in range(VIEWS):
+                    for two in range(one + 1, VIEWS):
+                        similarities.append(F.cosine_similarity(embeddings[one], embeddings[two], dim=0).item())
             results.append(similarities)
             del results[:-1]
             yield 1
 
 
 def _loop(setting: Setting) -> Iterator[int]:
-    """Batches: each image decoded once, its views as one tensor operation, one call of the encoder for many."""
+    """Batches: each image decoded once, its views as one tensor operation, one call of an encoder for many."""
     decoder = Decoder(setting.case.image_size)
     plan = QueryPlan(NEEDS, ("backbone",), VIEWS, setting.batch_views, setting.case.precision)
     device = torch.device(setting.device)
-    model = for_queries(build(setting.case), device)
-    extract = Extractor({"target": model}, plan, SimCLRAugmentation(**RECIPE), device)
+    models = {str(number): for_queries(model, device) for number, model in enumerate(build(setting.case))}
+    extract = Extractor(models, plan, SimCLRAugmentation(**RECIPE), device)
     images = _images(setting.shards)
     while True:
         keys, data = zip(*itertools.islice(images, LOOP_IMAGES), strict=True)
@@ -255,14 +266,15 @@ def _loop(setting: Setting) -> Iterator[int]:
 @torch.inference_mode()
 def _encoder_only(setting: Setting) -> Iterator[int]:
     """The forward pass alone, on views that are ready on the device."""
-    model = for_queries(build(setting.case), setting.device)
+    models = [for_queries(model, setting.device) for model in build(setting.case)]
     size = setting.case.image_size
     views = torch.rand(READY_VIEWS, 3, size, size, device=setting.device).contiguous(memory_format=torch.channels_last)
     half = setting.case.precision == "bfloat16"
     while True:
         with torch.autocast(setting.device, torch.bfloat16, enabled=half):
-            for batch in views.split(setting.batch_views):
-                model(batch)
+            for model in models:
+                for batch in views.split(setting.batch_views):
+                    model(batch)
         if setting.device == "cuda":
             torch.cuda.synchronize()
         yield READY_VIEWS // VIEWS

@@ -21,7 +21,7 @@ from pipelines.data.tasks import parts
 from pipelines.files import storage
 from pipelines.run.ray_session import TASK_MEMORY, mapped
 
-EXACT = 10**6  # audited samples up to which an attack is one task, and its metrics are exact
+EXACT = 250_000  # audited samples up to which an attack is one task, and its metrics are exact
 _FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbers each, and what a fit makes of it
 
 

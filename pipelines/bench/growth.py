@@ -42,6 +42,7 @@ ENCODERS = ("target", "control")
 STAGES = ("data", "pretrain", "extract", "attack", "report")
 _SIDE, _VIEWS = 8, 2
 _EVERY = 0.2  # seconds between two looks at the processes
+_SIZES_MB = ("driver_peak_mb", "largest_process_mb")
 _STORED, _STORED_CHUNK = 2000, 50  # images of the run on an object store, and of one chunk
 
 
@@ -84,9 +85,10 @@ def _measured(folder: Path, images: int) -> dict[str, Any]:
     seen = _run(config, str(out), Watch(out / PROGRESS))
     manifest = json.loads((out / "manifest.json").read_text())
     disk = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    stages = {stage: seen.told(stage, images, manifest["seconds"].get(stage, 0.0)) for stage in STAGES}
     entry = {
-        "driver_peak_mb": round(seen.driver_peak / 2**20, 1),
-        "stages": {stage: seen.told(stage, images, manifest["seconds"].get(stage, 0.0)) for stage in STAGES},
+        "driver_peak_mb": max(stage["driver_peak_mb"] for stage in stages.values()),
+        "stages": stages,
         "disk_bytes": round(disk / images, 1),
         "extract": _asked(manifest, images),
     }
@@ -106,9 +108,10 @@ def _asked(manifest: dict[str, Any], images: int) -> dict[str, float]:
 
 @dataclass
 class _Stage:
-    """What a stage took: CPU seconds of the driver and of all processes, and bytes of the largest of the others."""
+    """What a stage took: CPU seconds of the driver and of all processes, most bytes of driver and others."""
 
     driver: float = 0.0
+    driver_peak: int = 0
     every: float = 0.0
     largest: int = 0
     title: str = ""
@@ -123,22 +126,22 @@ class Watch:
     """
 
     progress: Path
-    driver_peak: int = 0
     stages: dict[str, _Stage] = field(default_factory=dict)
     _seen: dict[Process, float] = field(default_factory=dict)
 
     def look(self, pid: int) -> None:
         """Look once."""
         stage = self.stages.setdefault(self._stage(), _Stage())
-        self.driver_peak = max(self.driver_peak, _bytes(pid, "VmHWM"))
         for process in [Process(pid, 0), *descendants(pid)]:
             spent = _cpu_seconds(process.pid)
             more = spent - self._seen.get(process, 0.0)
             self._seen[process] = spent
             stage.every += more
+            size = _own_bytes(process.pid)
             if process.pid == pid:
                 stage.driver += more
-            elif (size := _bytes(process.pid, "VmRSS")) > stage.largest:
+                stage.driver_peak = max(stage.driver_peak, size)
+            elif size > stage.largest:
                 stage.largest, stage.title = size, process.command()[:40].strip()
 
     def told(self, stage: str, images: int, wall: float) -> dict[str, Any]:
@@ -148,6 +151,7 @@ class Watch:
             "wall_seconds": round(wall, 1),
             "cpu_us": round(seen.every / images * 1e6, 2),
             "driver_us": round(seen.driver / images * 1e6, 2),
+            "driver_peak_mb": round(seen.driver_peak / 2**20, 1),
             "largest_process_mb": round(seen.largest / 2**20, 1),
             "largest_process": seen.title,
         }
@@ -176,11 +180,11 @@ def _run(config: Path, out: str, seen: Watch, **environment: str) -> Watch:
     return seen
 
 
-def _bytes(pid: int, name: str) -> int:
+def _own_bytes(pid: int) -> int:
+    """Memory of a process without what it shares with others: the object store is nobody's own."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return 1024 * int(line.split()[1])
+        lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return 1024 * sum(int(said.split()[0]) for name, _, said in lines if name in ("RssAnon", "RssFile"))
     return 0
 
 
@@ -192,7 +196,10 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _requests(folder: Path) -> dict[str, float] | None:
-    """Requests that an object store sees for every chunk; None without the package of a local one."""
+    """Requests that an object store sees for every chunk, until all are written and when attacks read them.
+
+    None without the packages of a local object store.
+    """
     if find_spec("moto") is None or find_spec("boto3") is None:
         say("bench", "no requests are counted: the packages moto and boto3 are not installed")
         return None
@@ -203,9 +210,16 @@ def _requests(folder: Path) -> dict[str, float] | None:
     with _object_store() as (environment, requests):
         _run(config, "s3://bucket/run", Watch(folder / "none"), **environment)
         chunks = len(ENCODERS) * _STORED // _STORED_CHUNK
-        of_chunks = [one for one in requests if "/features/" in one]
-    say("bench", f"object store: {len(of_chunks) / chunks:.2f} requests a chunk")
-    return {"requests_per_chunk": round(len(of_chunks) / chunks, 2), "chunks": chunks, "requests": len(requests)}
+    of_chunks = [one for one in requests if "/features/" in one and ("/attempts/" in one or "/epoch-" in one)]
+    asked = max(at for at, one in enumerate(of_chunks) if one.startswith("PUT ")) + 1
+    result = {
+        "requests_per_chunk": round(asked / chunks, 2),
+        "read_requests_per_chunk": round((len(of_chunks) - asked) / chunks, 2),
+        "other_requests": len(requests) - len(of_chunks),
+        "chunks": chunks,
+    }
+    say("bench", f"object store: {result['requests_per_chunk']:.2f} requests a chunk")
+    return result
 
 
 @contextmanager
@@ -288,10 +302,10 @@ def table(result: dict[str, Any]) -> Group:
         title = f"{int(size):,} images: costs of a sample, by stage"
         shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         shown.add_column("stage", no_wrap=True)
-        for name in ("wall s", "CPU µs", "driver µs", "largest process MB"):
+        for name in ("wall s", "CPU µs", "driver µs", "driver MB", "largest other MB"):
             shown.add_column(name, justify="right", no_wrap=True)
         for stage, found in entry["stages"].items():
-            numbers = (found[name] for name in ("wall_seconds", "cpu_us", "driver_us", "largest_process_mb"))
+            numbers = (found[name] for name in ("wall_seconds", "cpu_us", "driver_us", *_SIZES_MB))
             shown.add_row(stage, *(f"{number:,.1f}" for number in numbers))
         parts.append(shown)
     driver = result["driver"]
@@ -300,5 +314,9 @@ def table(result: dict[str, Any]) -> Group:
         f"the fewest images, and works {driver['us_per_sample']:.1f} µs for each."
     )
     if "object_store" in result:
-        parts.append(f"An object store sees {result['object_store']['requests_per_chunk']:.2f} requests a chunk.")
+        stored = result["object_store"]
+        parts.append(
+            f"An object store sees {stored['requests_per_chunk']:.2f} requests for each chunk that is written, and "
+            f"{stored['read_requests_per_chunk']:.2f} when attacks read it."
+        )
     return Group(*parts)

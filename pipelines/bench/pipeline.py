@@ -1,4 +1,4 @@
-"""This pipeline in the settings of a benchmark: one fresh encoder, views of many images, a Ray for every turn."""
+"""This pipeline in the settings of a benchmark: fresh encoders, views of many images, a Ray for every turn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pipeline:
         taken: dict[str, Any] = self.folder.manifest["extraction"][-1]
         if not taken["steady"]:
             raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")
-        self.steady.append(taken["steady"])
+        self.steady.append(taken["steady"] / len(self.config.encoders))
         self.started.append(taken["started"])
 
     def figures(self) -> dict[str, Any]:
@@ -71,7 +71,8 @@ def query_config(
     views: int = VIEWS,
     **encoder: Any,
 ) -> RunConfig:
-    """A run that queries one fresh encoder with the views of some images."""
+    """A run that queries fresh encoders with the views of some images."""
+    names = [f"target-{number}" for number in range(case.encoders)]
     stated: dict[str, Any] = {
         "name": "bench",
         "data": {
@@ -80,7 +81,7 @@ def query_config(
             "roles": {role: {"from": "pool", "count": images // len(ROLES)} for role in ROLES},
         },
         "encoders": {
-            "target": {
+            name: {
                 "load": f"checkpoint:{case.backbone}",
                 "fresh": True,
                 "mean": MEAN,
@@ -88,6 +89,7 @@ def query_config(
                 "augmentation": RECIPE,
             }
             | encoder
+            for name in names
         },
         "queries": {
             "views": views,
@@ -96,7 +98,7 @@ def query_config(
             "batch_views": batch_views,
             "precision": case.precision,
         },
-        "attacks": [{"attack": "encodermi-t", "target": "target", "reference": "known"}],
+        "attacks": [{"attack": "encodermi-t", "target": name, "reference": "known"} for name in names],
         "resources": {
             "encoder_actors": workers,
             "actor_cpus": min(0.75, 0.75 * cpus() / workers),

@@ -41,6 +41,9 @@ class QueriesConfig(Section):
         default="auto",
         description="of the encoder's forward: auto is bfloat16 on GPUs, float32 on CPUs; float32 on GPUs uses TF32",
     )
+    feature_precision: Literal["float32", "float16"] = Field(
+        default="float32", description="of stored features; float16 halves them and rounds them to 3 digits"
+    )
     compile: bool = Field(default=False, description="compile ResNets and transformers on GPUs")
     repeats: int = Field(
         default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"

@@ -186,9 +186,16 @@ class QueryCost:
         each = len(storage.table_bytes(stored)) / len(stored)
         return cls(name, seconds, each, len(chunks), max(one.images for one in chunks))
 
-    def per_image(self, source: str, checkpoints: int) -> Range:
-        """Seconds of an actor per image of a source, over some checkpoints."""
-        times = {step: 1 if step in SHARED else checkpoints for step in STEPS}
+    def per_image(self, source: str, checkpoints: int, shares: Mapping[str, float] | None = None) -> Range:
+        """Seconds of an actor per image of a source, over some checkpoints.
+
+        Args:
+            source: of the images.
+            checkpoints: of the encoder.
+            shares: of the steps that all checkpoints share, the part that is for this encoder; None: they are its own.
+        """
+        once = dict.fromkeys(SHARED, 1.0) | dict(shares or {})
+        times = {step: once.get(step, checkpoints) for step in STEPS}
         return total(self.seconds[source][step] * n for step, n in times.items())
 
 

@@ -22,10 +22,12 @@ from pipelines.config.run_config import RunConfig
 from pipelines.console import say
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.encoders.probe_ledger import attacked
+from pipelines.encoders.stored import describe
 from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
-from pipelines.estimate.outline import Outline, RoleSizes, Training, outline
-from pipelines.extract.jobs import SHARES
+from pipelines.estimate.outline import Outline, Pass, RoleSizes, Training, outline
+from pipelines.extract.asking import together
+from pipelines.extract.jobs import shared
 from pipelines.extract.passes import CHUNK
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.files import storage
@@ -95,15 +97,18 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     with _scratch(folder) as place:
         planned = outline(runs, place, {at: _role_sizes(of_run, at, samples) for of_run, at in seeds})
         timed = measure.time_queries(planned.passes, config, samples, seconds)
+        orders = list(_orders(planned.passes))
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _asked(planned, name) for of_run, _ in runs for name in of_run.encoders}
     endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
     remote = [of_endpoint(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
     encoding = total(
-        timed[one.kind].per_image(one.job.source, len(one.job.query.epochs)) * one.images for one in planned.passes
+        timed[one.kind].per_image(one.job.source, len(one.job.query.epochs), shares) * one.images
+        for order in orders
+        for one, shares in order
     )
-    jobs = Counter(key(one.job.source, one.job.reader) for one in planned.passes)
-    reading = total(samples[of].streaming * samples[of].size * -(-count // SHARES) for of, count in jobs.items())
+    readings = Counter(key(one.job.source, one.job.reader) for (one, _), *_ in orders)
+    reading = total(samples[of].streaming * samples[of].size * count for of, count in readings.items())
     trainings = [training_seconds(one, trained[one.kind], samples, config.resources) for one in planned.trainings]
     stages = {
         "data": data_stage(runs, samples, available_cpus()),
@@ -122,6 +127,21 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     notes = [*(words for _, words in remote), *_notes(config, planned, timed)]
     longest, measured = largest(trainings) * (1 / HOUR), (_named(timed), _named(trained))
     return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
+
+
+def _orders(passes: Sequence[Pass]) -> Iterator[list[tuple[Pass, dict[str, float]]]]:
+    """The passes that one reading serves, each with its shares of a decoding and of a set of views."""
+    of_job = {id(one.job): one for one in passes}
+    for shares in shared(one.job for one in passes):
+        order = []
+        for jobs in shares:
+            views = [together(job, describe(job.folder, job.encoder).record.config.get("size")) for job in jobs]
+            for job, seen in zip(jobs, views, strict=True):
+                company = [other.encoder for other, same in zip(jobs, views, strict=True) if same == seen]
+                turns = max(map(company.count, company))  # an encoder that is asked twice is asked in turns
+                borne = {"decode": 1 / len(jobs), "augment": turns / len(company)}
+                order.append((of_job[id(job)], borne))
+        yield order
 
 
 def _named(costs: Mapping[str, Any]) -> dict[str, Any]:

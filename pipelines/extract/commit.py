@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from mi_core.checks import NumericError
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
 
@@ -36,7 +37,7 @@ def commit(
     if rejected:
         storage.write_json(job.rejected_path(chunk), rejected)
     for epoch, values in columns.items():
-        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, values))
+        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, values, job.query.feature_precision))
 
 
 def share_features(pairs: Sequence[tuple[ShardJob, ShardJob]]) -> None:
@@ -58,8 +59,14 @@ def share_features(pairs: Sequence[tuple[ShardJob, ShardJob]]) -> None:
             storage.copy(source, target)
 
 
-def sample_table(keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray]) -> pa.Table:
-    """One row per sample, in order; rejected samples have a status and null measurements."""
+def sample_table(
+    keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray], precision: str = "float32"
+) -> pa.Table:
+    """One row per sample, in order; rejected samples have a status and null measurements.
+
+    Raises:
+        NumericError: a number is beyond the precision.
+    """
     rows = np.flatnonzero([state == OK for state in status])
     arrays: dict[str, pa.Array] = {
         "key": pa.array(keys, pa.string()),
@@ -69,7 +76,14 @@ def sample_table(keys: Sequence[str], status: Sequence[str], columns: Mapping[st
     take[rows] = np.arange(len(rows))
     indices = pa.array(take, mask=take < 0)
     for name, values in columns.items():
-        flat = pa.array(np.ascontiguousarray(values, dtype=np.float32).reshape(-1), pa.float32())
+        with np.errstate(over="ignore"):
+            numbers = np.ascontiguousarray(values, dtype=precision).reshape(-1)
+        if not np.array_equal(np.isinf(numbers), np.isinf(values).reshape(-1)):
+            raise NumericError(
+                f"{name} has a value of {np.abs(values).max():.3g}, which float16 cannot hold; set "
+                "queries.feature_precision: float32"
+            )
+        flat = pa.array(numbers)
         whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
         arrays[name] = whole.take(indices)
     return pa.table(arrays)

@@ -121,7 +121,7 @@ class _Reader:
             rows = rows[ok]
             kept = rows >= 0
             for need in present if len(rows) else ():  # a file whose samples were all rejected has no features
-                column = _matrix(table[f"{self.output}.{need}"])
+                column = matrix(table[f"{self.output}.{need}"])
                 whole = values.setdefault(need, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
                 whole[rows[kept]] = column[kept]
                 measured[need][rows[kept]] = True
@@ -192,9 +192,9 @@ def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, st
     return list({tuple(entry.values()): entry for entry in entries}.values())
 
 
-def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+def matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Measurements of the samples that have them: (N,) or (N, width) float32."""
     present = column.drop_null().combine_chunks()
     if pa.types.is_fixed_size_list(column.type):
-        return np.asarray(present.flatten()).reshape(len(present), column.type.list_size)
-    return np.asarray(present)
+        return np.asarray(present.flatten(), dtype=np.float32).reshape(len(present), column.type.list_size)
+    return np.asarray(present, dtype=np.float32)

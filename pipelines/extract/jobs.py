@@ -236,18 +236,24 @@ def orders_of(jobs: Iterable[ShardJob]) -> Iterator[ReadOrder]:
 
     Jobs that ask for the same samples share their chunks.
     """
+    for shares in shared(jobs):
+        first = shares[0][0]
+        yield ReadOrder(first.source, first.reader, first.item, tuple(map(_share, shares)))
+
+
+def shared(jobs: Iterable[ShardJob]) -> Iterator[list[list[ShardJob]]]:
+    """The jobs of every order; those in one list share chunks of images."""
     by_shard: dict[tuple[str, str, str], dict[tuple[object, ...], list[ShardJob]]] = {}
     for job in jobs:
         by_shard.setdefault(job.place, {}).setdefault(job.company, []).append(job)
     for companies in by_shard.values():
         shares = [
-            _share(company[start : start + TOGETHER])
+            company[start : start + TOGETHER]
             for company in companies.values()
             for start in range(0, len(company), TOGETHER)
         ]
-        first = next(iter(companies.values()))[0]
         for start in range(0, len(shares), SHARES):
-            yield ReadOrder(first.source, first.reader, first.item, tuple(shares[start : start + SHARES]))
+            yield shares[start : start + SHARES]
 
 
 def _share(jobs: Sequence[ShardJob]) -> Share:

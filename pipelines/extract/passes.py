@@ -25,6 +25,7 @@ from pipelines.run.folder import SeedFolder
 CHUNK = 256  # images per chunk where nothing else is known
 _SHARED = ("base", "roles", "needs", "chunk")  # of a recorded pass: what tells another run that it may be copied
 _FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
+_LATER = {"repeats": 1, "feature_precision": "float32"}  # fields of a pass that count where they are not so
 VERSION = 2  # of the features: a change of their meaning makes a new base
 
 
@@ -67,6 +68,7 @@ class QueryPass:
     base: str
     repeats: int = 1
     chunk: int = CHUNK
+    feature_precision: str = "float32"
 
     @property
     def tag(self) -> str:
@@ -205,6 +207,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         base="",
         repeats=queries.repeats,
         chunk=_chunk({}, config),
+        feature_precision=queries.feature_precision,
     )
     crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]
     base = digest(
@@ -224,7 +227,7 @@ def _identity(asked: QueryPass) -> dict[str, Any]:
     plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
     del plain["chunk"]
     asking = {name: value for name, value in plain.pop("asking").items() if value or name in _FIRST}
-    return asking | {name: value for name, value in plain.items() if name != "repeats" or value > 1}
+    return asking | {name: value for name, value in plain.items() if _LATER.get(name) != value}
 
 
 def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:

@@ -254,7 +254,8 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
         settled["data"] = {"decode": "full"} | data
     if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
         device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
-        settled["queries"] = queries | {"precision": precision_on(device, queries["precision"])}
+        precision = precision_on(device, queries["precision"])
+        settled["queries"] = {"feature_precision": "float32"} | queries | {"precision": precision}
     return settled
 
 

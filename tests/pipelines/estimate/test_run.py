@@ -33,6 +33,7 @@ from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceS
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
 from pipelines.extract import plan as extract
+from pipelines.extract.jobs import shared
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
@@ -53,7 +54,7 @@ def config_with(**sections: Any) -> RunConfig:
 
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
-    """The oracle: roles are drawn of all images, encoders described, and the queries of every shard added up."""
+    """The oracle: roles are drawn of all images, encoders described, queries and decodes of every shard added up."""
     found = scan(runs[0][0].data, f"{runs[0][1].path}/scan/all")
     for config, folder in runs:
         for seed in config.seeds:
@@ -64,15 +65,19 @@ def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     asked: dict[str, float] = {}
     for one in first.values():
         asked[one.encoder] = asked.get(one.encoder, 0) + one.queries
+    asked["decodes"] = sum(jobs[0].selection.count for order in shared(first.values()) for jobs in order)
     return asked
 
 
 def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
     sizes = {place.seed(seed): sizes_of(config.data, {}) for config, place in runs for seed in config.seeds}
     asked: dict[str, float] = {}
-    for one in outline.outline(runs, str(folder), sizes).passes:
+    passes = outline.outline(runs, str(folder), sizes).passes
+    for one in passes:
         queries = one.images * one.job.query.queries_per_image
         asked[one.job.encoder] = asked.get(one.job.encoder, 0) + queries.value
+    orders = estimate_run._orders(passes)
+    asked["decodes"] = round(sum(one.images.value * shares["decode"] for order in orders for one, shares in order), 6)
     return asked
 
 
@@ -223,6 +228,7 @@ def test_chunks_of_every_source_are_scaled_by_its_own_images_and_checkpoints() -
     plain = cost.per_image("plain", checkpoints=3)
     assert (plain.value, plain.low, plain.high) == pytest.approx((0.02 + 0.09, 0.01 + 0.06, 0.03 + 0.12))
     assert cost.per_image("large", checkpoints=3).value == pytest.approx(0.5 + 0.06)
+    assert cost.per_image("large", checkpoints=3, shares={"decode": 0.5}).value == pytest.approx(0.25 + 0.06)
     assert (cost.chunks, cost.batch) == (3, 10)
     times = estimate_run.extract_times(Range(7200, 3600, 14_400), Range.exact(60), config_with().resources, actors=2)
     assert times["wall_hours"] == Range(1, 0.5, 2)

@@ -19,6 +19,7 @@ from pipelines.data.sources import Source
 from pipelines.extract import attempts
 from pipelines.extract import plan as extract
 from pipelines.extract.attempts import QUERYING, begun, lost_queries, marker_path, settle
+from pipelines.extract.features import matrix
 from pipelines.extract.jobs import ShardJob, looked_up, orders_of
 from pipelines.extract.passes import QueryPass, missing_passes, recorded_passes, split
 from pipelines.extract.readers import chunks_of
@@ -84,6 +85,24 @@ def test_the_features_are_those_of_encoders_asked_alone(folder: Path, tmp_path: 
     asked = {(job.place, job.selection.digest): job.selection.count for job in jobs}
     assert total(together, "decodes") == sum(asked.values()) < total(alone, "decodes")
     assert total(together, "builds") == total(alone, "builds") == 4  # checkpoints
+
+
+def test_float16_halves_the_features_and_rounds_them(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "halved")
+    settings = small_config()["queries"] | {"feature_precision": "float16"}
+    plain = planned(config_with(), str(folder))
+    halved = planned(config_with(queries=settings), str(tmp_path / "halved"))
+    assert {job.query.tag for job in plain}.isdisjoint(job.query.tag for job in halved)
+    for jobs in (plain, halved):
+        encoded(jobs, EncodeChunks())
+    for one, two in zip(plain, halved, strict=True):
+        for chunk in range(one.chunks):
+            for ours, theirs in zip(one.paths(chunk), two.paths(chunk), strict=True):
+                table, rounded = pq.read_table(ours), pq.read_table(theirs)
+                assert pa.float16() in (rounded.schema.types[-1], getattr(rounded.schema.types[-1], "value_type", None))
+                assert rounded.cast(table.schema).select(["key", "status"]).equals(table.select(["key", "status"]))
+                for name in table.column_names[2:]:
+                    np.testing.assert_allclose(matrix(rounded[name]), matrix(table[name]), rtol=5e-4, atol=1e-7)
 
 
 def test_target_and_control_are_one_pass(folder: Path) -> None:
