@@ -80,7 +80,7 @@ def run(sizes: Sequence[int] = SIZES, *, keep: str | None = None) -> dict[str, A
 
 def _driver_us(entry: dict[str, Any]) -> float:
     """CPU microseconds of the driver for each image, its start included."""
-    return round(sum(stage["driver_us"] for stage in entry["stages"].values()), 2)
+    return round(sum(float(stage["driver_us"]) for stage in entry["stages"].values()), 2)
 
 
 def _measured(folder: Path, images: int) -> dict[str, Any]:
