@@ -74,6 +74,26 @@ def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: fl
     return 2 * temperature * F.cross_entropy(logits, own_rows(batch, logits.device))
 
 
+def share_of_own_keys(queue: int, batch_size: int, images: int) -> float:
+    """The share of steps in which an image's own key of the epoch before is among its negatives.
+
+    An epoch has S = ``images`` / ``batch_size`` steps in a new order, and the queue holds the keys of the last
+    q = ``queue`` / ``batch_size`` steps. An image seen at step u of one epoch and at step t of the next, both uniform,
+    finds its key if S - u + t <= q: q (q + 1) / (2 S ** 2) for q <= S.
+
+    Args:
+        queue: K, at most ``images``.
+        batch_size: images of a step.
+        images: trained on.
+
+    Example:
+        >>> [round(share_of_own_keys(queue, 125, 500), 3) for queue in (500, 250)]
+        [0.625, 0.188]
+    """
+    steps, held = images / batch_size, queue / batch_size
+    return held * (held + 1) / (2 * steps**2)
+
+
 @dataclass(frozen=True)
 class MoCoV1Parameters:
     """Settings of MoCo v1; the defaults are those of its ImageNet experiments (section 4, table 1)."""
@@ -153,9 +173,12 @@ class _QueueMoCo(_MomentumContrast):
                 f"oldest keys: use {max(1, parameters.queue // batch_size) * batch_size}"
             )
         if images is not None and parameters.queue > images:
+            most, half = (max(1, part // batch_size) * batch_size for part in (images, images // 2))
+            own, less = (share_of_own_keys(queue, batch_size, images) for queue in (most, half))
             raise ConfigError(
                 f"queue = {parameters.queue} exceeds the {images} images trained on, so images would be their own "
-                f"negatives; use at most {images // batch_size * batch_size}"
+                f"negatives; use at most {most}, where an image meets its own earlier key in {own:.0%} of the steps, "
+                f"or {half} ({less:.0%})"
             )
         if (batch_size // workers) % parameters.batch_norm_splits:
             raise ConfigError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from mi_core.objectives.moco import (
     MoCoV3Parameters,
     in_batch_info_nce,
     queue_info_nce,
+    share_of_own_keys,
 )
 
 
@@ -184,13 +187,35 @@ def test_heads_are_those_of_the_papers() -> None:
     ("settings", "batch", "images", "message"),
     [
         ({"queue": 100}, 8, 1000, r"queue = 100 is not divisible by batch_size = 8.*use 96"),
-        ({"queue": 96}, 8, 90, r"queue = 96 exceeds the 90 images.*use at most 88"),
+        (
+            {"queue": 96},
+            8,
+            90,
+            r"queue = 96 exceeds the 90 images.*use at most 88, .*key in 52% of the steps, or 40 \(12%\)",
+        ),
         ({"queue": 96, "batch_norm_splits": 3}, 8, 1000, r"batch_norm_splits = 3 does not divide the 8 images"),
     ],
 )
 def test_queue_and_parts_are_checked(settings: dict[str, int], batch: int, images: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MoCoV1.check(MoCoV1Parameters(**settings), batch_size=batch, images=images, workers=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("queue", "share"), [(500, 0.625), (250, 0.1875), (125, 0.0625)])
+def test_the_share_of_steps_in_which_an_image_is_its_own_negative(queue: int, share: float) -> None:
+    """Counted over the queue of real epochs, in which every image has an expected ``share``."""
+    images, batch, epochs = 500, 125, 200
+    generator = np.random.default_rng(0)
+    held: deque[int] = deque(maxlen=queue)
+    met = 0
+    for epoch in range(epochs):
+        for step in generator.permutation(images).reshape(-1, batch):
+            met += len(set(step) & set(held)) if epoch else 0
+            held.extend(step)
+    assert share_of_own_keys(queue, batch, images) == share
+    assert met / (images * (epochs - 1)) == pytest.approx(share, abs=0.005)
+    assert share_of_own_keys(4096, 256, 10_000) == pytest.approx(0.09, abs=0.005)  # EncoderMI
+    assert share_of_own_keys(16_384, 256, 20_000) == pytest.approx(0.34, abs=0.005)  # LpLA
 
 
 def test_split_batch_norm_is_that_of_parts() -> None:
