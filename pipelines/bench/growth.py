@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -289,19 +292,24 @@ def _config(data: Path, **queries: Any) -> dict[str, Any]:
 
 def _write_data(folder: Path, images: int, shards: int) -> None:
     """Shards of distinct images: so many of the candidates, and of the controls."""
+    sources = list(enumerate(("mine", "rest")))
+    for _, name in sources:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    work = [(number, f"{folder}/{name}", shard) for number, name in sources for shard in range(shards)]
+    with ProcessPoolExecutor(cpus(), multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(partial(_write_shard, images // len(work)), work))
+
+
+def _write_shard(images: int, work: tuple[int, str, int]) -> None:
     import webdataset
 
-    each = images // (2 * shards)
-    for number, name in enumerate(("mine", "rest")):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for shard in range(shards):
-            generator = np.random.default_rng([number, shard])
-            pixels = generator.integers(0, 256, (each, _SIDE, _SIDE, 3), dtype=np.uint8)
-            with webdataset.TarWriter(f"{folder}/{name}/{shard:06d}.tar", encoder=False) as writer:
-                for row, image in enumerate(pixels):
-                    buffer = io.BytesIO()
-                    Image.fromarray(image).save(buffer, "PNG", compress_level=0)
-                    writer.write({"__key__": f"{shard:06d}{row:07d}", "png": buffer.getvalue()})
+    number, folder, shard = work
+    pixels = np.random.default_rng([number, shard]).integers(0, 256, (images, _SIDE, _SIDE, 3), dtype=np.uint8)
+    with webdataset.TarWriter(f"{folder}/{shard:06d}.tar", encoder=False) as writer:
+        for row, image in enumerate(pixels):
+            buffer = io.BytesIO()
+            Image.fromarray(image).save(buffer, "PNG", compress_level=0)
+            writer.write({"__key__": f"{shard:06d}{row:07d}", "png": buffer.getvalue()})
 
 
 def table(result: dict[str, Any]) -> Group:
