@@ -11,6 +11,8 @@ import numpy.typing as npt
 from mi_core.metrics.histograms import ScoreHistograms
 from mi_core.records import BoolArray, FloatArray
 
+_PER_LOGIT = 1000  # values of a thinned curve
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -28,10 +30,10 @@ class Spread:
 
     @classmethod
     def of(cls, both: ScoreHistograms) -> Spread:
-        """The bins of two histograms, each with its mean."""
-        sides = (both.members, both.nonmembers)
-        values, counts = (np.concatenate([getattr(one, name) for one in sides]) for name in ("means", "counts"))
-        return cls(values, np.repeat([True, False], [len(one.codes) for one in sides]), counts)
+        """The bins of two histograms, each with its mean, thinned for drawing; see `thinned`."""
+        sides = [thinned(one.means, one.counts) for one in (both.members, both.nonmembers)]
+        values, counts = (np.concatenate(parts) for parts in zip(*sides, strict=True))
+        return cls(values, np.repeat([True, False], [len(one) for one, _ in sides]), counts)
 
     @classmethod
     def joined(cls, spreads: Sequence[Spread]) -> Spread:
@@ -77,3 +79,24 @@ class Spread:
             order = np.argsort(self.values[side], kind="stable")
             yield self.values[side][order]
             yield np.empty(0) if self.counts is None else self.counts[side][order].astype(np.float64)
+
+
+def thinned(values: FloatArray, counts: npt.NDArray[np.int64]) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Fewer values for a curve: neighbours whose shares of all samples lie within a thousandth on the logit scale.
+
+    A rate that is read off them is off by a thousandth of itself, however small it is. A billion samples leave 42,000
+    values at most.
+
+    Args:
+        values: (N,) float, ascending.
+        counts: (N,) int, how many samples each value stands for.
+
+    Returns:
+        Means of neighbours and how many samples these stand for: (M,) each.
+    """
+    ends = np.cumsum(counts)
+    middle = (ends - counts / 2) / ends[-1]
+    places = np.floor(_PER_LOGIT * np.log(middle / (1 - middle)))
+    starts = np.flatnonzero(np.diff(places, prepend=-np.inf))
+    held = np.add.reduceat(counts, starts)
+    return np.add.reduceat(values * counts, starts) / held, held

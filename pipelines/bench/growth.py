@@ -193,10 +193,11 @@ def _run(config: Path, out: str, seen: Watch, **environment: str) -> Watch:
 
 
 def _own_bytes(pid: int) -> int:
-    """Memory of a process without what it shares with others: the object store is nobody's own."""
+    """Memory that a process shares with no other: neither the object store nor the code of libraries."""
     with suppress(OSError):
-        lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        return 1024 * sum(int(said.split()[0]) for name, _, said in lines if name in ("RssAnon", "RssFile"))
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return 1024 * int(line.split()[1])
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,12 +42,13 @@ class Loaded:
 
 
 def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, limit: int | None = None) -> Loaded:
-    """Load the images of some roles into memory, or only the first ``limit``.
+    """Load the images of some roles into memory, or only ``limit`` of their first shards.
 
     Raises:
         UserError: a source has changed since the splits were drawn; the first sample missing is named.
     """
     wanted = list(roles)
+    splits = splits if limit is None else _first(splits, wanted, limit)
     ids = splits.ids(wanted)[:limit]
     row_of = {name: row for row, name in enumerate(ids)}
     images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
@@ -59,6 +60,18 @@ def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, lim
         captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])
         templated += made
     return Loaded(ids, images, [known[name] for name in ids], captions, templated)
+
+
+def _first(splits: Splits, roles: Sequence[str], most: int) -> Splits:
+    """The first shards of some roles, with ``most`` samples at least if there are as many."""
+    held, first = 0, []
+    for place in splits.sums.shards:
+        count = splits.size(*place, roles)
+        first += [place] * (count > 0)
+        held += count
+        if held >= most:
+            break
+    return splits.at(first) if first else splits
 
 
 def read_samples(

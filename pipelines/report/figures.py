@@ -81,9 +81,7 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
 
     place, attack = folder.seed(config.seeds[0]), drawing[0]
     try:
-        shown = load_images(
-            config.data, _first_shards(Splits.load(place.path), config), config.audited[:1], limit=VIEWED
-        )
+        shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
     except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
         return None
     streams = torch.cat([stream_keys(place.seed, "query", source, [key]) for source, key in shown.names()])
@@ -95,18 +93,6 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
         views=attack.views or config.queries.views,
     )
     return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())
-
-
-def _first_shards(splits: Splits, config: RunConfig) -> Splits:
-    """The shards of the first candidates."""
-    held, first = 0, []
-    for source, item in splits.sums.shards:
-        count = splits.size(source, item, config.audited[:1])
-        first += [(source, item)] * (count > 0)
-        held += count
-        if held >= VIEWED:
-            break
-    return splits.at(first)
 
 
 def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:

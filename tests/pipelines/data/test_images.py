@@ -44,6 +44,17 @@ def test_images_come_in_the_order_of_the_ids(tmp_path: Path) -> None:
     assert len(few.images) == len(few.labels) == 7
 
 
+def test_a_few_images_take_the_first_shards_alone(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number:03d}.tar").write_bytes(shard_bytes(range(20 * number, 20 * number + 20)))
+    sources = {"pool": {"kind": "shards", "path": str(tmp_path)}}
+    config = DataConfig(sources=sources, image_size=8, roles={"target-member": {"from": "pool", "count": 45}})
+    splits = draw(config, scan(config), 0)
+    few = load_images(config, splits, ["target-member"], limit=25)
+    assert "table" not in vars(splits)  # all samples
+    assert few.ids == splits.ids(["target-member"])[:25]
+
+
 def test_captions(tmp_path: Path) -> None:
     members: list[tuple[str, bytes]] = []
     for seed in range(30):
