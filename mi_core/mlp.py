@@ -5,6 +5,7 @@ N samples, F features. Fitting is seeded and touches no global random state; CPU
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,7 @@ from mi_core.checks import NumericError, check_choice, check_range
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 OPTIMIZERS = ("adam", "sgd")
+_FALLS = 1e-3  # a loss that falls by a smaller share of itself does not fall
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Training:
         epsilon: of Adam.
         clip: longest gradient (2-norm over all weights); None: any.
         halve_every: epochs after which the learning rate is halved, again and again; None: never.
+        patience: fitting ends once the mean loss of an epoch has not fallen by a thousandth of its lowest value for so
+            many epochs; None: it takes all epochs.
 
     Raises:
         ConfigError: a value is out of range.
@@ -49,6 +53,7 @@ class Training:
     epsilon: float = 1e-8
     clip: float | None = None
     halve_every: int | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         check_range("learning_rate", self.learning_rate, 0, open_low=True)
@@ -56,6 +61,8 @@ class Training:
         check_range("batch_size", self.batch_size, 0)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_range("weight_decay", self.weight_decay, 0)
+        if self.patience is not None:
+            check_range("patience", self.patience, 1)
 
 
 def layers(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -98,6 +105,7 @@ def fit(
         torch.manual_seed(seed)
         network = build().train()
         optimizer = _optimizer(network, training)
+        lowest, last = math.inf, 0
         for epoch in range(training.epochs):
             total = torch.zeros(())
             if training.halve_every and epoch and epoch % training.halve_every == 0:
@@ -114,6 +122,10 @@ def fit(
                 total += value.detach()
             if not bool(torch.isfinite(total)):
                 raise NumericError(f"the attack's loss is not finite in epoch {epoch + 1}; lower its learning_rate")
+            if float(total) < (1 - _FALLS) * lowest:
+                lowest, last = float(total), epoch
+            elif training.patience is not None and epoch - last >= training.patience:
+                break
     return network.eval()
 
 

@@ -120,3 +120,23 @@ def test_standardisation_survives_constants_and_weights_come_back() -> None:
     network = mlp.layers(2, 3, 1)
     again = mlp.restored(mlp.layers(2, 3, 1), mlp.weights(network))
     assert torch.equal(again[0].weight, network[0].weight)  # type: ignore[index]
+
+
+def test_fitting_ends_when_the_loss_no_longer_falls() -> None:
+    """A network whose weights cannot move takes its first epoch and ``patience`` more; a learning one takes longer."""
+    inputs, targets = np.eye(4, dtype=np.float32), np.array([True, False, True, False])
+
+    def epochs(rate: float, patience: int | None) -> int:
+        seen = []
+
+        def counted(batch: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+            seen.append(len(batch))
+            return batch
+
+        training = mlp.Training(rate, epochs=60, batch_size=0, patience=patience)
+        mlp.fit(lambda: mlp.layers(4, 1), inputs, targets, training, seed=0, augment=counted)
+        return len(seen)
+
+    assert epochs(1e-12, 7) == 8
+    assert epochs(1e-12, None) == 60
+    assert epochs(0.1, 7) == 60
