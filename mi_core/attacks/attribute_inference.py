@@ -5,7 +5,8 @@ some (the auxiliary data) and trains a network to tell it from the embedding of 
 with 128 hidden neurons each, trained by SGD at 0.01 for 100 epochs (section 4.3); batches of 512 are the released
 script's, which besides has three hidden layers and a ReLU on its outputs: ``variant: released``. Embeddings are
 standardised by the auxiliary data, so that one learning rate suits encoders of any scale; the released variant takes
-them as they are.
+them as they are. ``variant: linear`` is not the paper's: a logistic regression whose L2 penalty is chosen by
+cross-validation on the auxiliary data. With a few hundred auxiliary samples it tells more than the network does.
 
 N samples, D width, K values of the attribute. A number means little beside the share of the most frequent value, so
 that is always told with it.
@@ -28,6 +29,9 @@ from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate, FloatArray
 
 _Values = npt.NDArray[np.int64]
+LINEAR = "linear"
+_PENALTIES = tuple(10.0**power for power in range(-1, 6))  # of the squared weights, beside the summed loss
+_FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class AttributeInferenceParameters(HiddenParameters):
     """Settings of the network and its training, by stochastic gradient descent.
 
     Args:
-        variant: ``paper``, or ``released`` for what the authors' script does.
+        variant: ``paper``, ``released`` for what the authors' script does, or ``linear`` for a regularised linear
+            adversary, which has none of the other settings.
         layers: linear layers of the network; 3 in the paper, which tries up to 6.
     """
 
@@ -47,7 +52,7 @@ class AttributeInferenceParameters(HiddenParameters):
     batch_size: int = 512
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, VARIANTS)
+        check_choice("variant", self.variant, (*VARIANTS, LINEAR))
         check_range("layers", self.layers, 1)
         super().__post_init__()
 
@@ -120,16 +125,46 @@ def infer(
     check_finite("auxiliary embedding", known)
     check_finite("embedding", embeddings)
     scale: dict[str, Any] = {"mean": np.array(0.0), "deviation": np.array(1.0)}
-    if chosen.variant == "paper":
+    if chosen.variant != "released":
         scale = mlp.standardisation(known)
-    network = mlp.fit(
-        lambda: chosen.network(width, classes),
-        mlp.standardised(known, scale),
-        np.asarray(known_values, dtype=np.int64),
-        chosen.training(),
-        seed=seed,
-        loss=F.cross_entropy,
-    )
-    inferred = mlp.predict(network, mlp.standardised(embeddings, scale)).argmax(axis=1)
+    auxiliary, attacked = (mlp.standardised(part, scale) for part in (known, embeddings))
+    if chosen.variant == LINEAR:
+        inferred = _linear(auxiliary, known_values, attacked, seed)
+    else:
+        network = mlp.fit(
+            lambda: chosen.network(width, classes),
+            auxiliary,
+            np.asarray(known_values, dtype=np.int64),
+            chosen.training(),
+            seed=seed,
+            loss=F.cross_entropy,
+        )
+        inferred = mlp.predict(network, attacked).argmax(axis=1)
     majority = np.bincount(known_values, minlength=classes).argmax()
     return Inferred(inferred == values, majority == values)
+
+
+def _linear(known: FloatArray, known_values: _Values, embeddings: FloatArray, seed: int) -> _Values:
+    """The values (N,) that a logistic regression tells, with the penalty of the highest accuracy in cross-validation.
+
+    Of equal accuracies the stronger penalty counts.
+    """
+    from sklearn.linear_model import LogisticRegression  # here, since it takes long to import
+
+    if len(np.unique(known_values)) == 1:
+        return np.full(len(embeddings), known_values[0])
+    fold = np.random.default_rng(seed).permutation(len(known)) % min(_FOLDS, len(known))
+
+    def fitted(penalty: float, rows: npt.NDArray[np.bool_]) -> Any:
+        return LogisticRegression(C=1 / penalty, max_iter=1000).fit(known[rows], known_values[rows])
+
+    def right(penalty: float) -> int:
+        return sum(
+            int((fitted(penalty, fold != held).predict(known[fold == held]) == known_values[fold == held]).sum())
+            for held in np.unique(fold)
+            if len(np.unique(known_values[fold != held])) > 1
+        )
+
+    best = max(_PENALTIES, key=lambda penalty: (right(penalty), penalty))
+    found: _Values = fitted(best, np.ones(len(known), dtype=bool)).predict(embeddings)
+    return found

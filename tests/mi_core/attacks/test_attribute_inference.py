@@ -31,6 +31,29 @@ def test_a_planted_attribute_is_told() -> None:
     assert found.accuracy.low > found.majority.high
 
 
+def test_few_samples_tell_a_linear_adversary_more_than_the_network() -> None:
+    """A weak attribute in 256 noisy dimensions and 300 auxiliary samples: the penalty keeps noise out in all runs."""
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        lean = generator.normal(0, 0.13, (4, 256))
+        values = generator.integers(0, 4, 4300)
+        embeddings = (lean[values] + generator.normal(0, 1, (4300, 256))).astype(np.float32)
+        known, tested = (embeddings[:300], values[:300]), (embeddings[300:], values[300:])
+        linear = infer(*known, *tested, classes=4, parameters=AttributeInferenceParameters(variant="linear"))
+        network = infer(*known, *tested, classes=4, parameters=QUICK)
+        assert linear.accuracy.value > network.accuracy.value
+        bayes = (tested[0] @ lean.T - (lean**2).sum(axis=1) / 2).argmax(axis=1)  # knows the means
+        assert linear.accuracy.value < (bayes == tested[1]).mean()
+
+
+@pytest.mark.parametrize("values", [[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 2, 3]])
+def test_a_linear_adversary_takes_rare_values(values: list[int]) -> None:
+    known, _ = plant(4, 6.0, 0)
+    linear = AttributeInferenceParameters(variant="linear")
+    found = infer(known, np.array(values), *plant(20, 6.0, 1), classes=4, parameters=linear)
+    assert found.accuracy.n == 20
+
+
 def test_what_is_not_there_is_not_told_better_than_by_guessing() -> None:
     found = infer(*plant(600, 0.0, 0), *plant(400, 0.0, 1), classes=4, parameters=QUICK)
     assert found.accuracy.value <= found.majority.high
