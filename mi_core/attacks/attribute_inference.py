@@ -14,6 +14,7 @@ that is always told with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,15 +75,22 @@ class Inferred:
     Args:
         right: (N,) bool.
         guessed: (N,) bool, of guessing the value that is most frequent in the auxiliary data.
+        known_right: (M,) bool, of the auxiliary data, which the attacker learned from.
     """
 
     right: npt.NDArray[np.bool_]
     guessed: npt.NDArray[np.bool_]
+    known_right: npt.NDArray[np.bool_]
 
     @property
     def accuracy(self) -> Estimate:
         """Share told right, with its Clopper-Pearson interval."""
         return rate(int(self.right.sum()), len(self.right))
+
+    @property
+    def auxiliary_accuracy(self) -> Estimate:
+        """Share of the auxiliary data told right: far above `accuracy`, the attacker learned it by heart."""
+        return rate(int(self.known_right.sum()), len(self.known_right))
 
     @property
     def majority(self) -> Estimate:
@@ -129,7 +137,7 @@ def infer(
         scale = mlp.standardisation(known)
     auxiliary, attacked = (mlp.standardised(part, scale) for part in (known, embeddings))
     if chosen.variant == LINEAR:
-        inferred = _linear(auxiliary, known_values, attacked, seed)
+        told = _linear(auxiliary, known_values, (attacked, auxiliary), seed)
     else:
         network = mlp.fit(
             lambda: chosen.network(width, classes),
@@ -139,20 +147,20 @@ def infer(
             seed=seed,
             loss=F.cross_entropy,
         )
-        inferred = mlp.predict(network, attacked).argmax(axis=1)
+        told = [mlp.predict(network, part).argmax(axis=1) for part in (attacked, auxiliary)]
     majority = np.bincount(known_values, minlength=classes).argmax()
-    return Inferred(inferred == values, majority == values)
+    return Inferred(told[0] == values, majority == values, told[1] == known_values)
 
 
-def _linear(known: FloatArray, known_values: _Values, embeddings: FloatArray, seed: int) -> _Values:
-    """The values (N,) that a logistic regression tells, with the penalty of the highest accuracy in cross-validation.
+def _linear(known: FloatArray, known_values: _Values, asked: Sequence[FloatArray], seed: int) -> list[_Values]:
+    """The values that a logistic regression tells of each array, with the penalty of the best cross-validation.
 
-    Of equal accuracies the stronger penalty counts.
+    Of penalties that tell as many right the strongest counts.
     """
     from sklearn.linear_model import LogisticRegression  # here, since it takes long to import
 
     if len(np.unique(known_values)) == 1:
-        return np.full(len(embeddings), known_values[0])
+        return [np.full(len(part), known_values[0]) for part in asked]
     fold = np.random.default_rng(seed).permutation(len(known)) % min(_FOLDS, len(known))
 
     def fitted(penalty: float, rows: npt.NDArray[np.bool_]) -> Any:
@@ -166,5 +174,5 @@ def _linear(known: FloatArray, known_values: _Values, embeddings: FloatArray, se
         )
 
     best = max(_PENALTIES, key=lambda penalty: (right(penalty), penalty))
-    found: _Values = fitted(best, np.ones(len(known), dtype=bool)).predict(embeddings)
-    return found
+    model = fitted(best, np.ones(len(known), dtype=bool))
+    return [model.predict(part) for part in asked]

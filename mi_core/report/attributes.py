@@ -29,14 +29,17 @@ def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
     """One row per attribute, target, output, settings and epoch: means over seeds, in the order of their first entry.
 
     Args:
-        entries: with ``seed``, ``values``, ``n_auxiliary``, and the estimates ``accuracy`` and ``majority``.
+        entries: with ``seed``, ``values``, ``n_auxiliary``, and the estimates ``accuracy``, ``majority`` and
+            ``auxiliary_accuracy``, which results of earlier versions lack.
     """
     rows = []
     for found in by_seed(entries, _IDENTITY):
         row: Row = {name: found[0][name] for name in (*_IDENTITY, "values") if name in found[0]}
         row["seeds"] = [entry["seed"] for entry in found]
         row["n_auxiliary"] = sum(entry["n_auxiliary"] for entry in found)
-        row |= {name: pool_estimate([entry[name] for entry in found]) for name in ("accuracy", "majority")}
+        estimates = ("accuracy", "auxiliary_accuracy", "majority")
+        there = [name for name in estimates if all(name in entry for entry in found)]
+        row |= {name: pool_estimate([entry[name] for entry in found]) for name in there}
         rows.append(row)
     return rows
 

@@ -121,6 +121,7 @@ def run_inference(config: RunConfig, task: Inference) -> None:
             "values": len(attribute.names),
             "n_auxiliary": int(kept.sum()),
             "accuracy": inferred.accuracy.as_json(),
+            "auxiliary_accuracy": inferred.auxiliary_accuracy.as_json(),
             "majority": inferred.majority.as_json(),
         },
     )

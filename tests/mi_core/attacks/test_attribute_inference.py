@@ -29,6 +29,19 @@ def test_a_planted_attribute_is_told() -> None:
     assert found.accuracy.value > 0.95
     assert found.accuracy.n == 400
     assert found.accuracy.low > found.majority.high
+    assert found.auxiliary_accuracy.n == 600
+
+
+@pytest.mark.parametrize("variant", ["paper", "linear"])
+def test_what_was_learned_by_heart_shows_on_the_auxiliary_data(variant: str) -> None:
+    """An attacker tells the samples that it learned from at least as well as others, and as well when asked again."""
+    settings = {"variant": variant} | ({"learning_rate": 0.5, "epochs": 300} if variant == "paper" else {})
+    parameters = AttributeInferenceParameters(**settings)
+    known = plant(60, 6.0, 0)
+    found = infer(*known, *plant(400, 6.0, 1), classes=4, parameters=parameters)
+    same = infer(*known, *known, classes=4, parameters=parameters)
+    assert same.accuracy == same.auxiliary_accuracy == found.auxiliary_accuracy
+    assert found.auxiliary_accuracy.value >= found.accuracy.value
 
 
 def test_few_samples_tell_a_linear_adversary_more_than_the_network() -> None:
