@@ -157,8 +157,9 @@ def suffix_of(kind: str) -> str:
 
 def has_more_frames(data: bytes) -> bool:
     """Whether an image that decodes is an animation or has several pages, of which only the first is used."""
-    if format_of(data[:HEAD]) not in _MANY_FRAMES:
-        return False
+    kind = format_of(data[:HEAD])
+    if kind not in _MANY_FRAMES or (kind == "PNG" and b"acTL" not in data[: data.find(b"IDAT")]):
+        return False  # a PNG says before its pixels that it is an animation
     try:
         return bool(getattr(open_image(data), "is_animated", False))
     except (OSError, SyntaxError, TypeError, ValueError, IndexError, struct.error):  # a broken second frame

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from mi_core.metrics.histograms import Histogram, ScoreHistograms
 from pipelines.attack.tasks import Task
-from pipelines.data.tasks import one_by_one
 from pipelines.files import storage
-from pipelines.run.ray_session import mapped
+from pipelines.run.ray_session import mapped_or_here
 
 AT_ONCE = 20  # parts that one task reads
 SAMPLE_PARTS = 5  # parts of which results by class are computed
@@ -92,18 +91,43 @@ class ScoreSums:
 
     @classmethod
     def load(cls, path: str) -> ScoreSums:
-        """What `save` wrote."""
-        found: dict[str, dict[str, Any]] = {}
-        with np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False) as arrays:
+        """What `save` wrote; histograms are read when they are asked for."""
+        data = storage.read_bytes(path)
+        with _opened(data) as arrays:
             parts, called, groups = int(arrays["parts"]), arrays["called"].tolist(), arrays["groups"].tolist()
-            for name in arrays.files:
-                of, _, part = name.rpartition(".")
-                found.setdefault(of, {})[part] = arrays[name]
-        read = {name: Histogram.from_arrays(fields) for name, fields in found.items() if name}
-        columns = dict.fromkeys(name.partition(".")[0] for name in read if "." in name)
-        both = {column: (read[f"{column}.0"], read[f"{column}.1"]) for column in columns}
+            drawn = _histogram(arrays, "drawn") if "drawn.codes" in arrays else None
+            columns = dict.fromkeys(name.partition(".")[0] for name in arrays if name.count(".") > 1)
         of_groups = (int(groups[0]), int(groups[1])) if groups else None
-        return cls(parts, both, (called[0], called[1]), of_groups, read.get("drawn"))
+        return cls(parts, _Histograms(data, tuple(columns)), (called[0], called[1]), of_groups, drawn)
+
+
+@dataclass(frozen=True)
+class _Histograms(Mapping[str, tuple[Histogram, Histogram]]):
+    """Histograms by column in a file's bytes; a pair is read whenever it is asked for, and not kept."""
+
+    data: bytes
+    columns: tuple[str, ...]
+
+    def __getitem__(self, column: str) -> tuple[Histogram, Histogram]:
+        if column not in self.columns:
+            raise KeyError(column)
+        with _opened(self.data) as arrays:
+            return _histogram(arrays, f"{column}.0"), _histogram(arrays, f"{column}.1")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def _opened(data: bytes) -> Any:
+    return np.load(io.BytesIO(data), allow_pickle=False)
+
+
+def _histogram(arrays: Mapping[str, Any], name: str) -> Histogram:
+    fields = {place.removeprefix(f"{name}."): arrays[place] for place in arrays if place.startswith(f"{name}.")}
+    return Histogram.from_arrays(fields)
 
 
 def sums_of(task: Task) -> ScoreSums | None:
@@ -134,24 +158,19 @@ def rows_of(task: Task, ids: Collection[str]) -> pa.Table:
     return pa.concat_tables(found).sort_by("id")
 
 
-def some_of(task: Task) -> pa.Table:
-    """All scores, or those of some parts drawn at random where there are many."""
-    sums = sums_of(task)
-    if sums is None:
-        return storage.read_table(scores_path(task))
-    drawn = np.random.default_rng(task.folder.seed).permutation(sums.parts)[:SAMPLE_PARTS]
-    return pa.concat_tables([storage.read_table(part_path(task, number)) for number in sorted(drawn.tolist())])
+def some_of(task: Task, columns: Sequence[str]) -> pa.Table:
+    """Columns of all scores, or of some parts drawn at random where there are many; columns may be missing."""
+    sums, paths = sums_of(task), [scores_path(task)]
+    if sums is not None:
+        drawn = np.random.default_rng(task.folder.seed).permutation(sums.parts)[:SAMPLE_PARTS]
+        paths = [part_path(task, number) for number in sorted(drawn.tolist())]
+    return pa.concat_tables([storage.read_columns(path, columns) for path in paths])
 
 
 def over_parts(function: Callable[..., Any], task: Task, parts: int, *more: Any, title: str) -> list[Any]:
     """Call a function on the paths of some parts each, as Ray tasks where Ray runs; results in order."""
-    import ray
-
     paths = [part_path(task, number) for number in range(parts)]
-    arguments = [(some, *more) for some in in_turn(paths)]
-    if ray.is_initialized():
-        return mapped(function, arguments, "parts", title)
-    return one_by_one(function, arguments, title=title)
+    return mapped_or_here(function, [(some, *more) for some in in_turn(paths)], "parts", title)
 
 
 def in_turn(paths: Sequence[str]) -> Iterator[list[str]]:

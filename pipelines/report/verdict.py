@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
+from pipelines.attack.divided import EXACT
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
+from pipelines.config.data import DataConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
 from pipelines.data.splits import Splits
@@ -29,6 +31,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.ray_session import mapped_or_here
 
 
 def is_primary(config: RunConfig, task: Task) -> bool:
@@ -192,10 +195,10 @@ def shard_effect(config: RunConfig, folder: SeedFolder) -> float | None:
     See `mi_core.metrics.intervals.design_effect`.
     """
     primary = _primary(config, folder)
-    result, sums = result_of(primary), sums_of(primary)
+    result = result_of(primary)
     if not config.data.by_shard or "not_applicable" in result:
         return None
-    if sums is not None:
+    if (sums := sums_of(primary)) is not None:
         plain = sums.both("score").auc()
     else:
         table = storage.read_table(scores_path(primary))
@@ -212,7 +215,7 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         result = result_of(primary)
         if "not_applicable" in result:
             return []
-        table = some_of(primary)
+        table = some_of(primary, ("class", "score", "member", "group"))
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
         groups = np.asarray(table["group"]) if "group" in table.column_names else None
@@ -252,10 +255,26 @@ def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> d
     ids = {row["id"] for row in top}
     if not ids:
         return {}
-    places = dict.fromkeys((row["id"].partition("/")[0], row["shard"]) for row in top)
-    splits = Splits.load(folder.seed(config.seeds[0]).path).at(places)
+    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    places = dict.fromkeys(map(_place_of, top))
+    given = [
+        (config.data, splits.at([place]), config.audited[:1], [row["id"] for row in top if _place_of(row) == place])
+        for place in places
+    ]
     try:
-        read = list(read_samples(config.data, splits, config.audited[:1], ids))
+        if splits.count(config.audited) > EXACT:  # in tasks, where shards are long to read
+            read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
+        else:
+            read = [_thumbnails(*some) for some in given]
     except UserError:
         return {}
-    return {name: thumbnail(image) for name, _, image in read}
+    return {name: image for some in read for name, image in some.items()}
+
+
+def _place_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Source and shard of a candidate."""
+    return row["id"].partition("/")[0], row["shard"]
+
+
+def _thumbnails(data: DataConfig, splits: Splits, roles: Sequence[str], ids: Sequence[str]) -> dict[str, bytes]:
+    return {name: thumbnail(image) for name, _, image in read_samples(data, splits, roles, ids)}

@@ -268,6 +268,17 @@ def mapped(
             progress.advance(bar)
 
 
+def mapped_or_here(
+    function: Callable[..., Any], arguments: Iterable[Sequence[Any]], unit: str, title: str
+) -> list[Any]:
+    """As `mapped` where Ray runs, otherwise in this process."""
+    import ray
+
+    if ray.is_initialized():
+        return mapped(function, arguments, unit, title)
+    return [function(*given) for given in arguments]
+
+
 def borne(memory: int) -> int:
     """Bytes to ask Ray for: half of the largest node's at most, or a task would wait for a node that never comes."""
     import ray
