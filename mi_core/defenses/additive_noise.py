@@ -27,7 +27,8 @@ from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, State
-from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
+from mi_core.defenses.convex_head import UnitLinear, sensitivity_bound, solve_head
+from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_state, trained_head
 from mi_core.defenses.privacy import (
     NORMS,
     RULES,
@@ -37,13 +38,24 @@ from mi_core.defenses.privacy import (
     random_dp_gamma,
     standard_deviation,
 )
-from mi_core.defenses.sensitivity import ADJACENCIES, HeadTraining, draw_pairs, pair_distance, train_head
+from mi_core.defenses.sensitivity import (
+    ADJACENCIES,
+    Array,
+    HeadTraining,
+    Train,
+    draw_pairs,
+    pair_distance,
+    train_head,
+)
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64
 from mi_core.streams import stream_keys, uniforms
 from mi_core.training.optimizers import OptimizerParameters
 
 Noise = npt.NDArray[np.float64]
+CONVEX = "convex"
+HEADS = ("gradient", CONVEX)
+_NORMS = ("one", "two")
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,9 @@ class NoiseParameters:
     """How much noise, and whether what it guarantees is told.
 
     A guarantee is about one training. So with ``pairs`` the head, linear softmax, is trained anew, as those of the
-    pairs are; without, it stays as it was trained, and nothing is guaranteed.
+    pairs are; without, it stays as it was trained, and nothing is guaranteed. A ``convex`` head is always trained anew,
+    and its sensitivity is proved (`mi_core.defenses.convex_head`): the guarantee then holds for every pair, and
+    ``pairs`` only tell how far random ones are apart.
 
     Args:
         scale: of the noise, in units of the weights: s, b or sigma; at 0 nothing changes.
@@ -65,6 +79,8 @@ class NoiseParameters:
         optimizer: of that training: ``adamw``, ``adam``, ``sgd`` or ``lars``.
         learning_rate: of that training.
         weight_decay: of that training.
+        head: ``gradient``: trained as above; ``convex``: on unit-length embeddings, to the optimum.
+        penalty: of a convex head, on half the squared 2-norm of its weights; above 0.
     """
 
     scale: float = 0.02
@@ -78,6 +94,8 @@ class NoiseParameters:
     optimizer: str = "sgd"
     learning_rate: float = 0.1
     weight_decay: float = 0.0
+    head: str = "gradient"
+    penalty: float = 0.01
 
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0)
@@ -85,7 +103,11 @@ class NoiseParameters:
         check_choice("rule", self.rule, RULES)
         check_range("pairs", self.pairs, 0)
         check_choice("adjacency", self.adjacency, ADJACENCIES)
-        if self.epsilon and not self.pairs:
+        check_choice("head", self.head, HEADS)
+        check_range("penalty", self.penalty, 0, open_low=True)
+        if self.head == CONVEX and self.adjacency != "replace-one":
+            raise ConfigError(f"adjacency = {self.adjacency}: the sensitivity of a convex head is that of replace-one")
+        if self.epsilon and not self.pairs and self.head != CONVEX:
             raise ConfigError(f"epsilon = {self.epsilon:g} needs a sensitivity; set pairs (500 in the paper)")
         self.training(2)
 
@@ -108,6 +130,21 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
     mechanism: ClassVar[str]
     """A key of `privacy.NORMS`."""
 
+    def defended(self, encoder: Encoder, state: State) -> Encoder:
+        """The encoder with the weights of the state in its head; see `HeadDefense.defended`."""
+        if self.parameters.head == CONVEX:
+            unit = _unit_head(trained_head(encoder))
+            encoder = Encoder(
+                encoder.backbone,
+                {name: unit if name == HEAD else part for name, part in encoder.heads.items()},
+                encoder.mean,
+                encoder.std,
+                size=encoder.size,
+                interpolation=encoder.interpolation,
+                text=encoder.text,
+            ).train(encoder.training)
+        return super().defended(encoder, state)
+
     @staticmethod
     @abstractmethod
     def quantile(probabilities: Noise) -> Noise:
@@ -124,7 +161,7 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
     def prepare(
         self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
     ) -> State:
-        """The head as it is trained anew, and its sampled sensitivity; nothing where no pairs are asked for.
+        """The head as it is trained anew, and its sensitivity; nothing without pairs or a convex head.
 
         The seed of that training is a function of the encoder alone, so that every mechanism and scale has one head.
 
@@ -134,7 +171,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         """
         self._check_needs(encoder, members, outside)
         head = trained_head(encoder)
-        if not self.parameters.pairs:
+        settings = self.parameters
+        if not settings.pairs and settings.head != CONVEX:
             return {}
         if not isinstance(head, nn.Linear):
             raise ConfigError(f"the sensitivity is sampled of one linear layer, not of {type(head).__name__}")
@@ -143,18 +181,24 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         inputs = head_inputs(encoder, members.images).numpy()
         labels = members.labels.numpy()
         seed = digest64("head", fingerprint(encoder))
-        train = partial(train_head, training=self.parameters.training(head.out_features), seed=seed)
+        train: Train = partial(train_head, training=settings.training(head.out_features), seed=seed)
+        if settings.head == CONVEX:
+            train = partial(_solved, classes=head.out_features, penalty=settings.penalty)
         weights = train(inputs, labels, np.ones(len(labels), dtype=bool))
-        pairs = draw_pairs(len(labels), self.parameters.pairs, adjacency=self.parameters.adjacency, seed=seed)
-        distance = partial(pair_distance, inputs=inputs, targets=labels, train=train)
-        one_norm, two_norm = np.max(list(spread(distance, pairs)), axis=0)
         split = head.out_features * head.in_features
-        return {
-            "weight": weights[:split].reshape(head.weight.shape),
-            "bias": weights[split:],
-            "one_norm": np.array(one_norm),
-            "two_norm": np.array(two_norm),
-        }
+        prepared = {"weight": weights[:split].reshape(head.weight.shape)}
+        if settings.pairs:
+            pairs = draw_pairs(len(labels), settings.pairs, adjacency=settings.adjacency, seed=seed)
+            distance = partial(pair_distance, inputs=inputs, targets=labels, train=train)
+            norms = np.max(list(spread(distance, pairs)), axis=0)
+            prepared |= {f"{name}_norm": np.array(norm) for name, norm in zip(_NORMS, norms, strict=True)}
+        if settings.head == CONVEX:
+            for name, many in zip(_NORMS, (split, None), strict=True):
+                prepared[f"proved_{name}_norm"] = np.array(
+                    sensitivity_bound(settings.penalty, len(labels), weights=many)
+                )
+            return prepared
+        return prepared | {"bias": weights[split:]}
 
     def release(self, encoder: Encoder, prepared: State) -> State:
         """Draw the noise, on the head as it is or as `prepare` trained it.
@@ -164,6 +208,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             NumericError: weights and noise are too large for the weights' dtype.
         """
         head = copy.deepcopy(trained_head(encoder))
+        if self.parameters.head == CONVEX:
+            head = _unit_head(head)
         report = self._guarantee(prepared)
         with torch.no_grad():
             for name, weight in head.named_parameters():
@@ -186,7 +232,9 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         settings = self.parameters
         if not prepared:
             return {"scale": float(settings.scale)}
-        sensitivity = float(prepared[f"{('one', 'two')[NORMS[self.mechanism] - 1]}_norm"])
+        norm = f"{_NORMS[NORMS[self.mechanism] - 1]}_norm"
+        proved = prepared.get(f"proved_{norm}")
+        sensitivity = float(prepared[norm] if proved is None else proved)
         given = {"delta": settings.delta, "rule": settings.rule}
         if settings.epsilon:
             bound = calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
@@ -197,10 +245,26 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             **({"epsilon": float(bound.epsilon)} if bound.scale else {}),
             **({"delta": bound.delta} if bound.scale and bound.delta else {}),
             "sensitivity": sensitivity,
-            "pairs": float(settings.pairs),
-            "gamma": random_dp_gamma(settings.pairs),
-            "pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05)),
+            **({"pairs": float(settings.pairs)} if settings.pairs else {}),
+            **({"sampled_sensitivity": float(prepared[norm])} if settings.pairs and proved is not None else {}),
+            **({} if proved is not None else _of_samples(settings.pairs)),
         }
+
+
+def _of_samples(pairs: int) -> dict[str, float]:
+    """How sure a sampled sensitivity is."""
+    return {"gamma": random_dp_gamma(pairs), "pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05))}
+
+
+def _solved(inputs: Array, labels: Array, present: npt.NDArray[np.bool_], *, classes: int, penalty: float) -> Noise:
+    """The weights (C D,) of a convex head."""
+    return solve_head(inputs[present], labels[present], classes=classes, penalty=penalty).ravel()
+
+
+def _unit_head(head: nn.Module) -> UnitLinear:
+    """A convex head of the layout of a linear one, without biases."""
+    assert isinstance(head, nn.Linear)
+    return UnitLinear(head.in_features, head.out_features, bias=False)
 
 
 class AdditiveLogistic(AdditiveNoise):

@@ -1,7 +1,8 @@
 """The section ``defenses`` of a config: every entry defends the attacked encoders, and repeats the attacks on them.
 
 An attacker who knows of a defense defends her shadow in the same way before she fits her attack. So an entry stands for
-a defended encoder beside every attacked one and every shadow, and for all attacks and inferences on these.
+a defended encoder beside every attacked one and every shadow, and for all attacks and inferences on these. Where
+``adaptive`` is false, shadows stay plain.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class DefenseConfig(Section):
     attribute: str | None = Field(default=None, description="attribute to hide, of data.attributes")
     of: tuple[str, ...] = Field(default=(), description="attacked encoders that are defended; default: all")
     without: tuple[str, ...] = Field(default=(), description="attacks that are not repeated on it")
+    adaptive: bool = Field(
+        default=True,
+        description="false: the attacker knows nothing of the defense, and fits her attacks on plain shadows",
+    )
     beside: str = Field(default="", description="label of the entry that it is compared with; default: no defense")
 
     @field_validator("label")
@@ -100,9 +105,9 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
             check_choice("defenses.without", name, {str(one["attack"]) for one in attacks})
         on_target = [one for one in attacks if entry.covers(one["target"]) and one["attack"] not in entry.without]
         inferred = [one for one in inferences if entry.covers(one["target"])]
-        shadows = {one["reference"] for one in on_target}
+        shadows = {one["reference"] for one in on_target} if entry.adaptive else set()
         for name in defensible:
-            if entry.covers(name) or name in shadows:
+            if name in shadows or (entry.covers(name) and (entry.adaptive or name in attacked)):
                 spelled["encoders"][entry.on(name)] = _defended(entry, name, encoders[name])
         spelled["attacks"] += _repeated(entry, on_target, defensible)
         spelled["attribute_inference"] += _repeated(entry, inferred, defensible)
@@ -169,9 +174,10 @@ def _defended(entry: DefenseConfig, name: str, settings: Mapping[str, Any]) -> d
 def _repeated(
     entry: DefenseConfig, entries: Sequence[dict[str, Any]], defensible: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Attacks or inferences on defended encoders, fitted on a shadow with the same defense."""
+    """Attacks or inferences on defended encoders, fitted on a shadow with the same defense or on a plain one."""
+    fields = ("target", "reference") if entry.adaptive else ("target",)
     return [
-        {**one, **{field: entry.on(one[field]) for field in ("target", "reference") if one.get(field) in defensible}}
+        {**one, **{field: entry.on(one[field]) for field in fields if one.get(field) in defensible}}
         for one in entries
         if one["target"] in defensible
     ]

@@ -24,6 +24,7 @@ from mi_core.defenses.additive_noise import (
     NoiseParameters,
 )
 from mi_core.defenses.base import ProviderData, numbers
+from mi_core.defenses.convex_head import sensitivity_bound, solve_head
 from mi_core.defenses.head import head_inputs
 from mi_core.defenses.privacy import NORMS, calibrated, guarantee, random_dp_gamma, standard_deviation
 from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance, train_head
@@ -262,3 +263,49 @@ def test_a_sensitivity_needs_classes_and_one_layer() -> None:
         sampled.fit(classifier(head=nn.Sequential(nn.Linear(128, 10), nn.ReLU())), data)
     with pytest.raises(ConfigError, match=r"epsilon = 1 needs a sensitivity; set pairs"):
         NoiseParameters(epsilon=1)
+
+
+CONVEX = {"head": "convex", "penalty": 0.05}
+
+
+def test_a_convex_head_is_the_optimum_and_what_it_guarantees_is_proved(method: type[AdditiveNoise]) -> None:
+    """No gamma: the sensitivity holds for every pair. Sampled pairs, where asked for, are closer than that."""
+    encoder, data = classifier(), labelled()
+    assert data.labels is not None
+    inputs = head_inputs(encoder, data.images)
+    best = solve_head(inputs.numpy(), data.labels.numpy(), classes=10, penalty=0.05)
+    silent = method(NoiseParameters(scale=0, **CONVEX), seed=4)
+    state = silent.fit(encoder, data)
+    np.testing.assert_array_equal(state["logits.weight"], best.astype(np.float32))
+    assert "logits.bias" not in state
+    sensitivity = sensitivity_bound(0.05, 80, weights=None if method.mechanism == "gaussian" else best.size)
+    told = numbers(method(NoiseParameters(epsilon=2.0, pairs=3, **CONVEX), seed=4).fit(encoder, data))
+    assert told["sensitivity"] == pytest.approx(sensitivity)
+    assert told["scale"] == pytest.approx(calibrated(method.mechanism, 2.0, sensitivity).scale)
+    assert told["epsilon"] == pytest.approx(2.0)
+    assert 0 < told["sampled_sensitivity"] < sensitivity
+    assert "gamma" not in told
+    assert told["weights"] == best.size
+
+
+def test_a_convex_head_is_served_on_unit_lengths_and_survives_being_stored(method: type[AdditiveNoise]) -> None:
+    encoder, data = classifier(), labelled()
+    defense = method(NoiseParameters(scale=0.1, **CONVEX), seed=4)
+    state = defense.fit(encoder, data)
+    served = defense.defended(encoder, state)
+    images = data.images[:5].float() / 255
+    with torch.inference_mode():
+        inputs = nn.functional.normalize(head_inputs(encoder, data.images[:5]), dim=1)
+        expected = inputs @ torch.tensor(state["logits.weight"]).T
+        torch.testing.assert_close(served(images)["logits"], expected)
+        assert isinstance(encoder.heads["logits"], nn.Linear)  # the plain encoder keeps its own
+        again = defense.defended(classifier(), state)
+        load_weights(again, weights_bytes(served))
+        torch.testing.assert_close(again(images)["logits"], expected)
+
+
+def test_a_convex_head_wants_replace_one_and_a_penalty() -> None:
+    with pytest.raises(ConfigError, match="adjacency = leave-one-out: the sensitivity of a convex head"):
+        NoiseParameters(adjacency="leave-one-out", **CONVEX)
+    with pytest.raises(ConfigError, match="penalty"):
+        NoiseParameters(head="convex", penalty=0)

@@ -44,6 +44,14 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
     assert again == config
 
 
+def test_an_attacker_who_knows_nothing_of_a_defense_fits_on_plain_shadows() -> None:
+    plain, config = config_with(), config_with({**LAST, "adaptive": False})
+    assert [name for name in config.encoders if name not in plain.encoders] == ["target+nothing"]
+    for before, after in zip(plain.attacks, config.attacks[len(plain.attacks) :], strict=True):
+        assert after == before.model_copy(update={"target": "target+nothing"})
+    assert build(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True)))) == config
+
+
 @pytest.mark.parametrize(
     ("defenses", "message"),
     [

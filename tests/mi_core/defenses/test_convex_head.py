@@ -1,0 +1,89 @@
+"""The head with a proved sensitivity: its optimum, and distances that never exceed the bound and come near it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from mi_core.checks import ConfigError, NumericError
+from mi_core.defenses.convex_head import TOLERANCE, UnitLinear, sensitivity_bound, solve_head
+
+
+def data(count: int = 60, width: int = 8, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, count)
+    return generator.normal(size=(count, width)) * 7 + np.eye(classes, width)[labels] * 9, labels
+
+
+def unit(embeddings: np.ndarray) -> np.ndarray:
+    return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("penalty", [0.001, 0.1])
+def test_the_optimum_is_that_of_scikit_learn(penalty: float) -> None:
+    embeddings, labels = data()
+    peer = LogisticRegression(C=1 / (penalty * len(labels)), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    theirs = peer.fit(unit(embeddings), labels).coef_
+    np.testing.assert_allclose(solve_head(embeddings, labels, classes=4, penalty=penalty), theirs, atol=1e-4)
+
+
+def test_the_gradient_by_autograd_is_within_the_tolerance() -> None:
+    embeddings, labels = data()
+    weights = torch.tensor(solve_head(embeddings, labels, classes=4, penalty=0.01), requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(torch.tensor(unit(embeddings)) @ weights.T, torch.tensor(labels))
+    (loss + 0.01 / 2 * weights.square().sum()).backward()
+    assert weights.grad is not None
+    assert float(weights.grad.norm()) <= 1.001 * TOLERANCE
+
+
+@pytest.mark.parametrize("penalty", [0.003, 0.03, 0.3])
+def test_no_pair_of_data_sets_is_further_apart_than_the_bound(penalty: float) -> None:
+    """Random samples are replaced by random ones, and by the worst of those tried: opposite, of another class."""
+    embeddings, labels = data(count=40)
+    whole = solve_head(embeddings, labels, classes=4, penalty=penalty)
+    bound, generator = sensitivity_bound(penalty, 40), np.random.default_rng(1)
+    for row in range(20):
+        for other, label in (
+            (generator.normal(size=8), generator.integers(4)),
+            (-embeddings[row], (labels[row] + 1) % 4),
+        ):
+            changed, relabelled = embeddings.copy(), labels.copy()
+            changed[row], relabelled[row] = other, label
+            apart = solve_head(changed, relabelled, classes=4, penalty=penalty) - whole
+            assert np.linalg.norm(apart) <= bound
+            assert np.abs(apart).sum() <= sensitivity_bound(penalty, 40, weights=32)
+
+
+def test_the_bound_is_met_within_a_factor_of_three() -> None:
+    """One sample alone against its opposite of another class, with a penalty so large that posteriors stay even."""
+    penalty = 50.0
+    one = solve_head(np.array([[1.0, 0.0]]), np.array([0]), classes=2, penalty=penalty)
+    other = solve_head(np.array([[-1.0, 0.0]]), np.array([1]), classes=2, penalty=penalty)
+    same = solve_head(np.array([[1.0, 0.0]]), np.array([1]), classes=2, penalty=penalty)
+    assert np.linalg.norm(one - other) < 1e-9  # the same decision: an opposite of the other class says nothing new
+    assert sensitivity_bound(penalty, 1) / 3 < np.linalg.norm(one - same) <= sensitivity_bound(penalty, 1)
+
+
+def test_lengths_do_not_count() -> None:
+    embeddings, labels = data()
+    longer = embeddings * np.random.default_rng(2).uniform(0.1, 9, (len(embeddings), 1))
+    one, two = (solve_head(each, labels, classes=4, penalty=0.01) for each in (embeddings, longer))
+    np.testing.assert_allclose(one, two, atol=2 * TOLERANCE / 0.01)
+    head = UnitLinear(8, 4, bias=False).double()
+    head.load_state_dict({"weight": torch.tensor(one)})
+    with torch.inference_mode():
+        torch.testing.assert_close(head(torch.tensor(embeddings)), head(torch.tensor(longer)))
+        np.testing.assert_allclose(head(torch.tensor(longer)).numpy(), unit(embeddings) @ one.T)
+
+
+def test_mistakes_are_named() -> None:
+    embeddings, labels = data()
+    with pytest.raises(ConfigError, match="penalty"):
+        solve_head(embeddings, labels, classes=4, penalty=0)
+    with pytest.raises(ConfigError, match="label 3 is not within 0 to 2"):
+        solve_head(embeddings, labels, classes=3, penalty=1)
+    embeddings[5] = 0
+    with pytest.raises(NumericError, match="embedding 5 has no direction"):
+        solve_head(embeddings, labels, classes=4, penalty=1)
