@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mi_core.encoders import build_backbone
 from pipelines.config.demands import demands_of
 from pipelines.config.encoders import LoadedConfig, TrainedConfig
 from pipelines.config.load import load
@@ -154,6 +155,40 @@ def test_encodermi_and_contrastiveleaks() -> None:
     assert config.members_of("target-classifier") == {"unlabeled-images", "target-member"}
     assert config.classifier_roles("target-classifier")[0] == ("target-member",)
     assert {encoder.epochs for encoder in config.encoders.values() if isinstance(encoder, TrainedConfig)} == {100}
+
+
+@pytest.mark.parametrize("name", ["cifar10-classes", "stl10", "cifar10-classes-cpu", "stl10-cpu"])
+def test_contrastiveleaks_task_of_ten_classes(name: str) -> None:
+    config = loaded(CONFIGS / f"papers/contrastiveleaks-{name}.yaml")
+    assert (config.data.label, config.data.attributes, config.attribute_inference) == (None, {}, ())
+    parts = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
+    assert len({config.data.roles[role].count for role in parts}) == 1
+    metrics = {f"metric-{metric}" for metric in ("conf", "loss", "corr", "ent", "ment")}
+    for kind in ("classifier", "supervised"):
+        assert trained(config, f"target-{kind}").parameters["classes"] == 10
+        tried = [attack for attack in config.attacks if attack.target == f"target-{kind}"]
+        assert {attack.attack for attack in tried} == {*metrics, "posterior-nn", "posterior-mlp", "label-only"}
+        assert {attack.reference for attack in tried} == {f"shadow-{kind}"}
+    tops = [
+        {attack.parameters().top for attack in point.config.attacks if attack.attack == "posterior-nn"}
+        for point in points(config, RunFolder("x"))
+        if point.sweep == "attacks.*.top"
+    ]
+    assert tops == [{2}, {3}, {5}, {10}]
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [("cifar10", [512, 1280, 2048]), ("cifar10-classes", [512, 1280, 2048]), ("cifar10-embedding-cpu", [32, 128, 256])],
+)
+def test_contrastiveleaks_widths_of_the_embedding(name: str, widths: list[int]) -> None:
+    """Every encoder of a point has the width that its label says; else classifiers would not fit, or not compare."""
+    config = loaded(CONFIGS / f"papers/contrastiveleaks-{name}.yaml")
+    found = [p for p in points(config, RunFolder("x")) if p.sweep == "embedding"]
+    assert [point.value for point in found] == widths
+    for point in found:
+        (backbone,) = {trained(point.config, name).backbone for name in point.config.encoders}
+        assert build_backbone(backbone, 3, 32).width == point.value
 
 
 def test_auditing_an_encoder_from_elsewhere() -> None:

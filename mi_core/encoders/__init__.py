@@ -49,6 +49,8 @@ ENCODERS: dict[str, Architecture] = {
     "resnet8": Architecture(
         "The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128.", ResNet8
     ),
+    "resnet8-narrow": Architecture("resnet8 with a narrow last block, D = 32.", partial(ResNet8, width=32)),
+    "resnet8-wide": Architecture("resnet8 with a wide last block, D = 256.", partial(ResNet8, width=256)),
     "resnet18": Architecture(
         "ResNet-18 with the CIFAR stem: the target of EncoderMI's CIFAR-10 experiments, D = 512.",
         partial(resnet, name="resnet18", cifar_stem=True),

@@ -1,4 +1,4 @@
-"""Convolutional backbones: torchvision's networks without their classifiers, and two small ones for CPUs.
+"""Convolutional backbones: torchvision's networks without their classifiers, and small ones for CPUs.
 
 Residual networks (He et al., CVPR 2016), VGG with batch norm (Simonyan and Zisserman, ICLR 2015) and MobileNetV2
 (Sandler et al., CVPR 2018). The CIFAR stem keeps the resolution: stride 1 and no max-pooling, as in the MoCo CIFAR
@@ -83,27 +83,31 @@ class KerasConv4(nn.Module):
 
 
 class ResNet8(_Pooled):
-    """A stem with stride 2 and basic blocks of 32, 64 and 128 channels, D = 128."""
+    """A stem with stride 2 and basic blocks of 32, 64 and D channels.
 
-    width = 128
+    Args:
+        images: the shape of the images.
+        width: D. Networks that differ in D alone show what the width of an embedding does.
+    """
 
-    def __init__(self, images: ImageShape) -> None:
+    def __init__(self, images: ImageShape, width: int = 128) -> None:
         super().__init__()
+        self.width = width
         self.stem = nn.Sequential(
             nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(32),
             nn.ReLU(inplace=True),
         )
-        self.blocks = nn.Sequential(_block(32, 32), _block(32, 64), _block(64, 128))
+        self.blocks = nn.Sequential(_block(32, 32), _block(32, 64), _block(64, width))
 
     def maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to feature maps (B, 128, H / 8, W / 8)."""
+        """Images (B, C, H, W) to feature maps (B, D, H / 8, W / 8)."""
         maps: torch.Tensor = self.blocks(self.stem(images))
         return maps
 
 
 def _block(before: int, after: int) -> nn.Module:
-    """A basic block; one that widens halves the resolution."""
+    """A basic block; one that changes the width halves the resolution."""
     from torchvision.models.resnet import BasicBlock
 
     shortcut: nn.Module | None = None

@@ -31,6 +31,8 @@ def encoder(seed: int = 0) -> Encoder:
         ("conv4", 3, 16, 128, 97_680),
         ("keras-conv4", 3, 32, 128, 462_848),
         ("resnet8", 3, 32, 128, 307_360),
+        ("resnet8-narrow", 3, 32, 32, 107_104),
+        ("resnet8-wide", 3, 32, 256, 832_416),
         (
             "resnet18",
             3,
