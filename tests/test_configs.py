@@ -22,6 +22,7 @@ from pipelines.run.points import points
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
 RECIPES = [path for path in WHOLE if path.parent.name == "papers" and not path.stem.endswith("-cpu")]
+SMALL = [path for path in WHOLE if path.stem.endswith("-cpu")]
 
 
 def loaded(path: Path) -> RunConfig:
@@ -69,6 +70,16 @@ def test_every_recipe_has_a_sibling_for_cpus(path: Path) -> None:
             assert members * own.epochs <= 300_000  # images, what two cores train on in minutes
     tried = [Counter((attack.attack, attack.target) for attack in config.attacks) for config in (small, large)]
     assert tried[0] == tried[1]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
+def test_two_cores_train_small_networks_alone(path: Path) -> None:
+    """Also at the points of the sweeps that a config takes over from its recipe."""
+    config = loaded(path)
+    for point in (config, *(point.config for point in points(config, RunFolder("x")))):
+        found = {encoder.backbone for encoder in point.encoders.values() if isinstance(encoder, TrainedConfig)}
+        sizes = [sum(p.numel() for p in build_backbone(one, 3, 32).parameters()) for one in found]
+        assert all(size < 1_000_000 for size in sizes), found
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "tiny-imagenet"])
