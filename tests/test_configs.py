@@ -44,6 +44,13 @@ def trained(config: RunConfig, name: str = "target") -> TrainedConfig:
     return encoder
 
 
+def judged(config: RunConfig) -> list[int]:
+    """Audited samples of either side that no attack is fitted on."""
+    roles = config.data.roles
+    known = {role.source_name: role.count or 0 for name, role in roles.items() if name.startswith("known-")}
+    return [(roles[role].count or 0) - known.get(role, 0) for role in config.audited]
+
+
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_it_loads(path: Path) -> None:
     config = loaded(path)
@@ -65,7 +72,8 @@ def test_every_recipe_has_a_sibling_for_cpus(path: Path) -> None:
     for name, encoder in large.encoders.items():
         if isinstance(encoder, TrainedConfig):
             own = trained(small, name)
-            assert (own.objective, own.train_on, own.start) == (encoder.objective, encoder.train_on, encoder.start)
+            assert (own.objective, own.start) == (encoder.objective, encoder.start)
+            assert own.train_on == tuple(role for role in encoder.train_on if role != "unjudged-member")
             members = sum(small.data.roles[role].count or 0 for role in own.train_on)
             assert members * own.epochs <= 300_000  # images, what two cores train on in minutes
     tried = [Counter((attack.attack, attack.target) for attack in config.attacks) for config in (small, large)]
@@ -86,7 +94,9 @@ def test_two_cores_train_small_networks_alone(path: Path) -> None:
 def test_lpla_table_1(data: str) -> None:
     config = loaded(CONFIGS / "papers" / f"lpla-{data}.yaml")
     counts = {name: role.count for name, role in config.data.roles.items()}
-    assert counts["target-member"] == 20_000
+    assert trained(config, "moco-v1").train_on == ("target-member", "unjudged-member")
+    assert counts["target-member"] + counts["unjudged-member"] == 20_000
+    assert counts["target-member"] - counts["known-member"] == counts["target-nonmember"] - counts["known-nonmember"]
     assert counts["target-nonmember"] == 10_000
     assert counts["known-member"] == counts["known-nonmember"] == counts["anchor"] == 2000
     assert config.utility.k == (20,)
@@ -104,6 +114,31 @@ def test_lpla_table_1(data: str) -> None:
         point.config.attacks[0].parameters().p for point in points(config, RunFolder("x")) if point.sweep[-1] == "p"
     ]
     assert norms == [0, 1, 2, 3, 4, 5]  # figure 8
+
+
+@pytest.mark.parametrize("name", ["lpla-cifar10", "lpla-tiny-imagenet", "lpla-cifar10-cpu", "lpla-tiny-imagenet-cpu"])
+def test_lpla_with_random_pixels_as_known_nonmembers(name: str) -> None:
+    """Section 4.2: they replace the real ones, alone, and as many images of either side are judged."""
+    config = loaded(CONFIGS / f"papers/{name}.yaml")
+    real, random = (p.config for p in points(config, RunFolder("x")) if p.sweep == "known non-members")
+    assert real.plain() == config.plain()
+    noise = random.data.roles["known-nonmember"]
+    options = random.data.sources[noise.source_name].options
+    assert (random.data.sources[noise.source_name].kind, options["size"]) == ("noise", config.data.image_size)
+    assert options["count"] == noise.count == real.data.roles["known-nonmember"].count
+    assert judged(random) == judged(real)
+    assert (random.encoders, random.attacks) == (real.encoders, real.attacks)
+
+
+def test_lpla_with_three_times_the_epochs() -> None:
+    short, long = (loaded(CONFIGS / f"papers/lpla-cifar10-{name}.yaml") for name in ("cpu", "long-cpu"))
+    before, after = trained(short, "moco-v3"), trained(long, "moco-v3")
+    assert after.epochs == 3 * before.epochs
+    assert set(before.kept_epochs) < set(after.kept_epochs)
+    same = {"epochs": 1, "checkpoints": ()}
+    assert after.model_copy(update=same) == before.model_copy(update=same)
+    assert short.data == long.data
+    assert {attack.target for attack in long.attacks} == {"moco-v3"}
 
 
 def test_encodermis_eight_kinds_of_knowledge() -> None:
