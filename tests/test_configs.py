@@ -23,6 +23,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
 RECIPES = [path for path in WHOLE if path.parent.name == "papers" and not path.stem.endswith("-cpu")]
 SMALL = [path for path in WHOLE if path.stem.endswith("-cpu")]
+OF_ENCODERS = [path for path in WHOLE if path.stem.startswith(("encodermi-", "lpla-"))]
+TEST_SPLIT = 10_000  # images of CIFAR-10, CIFAR-100 and Tiny-ImageNet
 
 
 def loaded(path: Path) -> RunConfig:
@@ -44,11 +46,16 @@ def trained(config: RunConfig, name: str = "target") -> TrainedConfig:
     return encoder
 
 
-def judged(config: RunConfig) -> list[int]:
-    """Audited samples of either side that no attack is fitted on."""
+def judged(config: RunConfig) -> set[tuple[int, int]]:
+    """Members and non-members that each attack is judged on, without those that it is fitted on."""
     roles = config.data.roles
-    known = {role.source_name: role.count or 0 for name, role in roles.items() if name.startswith("known-")}
-    return [(roles[role].count or 0) - known.get(role, 0) for role in config.audited]
+    sizes = {name: role.count or round(TEST_SPLIT * (role.fraction or 0)) for name, role in roles.items()}
+    found = set()
+    for attack in config.attacks:
+        known = {roles[role].source_name: sizes[role] for role in config.fitted_on_target(attack)}
+        left = [min(attack.count or sizes[role], sizes[role]) - known.get(role, 0) for role in config.audited]
+        found.add((left[0], left[1]))
+    return found
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(CONFIGS)))
@@ -88,6 +95,15 @@ def test_two_cores_train_small_networks_alone(path: Path) -> None:
         found = {encoder.backbone for encoder in point.encoders.values() if isinstance(encoder, TrainedConfig)}
         sizes = [sum(p.numel() for p in build_backbone(one, 3, 32).parameters()) for one in found]
         assert all(size < 1_000_000 for size in sizes), found
+
+
+@pytest.mark.parametrize("path", OF_ENCODERS, ids=lambda path: path.stem)
+def test_the_papers_output_comes_first_and_both_sides_are_equal(path: Path) -> None:
+    """EncoderMI and LpLA attack the backbone; accuracies compare where guessing is right in half of the cases."""
+    config = loaded(path)
+    assert config.primary_output == "backbone"
+    for point in (config, *(point.config for point in points(config, RunFolder("x")))):
+        assert all(members == nonmembers > 0 for members, nonmembers in judged(point))
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "tiny-imagenet"])
@@ -189,6 +205,8 @@ def test_the_sequential_attack_stands_beside_fixed_numbers_of_views() -> None:
 def test_encodermi_and_contrastiveleaks() -> None:
     config = loaded(CONFIGS / "papers/encodermi-cifar10-moco-v1.yaml")
     target = trained(config)
+    assert len(target.kept_epochs) == 4  # figure 5
+    assert len(trained(loaded(CONFIGS / "papers/encodermi-cifar10-moco-v1-cpu.yaml")).kept_epochs) == 3
     assert (target.epochs, config.data.roles["target-member"].count) == (1600, 10_000)
     assert target.parameters | {"queue": 4096, "momentum": 0.99, "temperature": 0.1} == target.parameters
     assert {attack.attack for attack in config.attacks} == {"encodermi-v", "encodermi-s", "encodermi-t"}
