@@ -204,7 +204,8 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
             continue
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
-        yield Sample(key, buffer.getvalue(), int(label) if isinstance(label, int) else None)
+        labelled = isinstance(label, int) and label >= 0  # STL10 says -1 of images without a class
+        yield Sample(key, buffer.getvalue(), int(label) if labelled else None)
 
 
 READERS: dict[str, _Reader] = {

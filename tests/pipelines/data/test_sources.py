@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 from pydantic import ValidationError
+from torchvision.datasets import STL10
 
 from mi_core.images import Decoder, decode
 from pipelines.config.paths import expand_braces
@@ -114,6 +115,18 @@ def test_generated_torchvision_images() -> None:
     source = SourceConfig(kind="torchvision:FakeData", options={"size": 3, "image_size": [3, 8, 8], "num_classes": 2})
     samples, problems = scanned(source)
     assert len(samples) == 3
+    assert not problems
+
+
+def test_unlabelled_images_of_stl10_have_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision calls it -1, which kNN and classifiers would take for a class."""
+    (tmp_path / "stl10_binary").mkdir()
+    (tmp_path / "stl10_binary" / "unlabeled_X.bin").write_bytes(bytes(2 * 3 * 96 * 96))
+    monkeypatch.setattr(STL10, "_check_integrity", lambda self: True)
+    samples, problems = scanned(
+        SourceConfig(kind="torchvision:STL10", path=str(tmp_path), options={"split": "unlabeled"})
+    )
+    assert [sample.label for sample in samples] == [None, None]
     assert not problems
 
 
