@@ -6,12 +6,15 @@ is compared with a reference that learned nothing, on the same views.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from scipy.special import betainc
 
+from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.checkpoint import Encoder
@@ -21,6 +24,9 @@ from mi_core.records import Estimate
 _BATCH = 64
 _LEVEL = 0.025
 _NEARLY_ALL = 0.9
+RAW_PIXELS = "raw pixels"
+EASY = 0.8  # views of which a reference finds more than this share leave little room to be better
+SMALL = (0.1, 0.3)  # share of the image in a small crop
 
 
 @torch.inference_mode()
@@ -105,6 +111,75 @@ def recognises(matched: torch.Tensor, reference: torch.Tensor) -> bool:
         return True
     better, worse = int((matched & ~reference).sum()), int((reference & ~matched).sum())
     return better > 0 and float(betainc(better, worse + 1, 0.5)) <= _LEVEL  # P(Binomial(better + worse, 1/2) >= better)
+
+
+def view_consistency(
+    encoder: Encoder,
+    reference: Encoder | None,
+    images: torch.Tensor,
+    streams: torch.Tensor,
+    views: SimCLRAugmentation,
+    *,
+    device: torch.device | str = "cpu",
+    fresh: bool = False,
+) -> dict[str, Any]:
+    """View consistency of an encoder beside that of fresh weights, or of pixels where nothing can be built afresh.
+
+    Where even the reference finds nearly all views, small crops leave more room to be better.
+
+    Args:
+        encoder: on ``device``.
+        reference: an untrained one on ``device``; None: the pixels themselves.
+        images, streams: as `views_found`.
+        views: those that attackers draw.
+        device: where the encoders are.
+        fresh: the encoder is meant to be untrained, and always counts as working.
+
+    Returns:
+        The shares ``encoder`` and ``reference`` as `records.Estimate.as_json` writes them, ``reference_name``,
+        ``works``, and ``small_crops`` where these were drawn.
+
+    Raises:
+        ShapeError, ConfigError: as `views_found`.
+    """
+    small = False
+    other = views_found(reference, images, streams, views, device=device, size=encoder.size)
+    if float(other.float().mean()) > EASY:
+        views, small = replace(views, crop_scale=SMALL), True
+        other = views_found(reference, images, streams, views, device=device, size=encoder.size)
+    own = views_found(encoder, images, streams, views, device=device, output=encoder.outputs[0])
+    return {
+        **({"small_crops": True} if small else {}),
+        "encoder": consistency(own).as_json(),
+        "reference": consistency(other).as_json(),
+        "reference_name": RAW_PIXELS if reference is None else "fresh weights",
+        "works": fresh or recognises(own, other),
+    }
+
+
+def consistency_in_words(shown: Mapping[str, Any]) -> str:
+    """Share of images whose views find each other, beside a reference; a warning where it is no larger."""
+    return f"{_seen(shown)}." if shown["works"] else f"WARNING: {fault_in_words(shown)}"
+
+
+def fault_in_words(shown: Mapping[str, Any]) -> str:
+    """The fault of an encoder that does not recognise images, with the evidence; empty where it does."""
+    if shown["works"]:
+        return ""
+    against = "a comparison of raw pixels" if shown["reference_name"] == RAW_PIXELS else "an untrained one"
+    return (
+        f"this encoder recognises images no better than {against}. Wrong weights file or preprocessing? "
+        f"It {_seen(shown)}."
+    )
+
+
+def _seen(shown: Mapping[str, Any]) -> str:
+    own, other = shown["encoder"], shown["reference"]
+    view = "small crop" if shown.get("small_crops") else "view"
+    return (
+        f"finds the other {view} of an image among {own['n']} in {own['value']:.1%} of cases "
+        f"({shown['reference_name']}: {other['value']:.1%})"
+    )
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.metrics.histograms import codes_of
-from mi_core.validity.conformal import (
-    benjamini_hochberg,
-    conformal_p_values,
-    flagged_at,
-    least_flags,
-    needed_controls,
-    p_values_of_histograms,
-    q_values,
-    q_values_of_histograms,
-)
-from mi_core.validity.posterior import posterior, posterior_of_histograms
+from mi_core.validity.candidates import answers_of, flags_as_json
+from mi_core.validity.conformal import flagged_at, p_values_of_histograms, q_values_of_histograms
+from mi_core.validity.posterior import posterior_of_histograms
 from pipelines.attack.evidence import one_sided
 from pipelines.attack.scores import ScoreSums, over_parts, scores_path, sums_of
 from pipelines.attack.tasks import Task
@@ -67,14 +59,8 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, 
     """
     sums, fdr = sums_of(task), config.validity.fdr
     found = _at_once(folder, task, share, fdr) if sums is None else _in_parts(folder, task, sums, share, fdr)
-    least = least_flags(found.controls, found.candidates, fdr)
     return {
-        "fdr": fdr,
-        "n_candidate": found.candidates,
-        "n_control": found.controls,
-        "flagged": found.flagged,
-        "least_flags": least,
-        **({"needed_controls": needed_controls(found.candidates, fdr)} if least > 1 else {}),
+        **flags_as_json(found.candidates, found.controls, found.flagged, fdr),
         "share": share,
         "share_is_bound": bound,
         **({"grouped": True} if found.grouped else {}),
@@ -109,28 +95,24 @@ class _Answers:
 def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answers:
     table = storage.read_table(scores_path(task))
     scores, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-    candidates, controls = scores[member], scores[~member]
-    every = one_sided(np.asarray(table["group"]) if "group" in table.column_names else None, member)
-    groups = None if every is None else every[~member]
-    p_values = conformal_p_values(candidates, controls, groups=groups, seed=folder.seed)
-    flagged = benjamini_hochberg(p_values, fdr)
+    groups = one_sided(np.asarray(table["group"]) if "group" in table.column_names else None, member)
+    found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
     answers = pa.table(
         {
             "id": table["id"].filter(pa.array(member)),
             "item": table["item"].filter(pa.array(member)),
-            "score": candidates,
-            "p_value": p_values,
-            "q_value": q_values(p_values),
-            "flagged": flagged,
-            "posterior": posterior(candidates, controls, share, seed=folder.seed),
+            "score": found.score,
+            "p_value": found.p_value,
+            "q_value": found.q_value,
+            "flagged": found.flagged,
+            "posterior": found.posterior,
         }
-    ).take(pa.array(np.lexsort((-candidates, p_values))))
-    path, count = samples_path(folder), int(flagged.sum())
+    ).take(pa.array(found.order))
+    path, count = samples_path(folder), int(found.flagged.sum())
     if not storage.exists(path) or not storage.read_table(path).equals(answers):
         storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(answers.slice(0, count)))
         storage.write_table(path, answers)
-    known = len(controls) if groups is None else len(np.unique(groups))
-    return _Answers(path, len(candidates), known, count, groups is not None, answers)
+    return _Answers(path, len(found.score), found.controls, count, groups is not None, answers)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,13 @@ from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.foreign import CODE, Adopted, adopt
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
-from mi_core.querying.sanity import Agreement, agreement, relative_differences, unit_lengths
+from mi_core.querying.sanity import (
+    Agreement,
+    agreement,
+    consistency_in_words,
+    relative_differences,
+    unit_lengths,
+)
 from pipelines.config.checks import check_outputs
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
@@ -29,7 +35,7 @@ from pipelines.data.images import Loaded, load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
-from pipelines.encoders.probes import PROBED, TRIED, Probe, consistency_in_words, view_consistency, weights_consistency
+from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
 from pipelines.errors import UserError
@@ -238,7 +244,7 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
     assert access is not None
     parameters = config.parameters()
     encoder = Endpoint(access.client(job.name, parameters))
-    shown = view_consistency(_probe(job, config), encoder, None, torch.device("cpu"))
+    shown = _probe(job, config).consistency(encoder, None, torch.device("cpu"))
     images = clean(torch.from_numpy(job.images(REPEATED).images))
     first, second = encoder(images), encoder(images)
     apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mi_core.attacks import ATTACKS
+from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
-from pipelines.encoders.probes import fault_in_words
 from pipelines.encoders.stored import describe
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder

@@ -12,6 +12,7 @@ from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import design_effect
 from mi_core.metrics.pooled import pool
+from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
 from mi_core.validity.power import detectable_auc, fpr_floor
@@ -26,7 +27,6 @@ from pipelines.config.data import DataConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
 from pipelines.data.splits import Splits
-from pipelines.encoders.probes import fault_in_words
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage

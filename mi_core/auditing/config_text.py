@@ -1,0 +1,111 @@
+"""The YAML of a config that repeats an audit on a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+FIRST_LINE = "# Were these images used to train this encoder? The same audit as a config; run it with"
+MISSING = "FILL-IN"
+
+
+def audit_settings(
+    target: Mapping[str, Any],
+    control: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, Any]],
+    *,
+    objective: str,
+    augmentation: Mapping[str, Any] = {},
+    image_size: int | None,
+    output: str,
+    views: int,
+    seed: int,
+    known: bool = False,
+    captions: bool = False,
+) -> dict[str, Any]:
+    """The settings of an audit of candidates against controls.
+
+    Args:
+        target, control: settings of the encoders, as ``encoders`` has them.
+        sources: settings of ``candidates``, ``controls`` and, with ``known``, of ``known``.
+        objective: training whose views the queries imitate; augmentation: settings of these views.
+        image_size: side of the images; None: the published one of a named encoder.
+        output: that is attacked.
+        views: of each image.
+        seed: of everything random.
+        known: whether members are known: LpLA runs too, and half of them are held back to estimate the share used.
+        captions: whether images have captions: the attack on similarities of images and captions runs too.
+    """
+    roles: dict[str, Any] = {
+        "candidate": {"from": "candidates"},
+        "control": {"from": "controls"},
+        "known-nonmember": {"from": "control", "fraction": 0.3},
+    }
+    attacks: list[dict[str, Any]] = [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}]
+    if known:
+        roles["known-member"] = {"from": "known", "fraction": 0.5}
+        roles["calibration-member"] = {"from": "known", "fraction": 0.5}
+        attacks.append({"attack": "lpla", "target": "target", "reference": "known"})
+    if captions:
+        attacks.append({"attack": "clip-cosine", "target": "target", "reference": "nonmembers"})
+    views_of_training = {"objective": objective} | ({"augmentation": dict(augmentation)} if augmentation else {})
+    return {
+        "name": "audit",
+        "seeds": [seed],
+        "data": {
+            "sources": {name: dict(one) for name, one in sources.items()},
+            **({} if image_size is None else {"image_size": image_size}),
+            "near_duplicates": {},
+            "roles": roles,
+        },
+        "encoders": {"target": {**views_of_training, **target}, "fresh": {**views_of_training, **control}},
+        "queries": {"views": views, "augmentation": "as-trained", "outputs": [output]},
+        "attacks": attacks,
+        "validity": {"control": "fresh"},
+    }
+
+
+_REMARKS = {
+    "seeds": "everything random depends on the seed",
+    "data.near_duplicates": "leaves out controls that are nearly a candidate",
+    "data.roles.known-nonmember": "fixes the threshold; the other controls are judged",
+    "data.roles.calibration-member": "held back: they give the share of your images that was used",
+    "encoders.target.objective": "the training whose views the queries imitate",
+    "encoders.fresh": "the control: an encoder that saw neither group",
+    "queries.outputs": "the embedding that is attacked",
+    "validity.control": "the same attack on this encoder must find nothing",
+}
+
+
+def yaml_of(settings: Mapping[str, Any], remarks: tuple[str, ...] = ()) -> str:
+    """Settings as YAML, with a remark where a reader needs one; ``remarks`` stand on top."""
+    lines = [FIRST_LINE, "#   encoder-audit audit FILE --out runs/audit", *(f"# {one}" for one in remarks)]
+    return "\n".join([*lines, *_lines(settings, "", "")]) + "\n"
+
+
+def _lines(part: Mapping[str, Any], place: str, indent: str) -> list[str]:
+    lines: list[str] = []
+    for name, value in part.items():
+        here = f"{place}.{name}".lstrip(".")
+        remark = f"    # {_REMARKS[here]}" if here in _REMARKS else ""
+        nested = isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values())
+        if isinstance(value, Mapping) and (nested or len(_flow(value)) > 60) and value:
+            lines += [f"{indent}{name}:{remark}", *_lines(value, here, f"{indent}  ")]
+        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            lines += [f"{indent}{name}:{remark}", *(f"{indent}  - {_flow(one)}" for one in value)]
+        else:
+            lines.append(f"{indent}{name}: {_flow(value)}{remark}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_flow(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    plain = isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit()
+    if plain and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off"):
+        return str(value)
+    return json.dumps(value)

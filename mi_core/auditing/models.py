@@ -1,0 +1,228 @@
+"""Encoders in any of the forms that Python programs have them in, and a control encoder that saw nothing."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mi_core.checks import ConfigError
+from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
+from mi_core.encoders.code import CodeBackbone
+from mi_core.encoders.foreign import CODE, LOADERS, adopt
+from mi_core.encoders.remote.client import Client
+from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.encoders.remote.meter import Meter
+from mi_core.encoders.remote.parameters import EndpointParameters
+from mi_core.encoders.soundness import check_answers
+from mi_core.hashing import digest64
+
+OTHER_CONTROL = "checkpoint:resnet18-imagenet"
+"""The control of an encoder that cannot be built anew: any encoder that saw neither group will do."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """An encoder of an audit.
+
+    Args:
+        encoder: in evaluation mode.
+        fingerprint: of its weights, or of what else makes it what it is.
+        load, weights, layout, preprocessing: what it is, in words.
+        settings: what a config says of it; None: a config cannot name it.
+        reference: an untrained network of the same kind, for a test that it works; None: there is none.
+    """
+
+    encoder: Encoder
+    fingerprint: str
+    load: str
+    weights: str
+    layout: str
+    preprocessing: str
+    settings: Mapping[str, Any] | None = None
+    reference: Encoder | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How images reach an encoder.
+
+    Args:
+        image_size: side S of the images.
+        weights: file of the weights, for an encoder that is named.
+        mean, std: normalisation per channel; None: the encoder's own, or none.
+        endpoint: settings of `EndpointParameters`, for an encoder behind an API.
+        key: secret that the API asks for.
+        trust_code: run the code of TorchScript files and Python modules.
+        seed: of fresh weights.
+    """
+
+    image_size: int
+    weights: str | os.PathLike[str] | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    endpoint: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    trust_code: bool = False
+    seed: int = 0
+
+    @property
+    def normalisation(self) -> dict[str, Any]:
+        """Settings that replace the encoder's own."""
+        given = {"mean": self.mean, "std": self.std}
+        return {name: tuple(values) for name, values in given.items() if values is not None}
+
+
+def model_of(model: Any, how: Preparation) -> Model:
+    """An encoder from what the user has.
+
+    Args:
+        model: a network, a function of images (B, C, H, W) in [0, 1] to embeddings (B, D), a name ``kind:architecture``
+            with ``weights``, or the address of an API.
+        how: images reach it.
+
+    Raises:
+        ConfigError: it is none of these, its weights do not fit, or it does not answer.
+        ShapeError: it answers with something else than one row per image.
+    """
+    if isinstance(model, str):
+        return _of_url(model, how) if model.startswith(("http://", "https://")) else _of_name(model, how)
+    if isinstance(model, Encoder):
+        return Model(copy.deepcopy(model).eval(), fingerprint(model), "an encoder of mi_core", *_AS_GIVEN)
+    if not callable(model):
+        raise ConfigError(f"model is a {type(model).__name__}; give a network, a function, a name or an address")
+    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
+    mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(name).encode()).hexdigest()
+    kind = "network" if isinstance(model, nn.Module) else "function"
+    return Model(_of_code(model, how), mark, f"the Python {kind} {name}", *_in_python(how))
+
+
+def control_of(model: Any, made: Model, how: Preparation) -> Model:
+    """A control: the same architecture with fresh weights where it can be built, else another fresh network.
+
+    Args:
+        model: as `model_of` took it.
+        made: what `model_of` returned.
+        how: images reach it.
+
+    Raises:
+        ConfigError: a network cannot be given fresh weights.
+    """
+    seed = digest64(how.seed, "encoder", "fresh")
+    if isinstance(model, str) and not model.startswith(("http://", "https://")) and model.partition(":")[0] not in CODE:
+        data = None if how.weights is None else Path(how.weights).read_bytes()
+        return _adopted(model, data, how, fresh=seed)
+    if isinstance(model, Encoder):
+        fresh = seeded(seed, lambda: reinitialised(model))
+        return Model(fresh, fingerprint(fresh), made.load, "fresh ones", *_AS_GIVEN[1:])
+    if isinstance(model, nn.Module):
+        fresh = seeded(seed, lambda: reinitialised(model))
+        return Model(_of_code(fresh, how), fingerprint(fresh), made.load, "fresh ones", *_in_python(how)[1:])
+    return _adopted(OTHER_CONTROL, None, how, fresh=seed)
+
+
+def reinitialised(network: nn.Module) -> nn.Module:
+    """A copy of a network with fresh weights.
+
+    Layers of torch are reset. Parameters that belong to no such layer (class tokens, positions) are drawn from a normal
+    distribution with their own standard deviation; constant ones stay. Buffers that no layer resets stay.
+
+    Raises:
+        ConfigError: a parameter that is not constant keeps its values.
+    """
+    copied = copy.deepcopy(network)
+    reset: set[int] = set()
+    for part in copied.modules():
+        start = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+        if callable(start):
+            start()
+            reset |= {id(one) for one in part.parameters(recurse=False)}
+    with torch.no_grad():
+        for name, one in copied.named_parameters():
+            before = network.get_parameter(name)
+            spread = float(before.float().std()) if before.numel() > 1 else 0.0
+            if id(one) not in reset and spread > 0:
+                one.copy_(torch.randn_like(one, dtype=torch.float32) * spread)
+            if spread > 0 and before.ndim > 1 and torch.equal(one, before):
+                raise ConfigError(f"{name} keeps its trained values; give a control encoder of your own (control=...)")
+    return copied.eval()
+
+
+_AS_GIVEN = ("as given", "a Python object", "it prepares images itself")
+
+
+def _in_python(how: Preparation) -> tuple[str, str, str]:
+    """Weights, layout and preprocessing of a network or function, in words."""
+    given = "; ".join(
+        f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()
+    )
+    return "as given", "a Python object", f"{how.image_size} px, {given or 'pixels in [0, 1] without normalisation'}"
+
+
+def device_of(model: Any) -> torch.device:
+    """Where an encoder works: a network where its weights are, anything else on a GPU if there is one."""
+    if isinstance(model, nn.Module):
+        return next((one.device for one in model.parameters()), torch.device("cpu"))
+    plain = isinstance(model, str) and not model.startswith(("http://", "https://"))
+    return torch.device("cuda" if plain and torch.cuda.is_available() else "cpu")
+
+
+def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> Encoder:
+    mean, std = how.normalisation.get("mean", (0.0,)), how.normalisation.get("std", (1.0,))
+    if isinstance(function, nn.Module):  # stays where it is
+        network, place = function.eval(), device_of(function)
+        backbone = CodeBackbone(lambda images: network(images.to(place)))
+    else:
+        backbone = CodeBackbone(function)
+    encoder = Encoder(backbone, {}, channelwise(mean, len(mean)), channelwise(std, len(std))).eval()
+    check_answers(encoder, 3, how.image_size)
+    return encoder
+
+
+def _of_name(load: str, how: Preparation) -> Model:
+    kind = load.partition(":")[0]
+    if kind not in LOADERS:
+        raise ConfigError(f"model = {load!r}: give kind:architecture, a kind of {', '.join(LOADERS)}, or an address")
+    if kind in CODE and not how.trust_code:
+        raise ConfigError(f"model = {load!r} runs code of others; give trust_code=True if you trust it")
+    if how.weights is None and kind != "python":
+        raise ConfigError(f"model = {load!r} needs weights; give weights=FILE")
+    data = None if how.weights is None else Path(how.weights).read_bytes()
+    return _adopted(load, data, how)
+
+
+def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None = None) -> Model:
+    own = how.normalisation
+    found = adopt(load, data, channels=3, image_size=how.image_size, preprocessing=own, fresh=fresh)
+    settings: dict[str, Any] = {"load": load} | ({"fresh": True} if fresh is not None else {})
+    if how.weights is not None and data is not None:
+        settings["weights"] = str(how.weights)
+    settings |= {name: list(values) for name, values in own.items()}
+    settings |= {"trust_code": True} if load.partition(":")[0] in CODE else {}
+    reference = None
+    if fresh is None and load.partition(":")[0] not in CODE:
+        side = found.encoder.size or how.image_size
+        reference = adopt(load, None, channels=3, image_size=side, preprocessing=own, fresh=0).encoder
+    weights = "fresh ones" if fresh is not None else str(how.weights or "its own")
+    words = found.preprocessing.words()
+    return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference)
+
+
+def _of_url(url: str, how: Preparation) -> Model:
+    parameters = EndpointParameters(url=url, **how.endpoint)
+    client = Client(parameters, Meter(parameters.limits()), key=how.key)
+    mark = hashlib.sha256(repr(sorted(parameters.identity().items())).encode()).hexdigest()
+    settings = {"endpoint": {"url": url, **how.endpoint}}
+    side = f"{parameters.size} px" if parameters.size else "any size"
+    layout, sent = (
+        f"embeddings as {parameters.adapter} answers hold them",
+        f"{side}, PNG of 8 bits, stored without loss",
+    )
+    return Model(Endpoint(client), mark, url, parameters.weights_tag or "as served", layout, sent, settings)

@@ -1,0 +1,192 @@
+"""Read both sides of an audit: what is left out and why, and what the images show without any encoder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.auditing.images import Item
+from mi_core.checks import ConfigError
+from mi_core.hashing import digests64
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, decode, decode_and_hash
+from mi_core.validity.file_features import file_features, pixel_features, shrunken
+from mi_core.validity.near_duplicates import (
+    clusters,
+    confirmed,
+    descriptors,
+    near_pairs,
+    perceptual_hash,
+    usual_distance,
+)
+
+CANDIDATES, CONTROLS = "candidates", "controls"
+KNOWN = 0.3  # share of the controls that fixes the threshold
+_LEAST = 0.92  # correlation of near-copies
+_Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An image that was left out, and why."""
+
+    side: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Samples:
+    """N images of both sides that are used.
+
+    Args:
+        items, sides: of each, candidates first.
+        hashes: sha256 of the pixels of each, hexadecimal.
+        summaries: (N, F) numbers of file and pixels; pixels: (N, P) shrunken image, for the blind classifier.
+        rejected: images that cannot be decoded.
+        copies: exact copies left out; near_copies: near-copies left out.
+    """
+
+    items: Sequence[Item]
+    sides: Sequence[str]
+    hashes: Sequence[str]
+    summaries: npt.NDArray[np.float64]
+    pixels: npt.NDArray[np.float32]
+    rejected: Sequence[Rejected]
+    copies: int
+    near_copies: int
+
+    @property
+    def ids(self) -> list[str]:
+        """``side/key`` of each."""
+        return [f"{side}/{item.key}" for side, item in zip(self.sides, self.items, strict=True)]
+
+    def at(self, rows: Sequence[int]) -> Samples:
+        """Some of them."""
+        return replace(
+            self,
+            items=[self.items[row] for row in rows],
+            sides=[self.sides[row] for row in rows],
+            hashes=[self.hashes[row] for row in rows],
+            summaries=self.summaries[rows],
+            pixels=self.pixels[rows],
+        )
+
+    @property
+    def candidate(self) -> npt.NDArray[np.bool_]:
+        """(N,) which are candidates."""
+        return np.array([side == CANDIDATES for side in self.sides])
+
+    def digest(self, rows: npt.NDArray[np.bool_]) -> str:
+        """Which samples some rows are, by ids and pixels, whatever their order: the digest of a role, 64 hex digits."""
+        pairs = [pair for pair, chosen in zip(zip(self.hashes, self.ids, strict=True), rows, strict=True) if chosen]
+        each = [hashlib.sha256(bytes.fromhex(sha) + name.encode()).digest() for sha, name in pairs]
+        return (sum(int.from_bytes(one, "little") for one in each) % 2**256).to_bytes(32, "little").hex()
+
+    def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
+        """(N,) which are among the first ``count`` of their side by a seeded hash."""
+        ranks, chosen = digests64((seed, "first"), self.ids), np.zeros(len(self.items), dtype=bool)
+        for side in (self.candidate, ~self.candidate):
+            rows = np.flatnonzero(side)
+            chosen[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
+        return chosen
+
+    def known(self, seed: int) -> npt.NDArray[np.bool_]:
+        """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their keys."""
+        keys = [item.key for item in self.items]
+        shares = digests64((seed, "part", CONTROLS), keys).astype(np.float64) / 2.0**64
+        return ~self.candidate & (shares < KNOWN)
+
+
+def read(
+    given: Mapping[str, Sequence[Item]], decoder: Decoder, seed: int, tick: Callable[[], None] = lambda: None
+) -> Samples:
+    """Decode every image once and leave out what cannot be used.
+
+    An exact copy within a side is left out. So are near-copies: of two that are alike, candidates stay before controls.
+
+    Args:
+        given: the images by side.
+        decoder: of all.
+        seed: orders near-copies of one side.
+        tick: called after every image.
+
+    Raises:
+        ConfigError: a candidate and a control are the same image, or a side has no usable image.
+    """
+    kept: list[tuple[str, Item, str]] = []
+    seen: dict[str, str] = {}
+    rejected: list[Rejected] = []
+    summaries, small, hashes, levels = [], [], [], []
+    copies = 0
+    for side, items in given.items():
+        for item in items:
+            try:
+                data = item.data()
+                pixels, sha = decode_and_hash(data, decoder)
+            except (ImageError, OSError) as error:
+                rejected.append(Rejected(side, item.key, str(error)))
+                continue
+            finally:
+                tick()
+            if sha in seen:
+                first = seen[sha].partition("/")[0]
+                if first != side:
+                    raise ConfigError(
+                        f"{seen[sha]} and {side}/{item.key} have the same pixels; an image cannot be candidate and "
+                        "control: remove it from one side"
+                    )
+                copies += 1
+                continue
+            seen[sha] = f"{side}/{item.key}"
+            kept.append((side, item, sha))
+            summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
+            small.append(shrunken(pixels))
+            hashes.append(perceptual_hash(pixels[None])[0])
+            levels.append(descriptors(pixels[None])[0])
+    for side in given:
+        if not any(one == side for one, *_ in kept):
+            why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
+            raise ConfigError(f"no image of {side} can be used{why}")
+    order = _order(kept, seed)
+    near = _near_copies(np.array(hashes)[order], np.stack(levels)[order])
+    gone = set(order[near].tolist())
+    rows = [row for row in range(len(kept)) if row not in gone]
+    return Samples(
+        [kept[row][1] for row in rows],
+        [kept[row][0] for row in rows],
+        [kept[row][2] for row in rows],
+        np.stack(summaries)[rows],
+        np.stack(small)[rows],
+        rejected,
+        copies,
+        len(gone),
+    )
+
+
+def _order(kept: Sequence[tuple[str, Item, str]], seed: int) -> npt.NDArray[np.intp]:
+    """Rows, candidates first, each side by the hash of its keys."""
+    sides = np.array([side == CONTROLS for side, *_ in kept])
+    ranks = np.array([digests64((seed, "role", side), [item.key])[0] for side, item, _ in kept], dtype=np.uint64)
+    return np.lexsort((ranks, sides))
+
+
+def _near_copies(hashes: npt.NDArray[np.uint64], levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+    """Rows that are near-copies of an earlier row."""
+    pairs = near_pairs(hashes, distance=usual_distance(len(hashes)))
+    if not len(pairs):
+        return np.empty(0, dtype=np.intp)
+    group = clusters(len(hashes), confirmed(pairs, levels, least=_LEAST))
+    _, first = np.unique(group, return_index=True)
+    return np.flatnonzero(first[group] != np.arange(len(hashes)))
+
+
+def decoded(samples: Samples, decoder: Decoder, size: int) -> Iterator[tuple[slice, _Pixels]]:
+    """The pixels (B, C, S, S) of the images, ``size`` at a time, with their rows."""
+    for start in range(0, len(samples.items), size):
+        rows = slice(start, start + size)
+        yield rows, np.stack([decode(item.data(), decoder) for item in samples.items[rows]])

@@ -1,0 +1,248 @@
+"""What an audit measured, as the content of report.json and as the settings of a config."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from mi_core.attacks import ATTACKS
+from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.config_text import MISSING, audit_settings, yaml_of
+from mi_core.auditing.models import OTHER_CONTROL, Model
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
+from mi_core.checks import NumericError
+from mi_core.metrics.delong import auc
+from mi_core.metrics.membership import evaluate
+from mi_core.querying.sanity import consistency_in_words
+from mi_core.report.contents import pool_seeds
+from mi_core.report.evidence import combine_tests
+from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
+from mi_core.validity.dataset import dataset_test
+from mi_core.validity.power import detectable_auc, fpr_floor
+from mi_core.validity.share import least_share
+from mi_core.validity.verdict import Validity
+
+_TOP = 12  # candidates shown in the report
+_PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
+_RATES = ("accuracy", "precision", "recall")  # that take the truth about every image
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an audit measured.
+
+    Args:
+        samples: that were used.
+        scores: of the judged images; see `mi_core.auditing.audit`.
+        target, control: the encoders.
+        consistency: whether the target recognises images.
+        given: the candidates and controls as the user gave them.
+    """
+
+    samples: Samples
+    scores: Mapping[str, Any]
+    target: Model
+    control: Model
+    consistency: Mapping[str, Any]
+    given: Mapping[str, Any]
+
+
+def evidence_of(
+    scores: Mapping[str, Any], validity: Validity, output: str, fdr: float, seed: int, samples: Samples
+) -> tuple[dict[str, Any], CandidateAnswers | None]:
+    """What the scores say of all candidates and of single ones; nothing where a control tells the groups apart."""
+    score, member = scores["score"], scores["member"]
+    inside, outside = int(member.sum()), int((~member).sum())
+    power = detectable_auc(inside, outside)
+    exchangeable = validity.blind_auc.low <= 0.5 and validity.control_auc.low <= 0.5
+    found: dict[str, Any] = {
+        "exchangeable": exchangeable,
+        "blind_auc": validity.blind_auc.as_json(),
+        "control_auc": validity.control_auc.as_json(),
+        "telling": [{"feature": name, "auc": value} for name, value in scores["telling"].items()],
+        "grouped": False,
+        "n_candidate": inside,
+        "n_control": outside,
+        "fpr_floor": fpr_floor(outside),
+        **({} if power is None else {"detectable_auc": power}),
+    }
+    if not exchangeable:
+        return found, None
+    if auc(scores["control"], member).low > 0.5:
+        return found | {"withheld": [f"{MeanCosine.name} on the {output} output of target"]}, None
+    try:
+        test = dataset_test(score, member, seed=seed)
+    except NumericError:
+        return found, None
+    least = least_share(score, member).as_json()
+    entry = {"attack": MeanCosine.name, "target": "target", "output": output, "reference": "nonmembers", "seed": seed}
+    found["tests"] = combine_tests([{**entry, "primary": True, "test": test.as_json(), "least_share": least}])
+    answers = answers_of(score, member, float(least["low"]), fdr=fdr, seed=seed)
+    keys = [name for name, one in zip(samples.ids, samples.sides, strict=True) if one == CANDIDATES]
+    numbers = ("score", "p_value", "q_value", "posterior")
+    found["samples"] = [
+        {
+            "seed": seed,
+            **flags_as_json(inside, answers.controls, int(answers.flagged.sum()), fdr),
+            "share": float(least["low"]),
+            "share_is_bound": True,
+            "file": "the table of the result",
+            "top": [
+                {"id": keys[row], "shard": CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in numbers}}
+                for row in answers.order[:_TOP].tolist()
+            ],
+        }
+    ]
+    return found, answers
+
+
+def report_of(
+    measured: Measured,
+    validity: Mapping[str, Any],
+    proof: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    output: str,
+    views: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The content of report.json."""
+    scores, samples = measured.scores, measured.samples
+    metrics = evaluate(scores["score"], scores["member"], scores["threshold"], seed=seed).as_json()
+    method = MeanCosine(seed=seed)
+    each = method.queries_per_sample(views)
+    entry = {
+        "attack": method.name,
+        "target": "target",
+        "output": output,
+        "reference": "nonmembers",
+        "seed": seed,
+        "epoch": 0,
+        **{name: part for name, part in metrics.items() if name not in _RATES},
+        "queries": {
+            "per_sample": each,
+            "attack_training": each * scores["known"],
+            "evaluation": each * len(scores["score"]),
+        },
+        "seconds": 0.0,
+        "primary": True,
+    }
+    config = settings["config"]
+    rejected = [{"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected]
+    report: dict[str, Any] = {
+        "schema_version": 1,
+        "name": "audit",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config_sha256": hashlib.sha256(yaml_of(config).encode()).hexdigest(),
+        "config": config,
+        "membership": "asked",
+        "versions": _versions(),
+        "command": "mi_core.audit(...)",
+        "data": _data(samples, scores, seed),
+        "encoders": {
+            "target": _encoder(measured.target, consistency_in_words(measured.consistency)),
+            "fresh": _encoder(measured.control, "Not tried out: it is a control."),
+        },
+        "attacks": [entry],
+        "pooled": pool_seeds([entry]),
+        "methods": {
+            method.name: {"threat_model": method.threat_model, "source": method.source, "queries_per_sample": each}
+        },
+        "validity": dict(validity),
+        "evidence": dict(proof),
+        "queries": _queries(measured, each, seed),
+        "rejected": rejected,
+        "rejected_count": len(rejected),
+        "caveats": [
+            "The answer holds only if your images and the control images come from the same source, and the control "
+            "images were surely not trained on."
+        ],
+        "not_tested": [f"attacks: {', '.join(name for name in ATTACKS if name != method.name)}", "defenses"],
+    }
+    if rejected:
+        report["rejected_total"] = {"samples": len(rejected), "shards": 0, "estimated": False}
+    return {name: part for name, part in report.items() if part not in ({}, [], "")}
+
+
+def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
+    """Queries by encoder and side; two views of some images tried the target out."""
+    inside = int(measured.samples.candidate.sum())
+    sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
+    asked = [(name, side, count, each * count) for name in ("fresh", "target") for side, count in sides.items()]
+    tried = measured.consistency["encoder"]["n"]
+    entries = [
+        {"encoder": name, "role": role, "seed": seed, "images": images, "queries": queries}
+        for name, role, images, queries in [*asked, ("target", "trying it out", tried, 2 * tried)]
+    ]
+    return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
+
+
+def _data(samples: Samples, scores: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    known = samples.known(seed)
+    roles = {"candidate": samples.candidate, "control": ~samples.candidate, "known-nonmember": known}
+    return {
+        "source": "images given in Python",
+        "roles": {role: {"n": int(rows.sum()), "sha256": samples.digest(rows)} for role, rows in roles.items()},
+        "duplicates_removed": samples.copies,
+        "near_duplicates_removed": samples.near_copies,
+    }
+
+
+def _encoder(model: Model, consistency: str) -> dict[str, Any]:
+    told = {name: getattr(model, name) for name in ("load", "weights", "layout", "preprocessing", "fingerprint")}
+    return told | {"consistency": consistency}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def settings_of(
+    measured: Measured,
+    recipe: tuple[str, Mapping[str, Any]],
+    output: str,
+    views: int,
+    image_size: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Settings of a config, and remarks on what it cannot name."""
+    remarks: list[str] = []
+    sources = {}
+    for side in (CANDIDATES, CONTROLS):
+        place = measured.given[side]
+        if isinstance(place, str | Path) and Path(place).is_dir():
+            sources[side] = {"kind": "imagefolder", "path": str(place)}
+        else:
+            sources[side] = {"kind": "imagefolder", "path": MISSING}
+            remarks.append(f"{MISSING}: the folder of the {side}, which were given as a {type(place).__name__}")
+    target, control = measured.target.settings, measured.control.settings
+    if target is None:
+        given = measured.target.load
+        remarks.append(f"{MISSING}: the module and function of the encoder, which was given as {given}")
+        target = {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
+    if control is None:
+        control = {"load": OTHER_CONTROL, "fresh": True}
+        remarks.append("the control here is another fresh network: a config cannot give a Python object fresh weights")
+    made = audit_settings(
+        target,
+        control,
+        sources,
+        objective=recipe[0],
+        augmentation=recipe[1],
+        image_size=image_size,
+        output=output,
+        views=views,
+        seed=seed,
+    )
+    return {"config": made, "remarks": remarks}

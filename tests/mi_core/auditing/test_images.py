@@ -1,0 +1,118 @@
+"""Every form in which programs have images gives the same files and keys; anything else is named."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mi_core.auditing.images import encoded, items_of
+from mi_core.checks import ConfigError
+from mi_core.images import Decoder, decode, encode_png
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
+
+
+class Torchlike:
+    """A data set of (image, label)."""
+
+    def __len__(self) -> int:
+        return len(PIXELS)
+
+    def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(PIXELS[row]), row
+
+
+class Hublike(Torchlike):
+    """A data set of dictionaries."""
+
+    def __getitem__(self, row: int) -> Any:
+        return {"label": row, "image": Image.fromarray(PIXELS[row])}
+
+
+FORMS = {
+    "array": PIXELS,
+    "channels first": PIXELS.transpose(0, 3, 1, 2),
+    "floats": (PIXELS / 255).astype(np.float32),
+    "tensor": torch.from_numpy(PIXELS.transpose(0, 3, 1, 2).copy()),
+    "float tensor that trains": torch.from_numpy(PIXELS.transpose(0, 3, 1, 2) / np.float32(255)).requires_grad_(),
+    "list of arrays": list(PIXELS),
+    "PIL": [Image.fromarray(one) for one in PIXELS],
+    "bytes": [encode_png(one) for one in PIXELS],
+    "torch data set": Torchlike(),
+    "Hub data set": Hublike(),
+    "Hub rows undecoded": [{"image": {"bytes": encode_png(one), "path": "x.png"}} for one in PIXELS],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str) -> None:
+    items = items_of(FORMS[form], "candidates")
+    assert [item.key for item in items] == ["0", "1", "2", "3", "4", "5"]
+    for item, expected in zip(items, PIXELS, strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(item.data())).convert("RGB")), expected)
+
+
+def test_grey_images() -> None:
+    for batch in (PIXELS[..., 0], PIXELS[..., :1], PIXELS[:, None, :, :, 0]):
+        items = items_of(batch, "controls")
+        got = np.stack([decode(item.data(), Decoder(5, 1)) for item in items])
+        assert np.array_equal(got, np.stack([decode(encode_png(one), Decoder(5, 1)) for one in PIXELS[..., 0]]))
+
+
+def test_a_folder_and_its_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("b/one.png", "a.png", "bare", ".hidden.png"):
+        (tmp_path / name).write_bytes(encode_png(PIXELS[0]))
+    (tmp_path / "notes.txt").write_text("no image")
+    assert [item.key for item in items_of(str(tmp_path), "candidates")] == ["a.png", "b/one.png", "bare"]
+    files = [tmp_path / "a.png", str(tmp_path / "b/one.png")]
+    assert [item.data() for item in items_of(files, "candidates")] == [encode_png(PIXELS[0])] * 2
+    with pytest.raises(ConfigError, match=r"candidates lists .*a\.png twice"):
+        items_of([files[0], files[0]], "candidates")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("no/such/folder", "controls = 'no/such/folder' is no folder"),
+        (7, "controls is a int; give a folder"),
+        ([], "controls is empty"),
+        (b"bytes", "controls is a bytes"),
+        (np.zeros((4, 2)), r"controls has the shape \(4, 2\)"),
+    ],
+)
+def test_what_is_no_set_of_images(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        items_of(given, "controls")
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.full((4, 4), 300), r"one is int64 from 300 to 300; give uint8, or float in \[0, 1\]"),
+        (np.full((4, 4), np.nan), "give uint8, or float"),
+        (np.zeros((4, 4, 5), dtype=np.uint8), r"one has the shape \(4, 4, 5\)"),
+        ({"label": 1}, "one has the fields label"),
+        (None, "one is a NoneType"),
+    ],
+)
+def test_what_is_no_image(image: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        encoded(image, "one")
+
+
+def test_colours_that_png_does_not_have() -> None:
+    cmyk = Image.fromarray(PIXELS[0]).convert("CMYK")
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(cmyk)))), np.asarray(cmyk.convert("RGB")))
+
+
+def test_a_folder_without_images(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(ConfigError, match="candidates = .* holds no image"):
+        items_of(tmp_path, "candidates")

@@ -1,0 +1,110 @@
+"""Encoders as programs have them; a control that kept nothing of what was learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mi_core.auditing.models import OTHER_CONTROL, Preparation, control_of, model_of, reinitialised
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders.checkpoint import fingerprint
+
+HOW = Preparation(16)
+
+
+class Tokens(nn.Module):
+    """A network with parameters of its own, as transformers have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.full((1, 1, 8), 3.0) + torch.randn(1, 1, 8))
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("place", torch.arange(8.0))
+        self.layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seen = self.layer(images).mean(dim=(2, 3))[:, None] * self.scale + self.token + self.place
+        return self.attention(seen, seen, seen)[0][:, 0]
+
+
+def test_fresh_weights_keep_nothing_that_was_learned() -> None:
+    network = Tokens()
+    for _ in range(3):
+        network.train()(torch.rand(4, 3, 16, 16))  # moves batch norm's statistics
+    before = fingerprint(network)
+    torch.manual_seed(0)
+    fresh = reinitialised(network)
+    assert fingerprint(network) == before
+    for name, one in fresh.named_parameters():
+        own = network.get_parameter(name)
+        if own.ndim > 1:
+            assert not torch.equal(one, own), name
+            assert abs(float(np.corrcoef(one.detach().flatten(), own.detach().flatten())[0, 1])) < 0.9, name
+    assert torch.equal(fresh.layer[1].running_mean, torch.zeros(8))  # type: ignore[index,union-attr]
+    assert torch.equal(fresh.scale, network.scale) and torch.equal(fresh.place, network.place)  # type: ignore[arg-type]
+    spreads = [one.get_parameter("token").detach().std() for one in (fresh, network)]
+    assert 0.3 < float(spreads[0] / spreads[1]) < 3
+
+
+class Stubborn(nn.Linear):
+    def reset_parameters(self) -> None:
+        """Keeps what it has, as a network that loads its weights anew."""
+
+
+def test_a_network_that_cannot_be_built_anew_is_named() -> None:
+    layer = Stubborn(4, 4)
+    nn.init.normal_(layer.weight)
+    with pytest.raises(ConfigError, match=r"1\.weight keeps its trained values; give a control encoder of your own"):
+        reinitialised(nn.Sequential(nn.Flatten(), layer))
+
+
+def test_a_network_and_its_control_are_of_one_kind() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 8))
+    target = model_of(network, HOW)
+    control = control_of(network, target, HOW)
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(target.encoder(images)["backbone"], network(images))
+    assert target.fingerprint == fingerprint(network) != control.fingerprint
+    assert control.fingerprint == control_of(network, target, HOW).fingerprint  # of the seed alone
+    assert control.fingerprint != control_of(network, target, Preparation(16, seed=1)).fingerprint
+
+
+def test_normalisation_reaches_the_network() -> None:
+    target = model_of(lambda images: images.flatten(1), Preparation(2, mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 1.0)))
+    answer = target.encoder(torch.ones(1, 3, 2, 2))["backbone"].reshape(3, 4)[:, 0]
+    assert answer.tolist() == [2.0, 1.0, 0.5]
+
+
+def test_a_function_gets_another_fresh_network_as_control() -> None:
+    def embed(images: torch.Tensor) -> Any:
+        return images.mean(dim=(2, 3)).numpy()
+
+    target = model_of(embed, HOW)
+    control = control_of(embed, target, HOW)
+    assert (target.load, control.load, control.weights) == ("the Python function embed", OTHER_CONTROL, "fresh ones")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("resnet50", "model = 'resnet50': give kind:architecture"),
+        ("checkpoint:resnet18", "needs weights; give weights=FILE"),
+        ("python:m:f", "runs code of others; give trust_code=True"),
+        (7, "model is a int"),
+    ],
+)
+def test_what_is_no_encoder(model: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_of(model, HOW)
+
+
+def test_answers_that_are_no_embeddings() -> None:
+    with pytest.raises(ShapeError, match="expected an embedding"):
+        model_of(lambda images: images, HOW)
+    with pytest.raises(ShapeError, match="returned a dict"):
+        model_of(lambda images: {"embedding": images}, HOW)
