@@ -8,6 +8,8 @@ from typing import Any
 
 FIRST_LINE = "# Were these images used to train this encoder? The same audit as a config; run it with"
 MISSING = "FILL-IN"
+OTHER_CONTROL = "checkpoint:resnet18-imagenet"
+"""The control of an encoder that cannot be built anew: any encoder that saw neither group will do."""
 
 
 def audit_settings(

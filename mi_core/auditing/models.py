@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mi_core.auditing.config_text import OTHER_CONTROL
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
 from mi_core.encoders.code import CodeBackbone
@@ -23,9 +24,6 @@ from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.soundness import check_answers
 from mi_core.hashing import digest64
-
-OTHER_CONTROL = "checkpoint:resnet18-imagenet"
-"""The control of an encoder that cannot be built anew: any encoder that saw neither group will do."""
 
 
 @dataclass(frozen=True)

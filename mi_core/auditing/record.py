@@ -13,8 +13,8 @@ from typing import Any
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.config_text import MISSING, audit_settings, yaml_of
-from mi_core.auditing.models import OTHER_CONTROL, Model
+from mi_core.auditing.config_text import MISSING, OTHER_CONTROL, audit_settings, yaml_of
+from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
@@ -133,7 +133,9 @@ def report_of(
         "primary": True,
     }
     config = settings["config"]
-    rejected = [{"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected]
+    rejected = [
+        {"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected
+    ]
     report: dict[str, Any] = {
         "schema_version": 1,
         "name": "audit",

@@ -5,14 +5,36 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.cli.bench import bench_app
+from pipelines.cli.check import check
+from pipelines.cli.flags import Flags
 from pipelines.cli.listing import list_app
+from pipelines.cli.options import (
+    Adapter,
+    Address,
+    ApiKeyEnv,
+    Candidates,
+    Captions,
+    Config,
+    Controls,
+    Encoder,
+    EncoderUrl,
+    Force,
+    Known,
+    Objective,
+    Out,
+    Overrides,
+    Size,
+    Verbose,
+    Weights,
+    Yes,
+)
+from pipelines.cli.questions import init
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -51,27 +73,6 @@ def _options(
     """`guarded` reads ``--debug`` before the command does."""
 
 
-Config = Annotated[
-    str, typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
-]
-Out = Annotated[str | None, typer.Option("--out", help="Run folder; default: runs/<name of the run>.")]
-Address = Annotated[
-    str | None, typer.Option("--address", help="Ray cluster (host:port); default: RAY_ADDRESS, else a local Ray.")
-]
-Force = Annotated[
-    str | None,
-    typer.Option(
-        "--force",
-        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
-        metavar="STAGE",
-    ),
-]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
-
-
 def _run(
     config_or_run: str,
     overrides: list[str] | None,
@@ -82,15 +83,21 @@ def _run(
     verbose: bool,
     yes: bool = False,
 ) -> None:
-    from pipelines.audit import run as audit
-    from pipelines.report import run as report
-
-    _check_stage(force)
     loaded, place = _load(config_or_run, overrides, out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
+    _run_loaded(loaded, place, last, address, force, verbose, yes)
+
+
+def _run_loaded(
+    loaded: RunConfig, place: str, last: str, address: str | None, force: str | None, verbose: bool, yes: bool
+) -> None:
+    from pipelines.audit import run as audits
+    from pipelines.report import run as report
+
+    _check_stage(force)
     with interruptible():
-        folder = audit.run(
+        folder = audits.run(
             loaded,
             place,
             last=last,
@@ -169,7 +176,6 @@ STAGE_HELP = {
     "attack": "Fit and score the attacks and their controls, after the earlier stages.",
     "tune": "Search the parameters of a defense, after the earlier stages.",
     "report": "Write report.json and report.html, after the earlier stages.",
-    "audit": "Run all stages of a config; the same command continues a run.",
 }
 
 
@@ -182,15 +188,61 @@ def _add_stage(name: str, last: str) -> None:
         address: Address = None,
         force: Force = None,
         verbose: Verbose = False,
-        yes: Annotated[
-            bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
-        ] = False,
+        yes: Yes = False,
     ) -> None:
         _run(config, overrides, out, last, address, force, verbose, yes)
 
 
 for _name in STAGE_HELP:
-    _add_stage(_name, "report" if _name == "audit" else _name)
+    _add_stage(_name, _name)
+
+
+@app.command()
+def audit(
+    config: Annotated[
+        str | None,
+        typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="[CONFIG|RUN]"),
+    ] = None,
+    overrides: Overrides = None,
+    encoder: Encoder = None,
+    encoder_url: EncoderUrl = None,
+    adapter: Adapter = None,
+    api_key_env: ApiKeyEnv = None,
+    weights: Weights = None,
+    candidates: Candidates = None,
+    controls: Controls = None,
+    known: Known = None,
+    captions: Captions = False,
+    objective: Objective = None,
+    size: Size = None,
+    out: Out = None,
+    address: Address = None,
+    force: Force = None,
+    verbose: Verbose = False,
+    yes: Yes = False,
+) -> None:
+    """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
+    flags = Flags(
+        encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size
+    )
+    if not flags.given and config is None:
+        raise UserError("nothing to audit; give a config, or --encoder, --weights, --candidates and --controls")
+    if flags.given:
+        changes = [*([] if config is None else [config]), *(overrides or [])]
+        _run_loaded(*_of_flags(flags, changes, out), "report", address, force, verbose, yes)
+    else:
+        _run(str(config), overrides, out, "report", address, force, verbose, yes)
+
+
+def _of_flags(flags: Flags, overrides: list[str], out: str | None) -> tuple[RunConfig, str]:
+    """The config that flags describe, and its run folder."""
+    from pipelines.config.load import loaded_from
+
+    loaded = loaded_from(flags.settings(), "the command line", overrides)
+    return loaded, out or f"runs/{loaded.name}"
+
+
+app.command()(init)
 
 
 @app.command()
@@ -219,44 +271,7 @@ def status(
     output.print(found(run), soft_wrap=True, highlight=False)
 
 
-@app.command()
-def check(config: Config, overrides: Overrides = None) -> None:
-    """Check config, some of the data, weights and resources, without a run."""
-    from pipelines.config.checks import check_drawn
-    from pipelines.config.load import load
-    from pipelines.console import count_of
-    from pipelines.data.draw import check_sizes
-    from pipelines.data.look import Look
-    from pipelines.data.run import counts_in_words
-    from pipelines.encoders import adopt
-    from pipelines.run.folder import RunFolder
-    from pipelines.run.machine import cpus
-    from pipelines.run.points import points
-
-    loaded = load(config, overrides or ())
-    loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
-    check_sizes(loaded.data)
-    look = Look.at(loaded.data)
-    if not look.whole:
-        output.print(f"data: {look}")
-    output.print(f"data: {look.scanned.tally}")
-    for note in look.scanned.tally.notes():
-        output.print(f"data: {note}")
-    for seed in loaded.seeds:
-        drawn = look.drawn(seed)
-        check_drawn(loaded, look.counts(drawn))
-        output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
-    first = loaded.seeds[0]
-    for name, description in adopt.try_out(loaded, look.drawn(first), first):
-        output.print(f"encoder {name}: {description}")
-    swept = points(loaded, RunFolder("."))
-    for point in swept:
-        for seed in point.config.seeds if point.config.data != loaded.data else ():
-            of_point = replace(look, data=point.config.data)
-            check_drawn(point.config, of_point.counts(of_point.drawn(seed)))
-    if swept:
-        output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
-    output.print(f"{config}: fine")
+app.command()(check)
 
 
 @app.command()
@@ -271,9 +286,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
     force: Force = None,
     verbose: Verbose = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Run an audit as a job of a Ray cluster; the same command again joins or resumes it."""
     from pipelines.files import storage
@@ -339,12 +352,6 @@ def estimate(
     output.print("\n".join(estimate_view.lines(found, wanted)), highlight=False)
     if json is not None:
         storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))
-
-
-def _gpus() -> float:
-    import torch
-
-    return float(torch.cuda.device_count())
 
 
 def main(stage: str | None = None) -> None:

@@ -32,7 +32,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: the first mistake, in one line.
     """
-    raw = _read(shipped.found(path), ())
+    return loaded_from(_read(shipped.found(path), ()), path, overrides)
+
+
+def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The same from plain values; errors name their origin ``path``. Raises as `load`."""
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not name:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.auditing.models import OTHER_CONTROL, Preparation, control_of, model_of, reinitialised
+from mi_core.auditing.config_text import OTHER_CONTROL
+from mi_core.auditing.models import Preparation, control_of, model_of, reinitialised
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint
 

@@ -1,0 +1,53 @@
+"""The command ``check``: config, some of the data, weights and resources, without a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipelines.cli.options import Config, Overrides
+from pipelines.console import output
+
+
+def check(config: Config, overrides: Overrides = None) -> None:
+    """Check config, some of the data, weights and resources, without a run."""
+    from pipelines.config.checks import check_drawn
+    from pipelines.config.load import load
+    from pipelines.console import count_of
+    from pipelines.data.draw import check_sizes
+    from pipelines.data.look import Look
+    from pipelines.data.run import counts_in_words
+    from pipelines.encoders import adopt
+    from pipelines.run.folder import RunFolder
+    from pipelines.run.machine import cpus
+    from pipelines.run.points import points
+
+    loaded = load(config, overrides or ())
+    loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
+    check_sizes(loaded.data)
+    look = Look.at(loaded.data)
+    if not look.whole:
+        output.print(f"data: {look}")
+    output.print(f"data: {look.scanned.tally}")
+    for note in look.scanned.tally.notes():
+        output.print(f"data: {note}")
+    for seed in loaded.seeds:
+        drawn = look.drawn(seed)
+        check_drawn(loaded, look.counts(drawn))
+        output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+    first = loaded.seeds[0]
+    for name, description in adopt.try_out(loaded, look.drawn(first), first):
+        output.print(f"encoder {name}: {description}")
+    swept = points(loaded, RunFolder("."))
+    for point in swept:
+        for seed in point.config.seeds if point.config.data != loaded.data else ():
+            of_point = replace(look, data=point.config.data)
+            check_drawn(point.config, of_point.counts(of_point.drawn(seed)))
+    if swept:
+        output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
+    output.print(f"{config}: fine")
+
+
+def _gpus() -> float:
+    import torch
+
+    return float(torch.cuda.device_count())

@@ -1,0 +1,45 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    str, typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
+]
+Out = Annotated[str | None, typer.Option("--out", help="Run folder; default: runs/<name of the run>.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Ray cluster (host:port); default: RAY_ADDRESS, else a local Ray.")
+]
+Force = Annotated[
+    str | None,
+    typer.Option(
+        "--force",
+        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
+        metavar="STAGE",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
+Encoder = Annotated[
+    str | None, typer.Option("--encoder", help="The encoder, kind:architecture, such as open_clip:ViT-B-32.")
+]
+EncoderUrl = Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")]
+Adapter = Annotated[str | None, typer.Option("--adapter", help="Shape of its requests: json, multipart or openai.")]
+ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="NAME of the variable with the API's key.")]
+Weights = Annotated[str | None, typer.Option("--weights", help="File of the encoder's weights.", metavar="FILE")]
+Candidates = Annotated[str | None, typer.Option("--candidates", help="Images in question: a folder, or shards.")]
+Controls = Annotated[
+    str | None, typer.Option("--controls", help="Images of the same kind that were surely not trained on.")
+]
+Known = Annotated[str | None, typer.Option("--known", help="Images that were surely trained on, if you have some.")]
+Captions = Annotated[bool, typer.Option("--captions", help="Shards hold captions: attack image and caption too.")]
+Objective = Annotated[
+    str | None, typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3 or clip.")
+]
+Size = Annotated[int | None, typer.Option("--size", help="Side of the images in pixels; default: its own, or 224.")]

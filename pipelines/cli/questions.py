@@ -1,0 +1,95 @@
+"""The command ``init``: asks for what an audit takes, and writes it as a config with comments."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from typing import Annotated
+
+import typer
+
+from mi_core.auditing.config_text import yaml_of
+from pipelines.cli.flags import Flags
+from pipelines.cli.options import (
+    Adapter,
+    ApiKeyEnv,
+    Candidates,
+    Captions,
+    Controls,
+    Encoder,
+    EncoderUrl,
+    Known,
+    Objective,
+    Size,
+    Weights,
+)
+from pipelines.console import output
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+_EXAMPLES = (
+    "open_clip:ViT-B-32, timm:resnet50, torchvision:resnet50, checkpoint:resnet50-imagenet (MoCo, SimCLR), a URL"
+)
+
+
+def init(
+    to: Annotated[str, typer.Argument(help="The config to write.", metavar="FILE")] = "audit.yaml",
+    encoder: Encoder = None,
+    encoder_url: EncoderUrl = None,
+    adapter: Adapter = None,
+    api_key_env: ApiKeyEnv = None,
+    weights: Weights = None,
+    candidates: Candidates = None,
+    controls: Controls = None,
+    known: Known = None,
+    captions: Captions = False,
+    objective: Objective = None,
+    size: Size = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
+) -> None:
+    """Ask a few questions and write a config with comments; questions that flags answer are not asked."""
+    flags = Flags(
+        encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size
+    )
+    output.print(written(answered(flags), to, replace=replace), highlight=False, soft_wrap=True)
+
+
+def answered(flags: Flags) -> Flags:
+    """The same with answers to all questions that are open."""
+    if not flags.given:
+        named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
+        url = named.startswith(("http://", "https://"))
+        flags = changed(flags, **({"url": named} if url else {"encoder": named}))
+    code = (flags.encoder or "").startswith("python:")
+    if flags.encoder is not None and flags.weights is None and not code:
+        flags = changed(flags, weights=typer.prompt("File of its weights?"))
+    if flags.url is not None and flags.adapter is None:
+        flags = changed(flags, adapter=typer.prompt("Shape of its requests (json, multipart, openai)?", default="json"))
+    if flags.objective is None and not (flags.encoder or "").startswith("open_clip:"):
+        question = "How was it trained (simclr, moco-v1, moco-v2, moco-v3, clip)? If you do not know:"
+        flags = changed(flags, objective=typer.prompt(question, default="simclr"))
+    if flags.candidates is None:
+        flags = changed(flags, candidates=typer.prompt("Folder of the images in question?"))
+    if flags.controls is None:
+        question = "Folder of images of the same kind that were surely not trained on (64 at least)?"
+        flags = changed(flags, controls=typer.prompt(question))
+    if flags.known is None:
+        known = typer.prompt("Folder of images that were surely trained on (leave empty if none)?", default="")
+        flags = changed(flags, known=known or None)
+    return flags
+
+
+def written(flags: Flags, path: str, *, replace: bool) -> str:
+    """Write the config; returns what to do next.
+
+    Raises:
+        UserError: the file exists, or the answers do not make a config.
+    """
+    from pipelines.config.load import loaded_from
+
+    if storage.exists(path) and not replace:
+        raise UserError(f"{path} exists; give another name, or --replace")
+    settings = flags.settings()
+    text = yaml_of(settings)
+    loaded_from(settings, path)
+    storage.write_atomic(storage.target(path), text.encode())
+    return f"{path} is written. Next:\n  encoder-audit check {path}\n  encoder-audit audit {path} --out runs/audit"

@@ -1,0 +1,115 @@
+"""An audit by flags, and by questions: the config that comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from mi_core.encoders.checkpoint import OUTPUTS
+from pipelines.cli.app import app
+from pipelines.cli.flags import Flags
+from pipelines.config.load import load, loaded_from
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
+
+IMAGES = {"candidates": "photos", "controls": "others"}
+
+
+def config_of(**flags: Any) -> RunConfig:
+    return loaded_from(Flags(**IMAGES | flags).settings(), "flags")
+
+
+def test_flags_are_the_shipped_config() -> None:
+    """Of an encoder by its weights: the same as audit-encoder.yaml with the same answers."""
+    own = config_of(encoder="checkpoint:resnet50-imagenet", weights="w.pth", objective="moco-v2").model_dump()
+    shipped = load(
+        "configs/audit-encoder.yaml",
+        [
+            *("encoders.target.load=checkpoint:resnet50-imagenet", "encoders.target.weights=w.pth"),
+            *("encoders.target.objective=moco-v2", "data.sources.candidates.path=photos"),
+            "data.sources.controls.path=others",
+        ],
+    ).model_dump()
+    assert {name for name in own if own[name] != shipped[name]} == {"name"}
+
+
+def test_clip_behind_flags_is_the_shipped_config() -> None:
+    pytest.importorskip("open_clip")
+    own = config_of(encoder="open_clip:ViT-B-32", weights="open_clip_model.safetensors").model_dump()
+    paths = [f"data.sources.{side}.path={path}" for side, path in IMAGES.items()]
+    shipped = load("configs/clip-audit.yaml", paths).model_dump()
+    assert {name for name in own if own[name] != shipped[name]} == {"name", "resources"}
+
+
+def test_an_api_known_members_and_captions() -> None:
+    found = config_of(
+        url="https://api.example.com/v1/embeddings", adapter="openai", api_key_env="KEY", known="known", size=64
+    )
+    assert found.encoders["target"].endpoint.api_key_env == "KEY"  # type: ignore[union-attr]
+    assert found.encoders["fresh"].saw_nothing  # type: ignore[union-attr]
+    assert [attack.attack for attack in found.attacks] == ["mean-cosine", "lpla"]
+    assert {"known-member", "calibration-member"} <= set(found.data.roles)
+    pytest.importorskip("open_clip")
+    paired = config_of(encoder="open_clip:RN50", weights="w", captions=True, candidates="a-{0..9}.tar")
+    assert [attack.attack for attack in paired.attacks] == ["mean-cosine", "clip-cosine"]
+    assert paired.data.sources["candidates"].kind == "shards"
+    assert paired.outputs_of(paired.attacks[1]) == (OUTPUTS[1],)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"encoder": "timm:resnet18"}, "--weights is missing; give the file of the weights of timm:resnet18"),
+        ({"encoder": "a:b", "url": "http://x"}, "--encoder and --encoder-url are both given"),
+        ({}, "--encoder is missing"),
+        ({"encoder": "python:m:f", "controls": None}, "--controls is missing; give the folder of the images"),
+    ],
+)
+def test_what_is_missing(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config_of(**flags)
+
+
+def test_questions_write_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answers = ["checkpoint:resnet18-imagenet", "weights.pth", "moco-v2", "photos", "others", ""]
+    done = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")
+    assert done.exit_code == 0, done.output
+    assert "audit.yaml is written. Next:" in done.output
+    found = load("audit.yaml")
+    assert found.encoders["target"].objective == "moco-v2"
+    text = (tmp_path / "audit.yaml").read_text()
+    assert text.count("#") > 5 and "known" not in yaml.safe_load(text)["data"]["sources"]
+    again = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")
+    assert "audit.yaml exists" in str(again.exception)
+    flags = ["--encoder", "python:m:f", "--objective", "simclr", "--candidates", "a", "--controls", "b", "--known", "c"]
+    silent = CliRunner().invoke(app, ["init", "other.yaml", *flags])
+    assert silent.exit_code == 0 and "?" not in silent.output
+    assert load("other.yaml").data.sources["known"].path == "c"
+
+
+def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags, and overrides after them, start a real run."""
+    import numpy as np
+
+    from mi_core.encoders import build_backbone
+    from mi_core.images import encode_png
+
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (180, 8, 8, 3), dtype=np.uint8)
+    for row, pixels in enumerate(images):
+        place = tmp_path / ("photos" if row < 80 else "others")
+        place.mkdir(exist_ok=True)
+        (place / f"{row}.png").write_bytes(encode_png(pixels))
+    torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
+    flags = ["--encoder", "checkpoint:conv4", "--weights", "weights.pth", "--candidates", "photos"]
+    flags += ["--controls", "others", "--size", "8", "--out", "run", "queries.views=3"]
+    done = CliRunner().invoke(app, ["audit", *flags])
+    assert done.exit_code == 0, done.exception
+    assert load("run/config.yaml").queries.views == 3
+    assert (tmp_path / "run/report.html").exists()
