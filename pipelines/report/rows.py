@@ -55,16 +55,21 @@ def results_table(report: Mapping[str, Any]) -> pa.Table:
 
 
 def summary(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a run in few lines, to keep beside its config: last checkpoints, and what its sweeps changed."""
-    rows = [_short(row) for row in final_rows(pooled_rows(report))]
+    """The numbers of a run in few lines, to keep beside its config: checkpoints, and what its sweeps changed."""
+    final = final_rows(pooled_rows(report))
+    rows, earlier = [_short(row) for row in final], [row for row in pooled_rows(report) if row not in final]
     parts = ("name", "command", "created", "versions", "timings", "validity")
     found = {part: report[part] for part in parts if part in report}
     found["utility"] = {name: made["utility"] for name, made in report["encoders"].items() if "utility" in made}
+    curves = {name: made["curve"] for name, made in report["encoders"].items() if "curve" in made}
+    found |= {"curves": curves} if curves else {}
     classifiers = {name: made["classifier"] for name, made in report["encoders"].items() if "classifier" in made}
     found |= {"classifiers": classifiers} if classifiers else {}
     if "queries" in report:
         found["queries"] = report["queries"]["total"]
     found["rows"] = rows
+    if earlier:
+        found["checkpoints"] = [_checkpoint(row) for row in earlier]
     if "attribute_inference" in report:
         found["attribute_inference"] = _inferences(report)
     if "defenses" in report:
@@ -94,6 +99,12 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
             short[name] = {key: _rounded(entry[key]) for key in ("value", "ci95", "sd") if key in entry}
     published = flat.get("tpr_0.001_percent_as_published")
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
+
+
+def _checkpoint(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An attack on an earlier checkpoint."""
+    kept = ("attack", "target", "output", "reference", "shadow", "settings", "epoch", "accuracy", "auc")
+    return {name: part for name, part in _short(row).items() if name in kept}
 
 
 def _defense(entry: Mapping[str, Any]) -> dict[str, Any]:
