@@ -69,8 +69,8 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
     try:
         footer = _footer(item.path, storage.stamp(item.path))
         with storage.open_seekable(item.path) as stream:
-            settings = {"metadata": footer, "buffer_size": _BUFFER, "page_checksum_verification": True}
-            file = pq.ParquetFile(stream, **settings)
+            settings = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
+            file = pq.ParquetFile(stream, metadata=footer, **settings)
             columns = Columns.of(file.schema_arrow, given)
             group = _number_of(footer, item)
             for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns.read, use_threads=False):

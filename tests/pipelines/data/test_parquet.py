@@ -376,3 +376,16 @@ def test_columns_are_settings_of_parquet_alone() -> None:
         SourceConfig(kind="parquet", path="x", key="last-dot")
     assert "columns" not in SourceConfig(kind="parquet", path="x").model_dump()
     assert SourceConfig(kind="parquet", path="x", columns={"key": "a"}).model_dump()["columns"]["key"] == "a"
+
+
+def test_memory_depends_on_pages_not_on_the_row_group(tmp_path: Path) -> None:
+    noise = [np.random.default_rng(number).bytes(2**16) for number in range(512)]  # 32 MiB in one row group
+    pq.write_table(pa.table({"image": noise}), tmp_path / "a.parquet", write_batch_size=16)
+    source = Source(config_of(str(tmp_path)).sources["pool"])
+    (item,) = source.items()
+    before, most = pa.total_allocated_bytes(), 0
+    for found, sample in enumerate(source.scan(item)):
+        assert isinstance(sample, Sample)
+        assert sample.image == noise[found]
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 12 * 2**20
