@@ -13,14 +13,18 @@ shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset
 Source = Annotated[
     str,
     typer.Argument(
-        help="A folder of images; tars (folder, path, {000..009} range, glob, URI); digits; torchvision:<Name>.",
+        help="A folder of images; tars or Parquet files (folder, path, {000..009} range, glob, URI); digits; "
+        "torchvision:<Name>.",
         metavar="SOURCE",
     ),
 ]
 Root = Annotated[str | None, typer.Option("--root", help="Folder that holds, or receives, a torchvision data set.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Setting of a torchvision data set or of tars, as name=value; repeatable."),
+    typer.Option(
+        "--option",
+        help="Setting of a torchvision data set or of tars, or column of Parquet files, as name=value; repeatable.",
+    ),
 ]
 
 

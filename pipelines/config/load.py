@@ -13,13 +13,13 @@ from pipelines.config.checks import build
 from pipelines.config.fields import set_field
 from pipelines.config.names import SHOWN, shortened
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sources import ON_FILES
 from pipelines.config.sweeps import expand, with_fields
 from pipelines.config.yaml_text import read_text, read_value
 from pipelines.errors import UserError
 from pipelines.files import storage
 
 _MOST_FILES = 64
-_ON_FILES = ("shards", "imagefolder")
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -120,7 +120,7 @@ def _fill_data_path(raw: dict[str, Any]) -> list[str]:
     missing = [
         name
         for name, source in data["sources"].items()
-        if isinstance(source, dict) and source.get("kind") in _ON_FILES and not source.get("path")
+        if isinstance(source, dict) and source.get("kind") in ON_FILES and not source.get("path")
     ]
     for name in missing:
         data["sources"][name]["path"] = "missing" if path is None else path

@@ -18,17 +18,35 @@ from pipelines.config.paths import check_braces
 from pipelines.config.section import Section
 
 OF_SHARDS = ("key", "image", "end_marker")  # settings of a source of kind shards
+OF_PARQUET = ("columns",)  # of kind parquet
 TORCHVISION = "torchvision:"
 NOISE = "noise"
-KINDS = ("digits", NOISE, "imagefolder", "shards")
+KINDS = ("digits", NOISE, "imagefolder", "shards", "parquet")
+SHARDED = ("shards", "parquet")  # kinds whose shards may repeat a key
+ON_FILES = ("imagefolder", *SHARDED)  # kinds that need a path
+
+
+class ColumnsConfig(Section):
+    """Columns of Parquet files; a column without a name here is found by its usual names."""
+
+    image: str | None = Field(
+        default=None, min_length=1, description="bytes of the image: a binary column, or a struct with a field bytes"
+    )
+    label: str | None = Field(default=None, min_length=1, description="class of the image, a whole number")
+    caption: str | None = Field(default=None, min_length=1, description="caption of the image, a text")
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        description="name of the sample, a text or whole number, such as image.path; default: file and row",
+    )
 
 
 class SourceConfig(Section):
     """Where images come from."""
 
-    kind: str = Field(description="digits, imagefolder, shards, noise, or torchvision:<Name>")
+    kind: str = Field(description="digits, imagefolder, shards, parquet, noise, or torchvision:<Name>")
     path: str | tuple[str, ...] | None = Field(
-        default=None, description="folder; or tars: paths, {000..009} ranges, globs, URIs"
+        default=None, description="folder; or tars or Parquet files: paths, {000..009} ranges, globs, URIs"
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a torchvision data set, or of noise: see NoiseOptions"
@@ -42,6 +60,7 @@ class SourceConfig(Section):
     end_marker: Literal["required", "optional"] = Field(
         default="required", description="optional: tars without end marker are whole (their writer leaves it out)"
     )
+    columns: ColumnsConfig = Field(default=ColumnsConfig(), description="columns of Parquet files")
 
     @field_validator("kind")
     @classmethod
@@ -54,7 +73,7 @@ class SourceConfig(Section):
 
     @model_validator(mode="after")
     def _has_path(self) -> SourceConfig:
-        if self.kind in ("imagefolder", "shards") and not self.path:
+        if self.kind in ON_FILES and not self.path:
             raise ValueError(f"path is missing for a source of kind {self.kind}")
         for pattern in self.patterns:
             check_braces(pattern)
@@ -62,20 +81,22 @@ class SourceConfig(Section):
             noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
-        given = [name for name in OF_SHARDS if name not in self._defaults]
-        if given and self.kind != "shards":
-            raise ValueError(f"{given[0]} is for shards, not for {self.kind}")
+        for kind, names in (("shards", OF_SHARDS), ("parquet", OF_PARQUET)):
+            given = [name for name in names if name not in self._defaults]
+            if given and self.kind != kind:
+                raise ValueError(f"{given[0]} is for {kind}, not for {self.kind}")
         return self
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave settings of shards out at their defaults, so that the hash of a source stays as it was without them."""
+        """Leave settings of files out at their defaults, so that the hash of a source stays as it was without them."""
         return {name: value for name, value in handler(self).items() if name not in self._defaults}
 
     @property
     def _defaults(self) -> set[str]:
-        """Settings of shards that have their default."""
-        return {name for name in OF_SHARDS if getattr(self, name) == type(self).model_fields[name].default}
+        """Settings of shards and of Parquet files that have their default."""
+        fields = type(self).model_fields
+        return {name for name in (*OF_SHARDS, *OF_PARQUET) if getattr(self, name) == fields[name].default}
 
     @property
     def patterns(self) -> list[str]:

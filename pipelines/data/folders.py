@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
-from pipelines.data.samples import FILES, Note, Problem
+from pipelines.data.samples import FILES, Note, Problem, printable
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -51,11 +51,6 @@ def contents(folder: str) -> Folder:
         held = "; ".join(f"{one.key}: {one.reason}" for one in unread[:3])
         raise UserError(f"{folder} holds no image ({', '.join(SUFFIXES)}){'; it holds ' if held else ''}{held}")
     return Folder(root, images, tuple(unread))
-
-
-def printable(name: str) -> str:
-    """A file name whose bytes outside UTF-8 are escaped."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _suffix(name: str) -> str:

@@ -24,6 +24,7 @@ COUNTED, BY_MANIFEST, BY_BYTES, BY_OTHERS, UNKNOWN = "counted", "manifest", "byt
 _REMEDY = "if the manifest is out of date, delete it"
 SHOWN = 3  # unusable samples named in an error
 _WORDS = {
+    COUNTED: "as the footer of its file says",
     BY_MANIFEST: f"as {MANIFEST} says",
     BY_BYTES: "estimated from the bytes after the damage",
     BY_OTHERS: "estimated from the undamaged shards",
@@ -141,7 +142,7 @@ class _Yardstick:
     @cached_property
     def bytes_per_sample(self) -> float:
         """Mean over the whole shards; 0 if there is none."""
-        size = sum(self.sizes.get(reading.item.path, 0) for reading in self.whole)
+        size = sum(self.sizes.get(path, 0) for path in {reading.item.path for reading in self.whole})
         return size / max(1, sum(reading.found for reading in self.whole))
 
     @property
@@ -151,11 +152,13 @@ class _Yardstick:
 
     def judged(self, name: str, reading: Reading, damage: Damage) -> Rejection:
         lost, basis = self._lost(reading.item, damage)
-        about = "" if basis == BY_MANIFEST else "about "
+        about = "" if basis in (COUNTED, BY_MANIFEST) else "about "
         reason = f"{damage.reason}; {about}{count_of(lost, 'sample', 'samples')} lost, {_WORDS[basis]}"
         return Rejection(name, reading.item.name, "", reason, lost, basis)
 
     def _lost(self, item: Item, damage: Damage) -> tuple[int, str]:
+        if item.count is not None:
+            return item.count - damage.found, COUNTED
         if item.path in self.counts:
             return max(0, self.counts[item.path] - damage.found), BY_MANIFEST
         each = damage.read / damage.found if damage.found else self.bytes_per_sample

@@ -65,3 +65,15 @@ class Item:
     def count(self) -> int | None:
         """Number of samples, if it is known without reading."""
         return len(self.files) or (self.stop - self.start) or None
+
+
+def printable(name: str) -> str:
+    """A name whose bytes outside UTF-8 are escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def misnamed(key: str) -> str:
+    """What is wrong with a key; no key is ever used as a path."""
+    if ".." in key.split("/"):
+        return "its name leads out of its folder"
+    return "" if printable(key) == key else "its name is not UTF-8"

@@ -19,7 +19,7 @@ from mi_core.images import Decoder, Pixels, decode_and_hash
 from mi_core.validity.near_duplicates import descriptors, perceptual_hash
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.data import DataConfig
-from pipelines.config.sources import SourceConfig
+from pipelines.config.sources import SHARDED, SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.attributes import group_of, values_of
 from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
@@ -118,7 +118,7 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     usable_shards, rejected, repeated = [], [], {}
     tables: list[pa.Table] = []
     for name, pieces in read.items():
-        repeatable = sources[name].kind == "shards" and len(pieces) > 1
+        repeatable = sources[name].kind in SHARDED and len(pieces) > 1
         found, readings = _each_key_once(pieces, task_map) if repeatable else (_NONE, _readings(pieces))
         usable_shards += [piece.shard(receipt.rows) for piece, receipt in pieces]
         rejected += rejections(name, sources[name], readings, whole=len(items[name]) == len(every[name]))

@@ -1,30 +1,57 @@
-"""Expand patterns to the paths of shards."""
+"""Expand patterns to the paths of shards: tars, or Parquet files."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from pipelines.config.paths import expand_braces
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.stores import connected
 
-TARS = (".tar", *(f".tar.{packed}" for packed in ("gz", "bz2", "zst", "lz4", "xz")), ".tgz", ".tbz2", ".tzst", ".txz")
+_PACKED = (*(f".tar.{packed}" for packed in ("gz", "bz2", "zst", "lz4", "xz")), ".tgz", ".tbz2", ".tzst", ".txz")
 _MANY = 16  # named shards from which on their folder is listed instead
 
 
-def tars_of(folder: str) -> list[str]:
-    """Paths of the tars directly in a folder, compressed or not."""
-    return [path for path in storage.list_files(folder, recursive=False) if path.endswith(TARS)]
+@dataclass(frozen=True)
+class Shards:
+    """Files of one kind.
+
+    Args:
+        endings: of their names; the first is the usual one.
+        advice: of messages: what to give.
+    """
+
+    endings: tuple[str, ...]
+    advice: str
+
+    def of(self, folder: str) -> list[str]:
+        """Paths of the files directly in a folder."""
+        return [path for path in storage.list_files(folder, recursive=False) if path.endswith(self.endings)]
 
 
-def expand(pattern: str) -> list[str]:
-    """Expand ``{000..009}`` ranges, ``{a,b}`` lists and globs of a path or URI to the shards that they name.
+TARS = Shards((".tar", *_PACKED), "give tars, for example data/train-{000000..000009}.tar")
+PARQUET = Shards((".parquet",), "give Parquet files, for example data/train-*.parquet")
+
+
+def expand(pattern: str, kind: Shards = TARS) -> list[str]:
+    """Expand ``{000..009}`` ranges, ``{a,b}`` lists and globs of a path or URI to the files that they name.
 
     Raises:
-        UserError: nothing matches, or a named file is not there.
+        UserError: nothing matches, a named file is not there, or a store does not answer.
     """
+    try:
+        with connected():
+            return list(dict.fromkeys(_expanded(pattern, kind)))
+    except OSError as error:
+        raise UserError(f"{pattern} cannot be listed: {' '.join(str(error).split())}") from error
+
+
+def _expanded(pattern: str, kind: Shards) -> list[str]:
     paths: list[str] = []
     named = expand_braces(pattern)
     listed = storage.existing(map(storage.absolute, named)) if len(named) > _MANY else set()
@@ -34,18 +61,26 @@ def expand(pattern: str) -> list[str]:
         elif re.search(r"[*?\[]", path):
             matches = _glob(path)
             if not matches:
-                raise UserError(f"{path} matches no file; give tars, for example data/train-{{000000..000009}}.tar")
+                raise UserError(f"{path} matches no file; {kind.advice}")
             paths += matches
         elif storage.is_folder(path):
-            matches = tars_of(path)
+            matches = kind.of(path)
             if not matches:
-                raise UserError(f"{path} holds no .tar file")
+                raise UserError(f"{path} holds no {kind.endings[0]} file")
             paths += matches
         elif storage.exists(path):
             paths.append(storage.absolute(path))
         else:
-            raise UserError(f"{path} does not exist; give tars, for example data/train-{{000000..000009}}.tar")
-    return list(dict.fromkeys(paths))
+            raise UserError(f"{path} does not exist; {kind.advice}")
+    return paths
+
+
+def names_of(paths: Sequence[str], ending: str) -> list[str]:
+    """A name for each file, fit for a file name: its own without an ending, numbered if two are alike."""
+    names = [PurePosixPath(path).name.removesuffix(ending) for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{index:06d}-{name}" for index, name in enumerate(names)]
 
 
 def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:

@@ -22,12 +22,12 @@ from rich.text import Text
 from mi_core.image_files import SUFFIXES, suffix_of
 from mi_core.images import Decoder, image_info
 from pipelines.config.mistakes import told
-from pipelines.config.sources import KINDS, TORCHVISION, SourceConfig
+from pipelines.config.sources import KINDS, ON_FILES, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
 from pipelines.data.losses import MANIFEST, Reading, Rejection, Tally, rejections
 from pipelines.data.samples import Problem, Sample
 from pipelines.data.scan import usable
-from pipelines.data.shard_paths import expand, tars_of
+from pipelines.data.shard_paths import PARQUET, TARS, expand
 from pipelines.data.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -35,6 +35,8 @@ from pipelines.files import storage
 MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard
 LISTED = 20
+_FILES = {"shards": TARS, "parquet": PARQUET}
+_GIVE = "give a folder of images, tars, Parquet files, digits or torchvision:<Name>"
 _ANY_SIZE = Decoder(32)  # sizes do not matter here: only whether an image decodes, and the hash of its full pixels
 
 
@@ -42,9 +44,11 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     """Parse a word or path of the command line into a source.
 
     Args:
-        text: ``digits``, ``torchvision:<Name>``, a folder of images, or tars (folder, path, range, glob, URI).
+        text: ``digits``, ``torchvision:<Name>``, a folder of images, or tars or Parquet files (folder, path, range,
+            glob, URI).
         root: folder of a torchvision data set.
-        options: its arguments, for example ``{"train": False}``; of tars, settings such as ``{"key": "last-dot"}``.
+        options: its arguments, for example ``{"train": False}``; of tars, settings such as ``{"key": "last-dot"}``;
+            of Parquet files, columns such as ``{"image": "photo"}``.
 
     Raises:
         UserError: there is nothing of that kind.
@@ -52,17 +56,21 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     try:
         if text.startswith(TORCHVISION):
             return SourceConfig(kind=text, path=root, options=options or {})
-        if text in KINDS and text not in ("shards", "imagefolder"):
+        if text in KINDS and text not in ON_FILES:
             return SourceConfig(kind=text)
     except ValidationError as error:
         raise UserError(told(error)) from error
-    if storage.is_folder(text) and not tars_of(text):
-        return SourceConfig(kind="imagefolder", path=text)
-    if not storage.is_folder(text) and not any(mark in text for mark in "{*?[") and not storage.exists(text):
-        raise UserError(f"{text} does not exist; give a folder of images, tars, digits or torchvision:<Name>")
-    expand(text)
+    folder = storage.is_folder(text)
+    kinds = (kind for kind, files in _FILES.items() if (files.of(text) if folder else text.endswith(files.endings)))
+    kind = next(kinds, "imagefolder" if folder else "shards")
+    if kind == "imagefolder":
+        return SourceConfig(kind=kind, path=text)
+    if not folder and not any(mark in text for mark in "{*?[") and not storage.exists(text):
+        raise UserError(f"{text} does not exist; {_GIVE}")
+    expand(text, _FILES[kind])
     try:
-        return SourceConfig(**{**(options or {}), "kind": "shards", "path": text})
+        own = {"columns": options} if kind == "parquet" and options else options or {}
+        return SourceConfig(**{**own, "kind": kind, "path": text})
     except ValidationError as error:
         raise UserError(f"--option {told(error)}") from error
 

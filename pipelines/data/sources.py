@@ -1,4 +1,6 @@
-"""Where images come from: each kind of source lists its items (shards, or slices of a folder) and streams them.
+"""Where images come from: each kind of source lists its items and streams them.
+
+Items are shards, row groups, or slices of a folder.
 
 A sample is (key, encoded image, label); its identity in a run is (source name, key). Listing is deterministic, and
 reading an item twice gives the same samples in the same order.
@@ -19,9 +21,9 @@ from PIL import Image
 from mi_core.image_files import never_start_ghostscript
 from mi_core.images import encode_png
 from pipelines.config.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
-from pipelines.data.folders import contents, printable
-from pipelines.data.samples import Item, Problem, Sample
-from pipelines.data.tar_shards import ShardRules, items_of, scan_shard
+from pipelines.data import parquet_shards, tar_shards
+from pipelines.data.folders import contents
+from pipelines.data.samples import Item, Problem, Sample, printable
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -148,11 +150,20 @@ def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
 
 
 def _shard_items(source: SourceConfig) -> list[Item]:
-    return items_of(source.patterns)
+    return tar_shards.items_of(source.patterns)
 
 
 def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    return scan_shard(item.path, ShardRules(source.key == "last-dot", source.image, source.end_marker == "required"))
+    rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
+    return tar_shards.scan_shard(item.path, rules)
+
+
+def _parquet_items(source: SourceConfig) -> list[Item]:
+    return parquet_shards.items_of(source.patterns, source.columns)
+
+
+def _parquet_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    return parquet_shards.scan_row_group(item, source.columns)
 
 
 def _torchvision_class(name: str) -> Any:
@@ -213,5 +224,6 @@ READERS: dict[str, _Reader] = {
     NOISE: _Reader(_noise_items, _noise_scan),
     "imagefolder": _Reader(_folder_items, _folder_scan),
     "shards": _Reader(_shard_items, _shard_scan),
+    "parquet": _Reader(_parquet_items, _parquet_scan),
 }
 _TORCHVISION_READER = _Reader(_torchvision_items, _torchvision_scan)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES
-from pipelines.data.samples import Damage, Item, Problem, Sample
-from pipelines.data.shard_paths import expand
+from pipelines.data.samples import Damage, Item, Problem, Sample, misnamed, printable
+from pipelines.data.shard_paths import expand, names_of
 from pipelines.data.tars import Member, TarError, read_members
 from pipelines.files import storage
 
@@ -48,12 +47,7 @@ def items_of(patterns: Sequence[str]) -> list[Item]:
         UserError: as `pipelines.data.shard_paths.expand`.
     """
     paths = [path for pattern in patterns for path in expand(pattern)]
-    names = [PurePosixPath(path).name.removesuffix(".tar") for path in paths]
-    unique = len(set(names)) == len(names)
-    return [
-        Item(name if unique else f"{index:06d}-{name}", path=path)
-        for index, (name, path) in enumerate(zip(names, paths, strict=True))
-    ]
+    return [Item(name, path=path) for name, path in zip(names_of(paths, ".tar"), paths, strict=True)]
 
 
 def scan_shard(path: str, rules: ShardRules) -> Iterator[Sample | Problem]:
@@ -123,7 +117,7 @@ class _Shard:
         base = member.name.rpartition("/")[2]
         if base.startswith("."):
             if is_image(base) and not base.startswith(_FORKED):
-                yield Problem(_printable(member.name), "a hidden file; give it a name that begins with no dot")
+                yield Problem(printable(member.name), "a hidden file; give it a name that begins with no dot")
             return
         key, suffix = self.rules.split(member.name)
         if self._group is None or self._group.key != key:
@@ -138,14 +132,14 @@ class _Shard:
             return
         self.found += 1
         self._kinds |= group.kinds
-        twice = Problem(_printable(group.key), "the shard has this key twice")
+        twice = Problem(printable(group.key), "the shard has this key twice")
         yield twice if group.key in self._seen else self._sample(group, problem)
         self._seen.add(group.key)
         for _ in range(max(group.again.values(), default=0)):
             yield twice
         if group.image is not None:
             reason = self._why_shadowed(group.key, group.image[0])
-            yield from (Problem(_printable(name), reason) for name in group.shadowed)
+            yield from (Problem(printable(name), reason) for name in group.shadowed)
 
     def close_at_damage(self) -> Iterator[Sample | Problem]:
         """The same where the next member cannot be read: a sample is whole if it has all that those before it have."""
@@ -153,16 +147,16 @@ class _Shard:
         yield from self.close("" if whole else "the shard is damaged after this sample, which may be incomplete")
 
     def _sample(self, group: _Group, problem: str) -> Sample | Problem:
-        problem = _misnamed(group.key) or group.problem or problem
-        return Problem(_printable(group.key), problem) if problem else _made(group, self.rules)
+        problem = misnamed(group.key) or group.problem or problem
+        return Problem(printable(group.key), problem) if problem else _made(group, self.rules)
 
     def _why_shadowed(self, key: str, image: str) -> str:
         ends, apart = ("first dot (WebDataset's rule)", "set key: last-dot on the source")
         if self.rules.last_dot:
             ends, apart = ("last dot", "rename it")
         return (
-            f"a second image of {_printable(key)}, since a key ends at the {ends}; if it is an image of its own, "
-            f"{apart}; if it belongs to the first, set image: {_printable(image)} on the source"
+            f"a second image of {printable(key)}, since a key ends at the {ends}; if it is an image of its own, "
+            f"{apart}; if it belongs to the first, set image: {printable(image)} on the source"
         )
 
 
@@ -175,23 +169,12 @@ def _kind(suffix: str) -> str:
     return suffix.rpartition(".")[2].lower()
 
 
-def _printable(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _misnamed(key: str) -> str:
-    """What is wrong with a name; no name is ever used as a path."""
-    if ".." in key.split("/"):
-        return "its name leads out of its folder"
-    return "" if _printable(key) == key else "its name is not UTF-8"
-
-
 def _made(group: _Group, rules: ShardRules) -> Sample | Problem:
     key, parts = group.key, group.parts
     image = group.image[0] if group.image is not None else (rules.image or "").lower()
     if image not in parts or not image:
         wanted = "image" if rules.image is None else f"image {rules.image}"
-        return Problem(key, f"no {wanted}; it holds {', '.join(map(_printable, parts))}")
+        return Problem(key, f"no {wanted}; it holds {', '.join(map(printable, parts))}")
     try:
         label = int(parts["cls"]) if "cls" in parts else None
     except ValueError:

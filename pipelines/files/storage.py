@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from pyarrow import fs
 
 from pipelines.errors import UserError
 from pipelines.files.conditional import Conditional
+from pipelines.files.stores import connected, store_of
 
 LONGEST = 4096  # characters of a path
 _SECRET = re.compile(r"(?i)(key|token|secret|passw|auth|sig|credential)[^=&]*=")
@@ -71,32 +72,7 @@ def refuse_climbing(path: str) -> None:
 
 def _resolve(path: str) -> tuple[Any, str]:
     place = absolute(path)
-    if not is_uri(path):
-        return fs.LocalFileSystem(), place
-    try:
-        return cast("tuple[Any, str]", fs.FileSystem.from_uri(_in_one_request(path)))
-    except pa.ArrowInvalid as error:
-        return _resolve_by_fsspec(path, error)
-    except (pa.ArrowNotImplementedError, ImportError, OSError) as error:
-        raise UserError(f"{path}: {_first_line(error)}") from error
-
-
-def _in_one_request(path: str) -> str:
-    """The address with pyarrow's setting that writes a small object in one request to S3, in place of three."""
-    return f"{path}{'&' if '?' in path else '?'}allow_delayed_open=true" if path.startswith("s3://") else path
-
-
-def _resolve_by_fsspec(path: str, unknown: pa.ArrowInvalid) -> tuple[Any, str]:
-    """A store that pyarrow does not know, such as ``az://``, through fsspec, which names a package that is missing."""
-    import fsspec
-
-    try:
-        store, place = fsspec.core.url_to_fs(path)
-    except ImportError as error:
-        raise UserError(f"{path}: {_first_line(error)}") from error
-    except ValueError:
-        raise UserError(f"{path}: {_first_line(unknown)}") from unknown
-    return fs.PyFileSystem(fs.FSSpecHandler(store)), place
+    return store_of(path) if is_uri(path) else (fs.LocalFileSystem(), place)
 
 
 def _info(path: str) -> Any:
@@ -238,6 +214,14 @@ def open_input(path: str, *, unpacked: bool = True) -> Iterator[Any]:
     filesystem, place = _resolve(path)
     with filesystem.open_input_stream(place, "detect" if unpacked else None, buffer_size=2**20) as stream:
         yield stream
+
+
+@contextmanager
+def open_seekable(path: str) -> Iterator[Any]:
+    """A file's bytes, to be read in any order. Raises OSError as `open_input`."""
+    filesystem, place = _resolve(path)
+    with connected(), filesystem.open_input_file(place) as file:
+        yield file
 
 
 def read_bytes(path: str) -> bytes:
@@ -394,7 +378,3 @@ def remove(path: str) -> None:
         filesystem.delete_dir(place)
     elif kind == fs.FileType.File:
         filesystem.delete_file(place)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -355,7 +355,7 @@ def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"kind": "shard"}, "kind = 'shard', allowed: digits, noise, imagefolder, shards, torchvision:<Name>"),
+        ({"kind": "shard"}, "kind = 'shard', allowed: digits, noise, imagefolder, shards, parquet, torchvision:<Name>"),
         ({"kind": "shards"}, "path is missing"),
         ({"kind": "digits", "options": {"a": 1}}, "options are for torchvision"),
     ],

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 
+from pipelines.config.data import DataConfig
+from pipelines.data import shards
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
 from pipelines.data.tars import TarError, read_members
+from pipelines.files import storage
 from tests.pipelines.tars import shard_bytes, tar_bytes
 
 MEMBERS = [(f"m{number:02d}.txt", bytes([number]) * (100 + 300 * number)) for number in range(10)]
@@ -157,3 +164,31 @@ def test_webdataset_reads_the_same(tmp_path: object) -> None:
     for key, sample in peer.items():
         assert mine[f"{key}.png"] == sample["png"]
         assert mine[f"{key}.cls"] == sample["cls"]
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "tgz"])
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_gzipped_tars_give_the_roles_and_pixels_of_plain_ones(ending: str, pieces: int, tmp_path: Path) -> None:
+    """Also where a packer such as bgzip or pigz wrote several gzip streams one after the other."""
+    for number in range(3):
+        data = shard_bytes(range(20 * number, 20 * number + 20))
+        size = -(-len(data) // pieces)
+        packed = b"".join(gzip.compress(data[start : start + size]) for start in range(0, len(data), size))
+        storage.write_atomic(f"{tmp_path}/plain/{number}.tar", data)
+        storage.write_atomic(f"{tmp_path}/packed/{number}.{ending}", packed)
+    tables = []
+    for path in (f"{tmp_path}/plain", f"{tmp_path}/packed", f"{tmp_path}/packed/{{0..2}}.{ending}"):
+        sources = {"pool": {"kind": "shards", "path": path}}
+        roles = {name: {"from": "pool", "count": 20} for name in ("target-member", "target-nonmember")}
+        config = DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles})
+        tables.append(draw(config, scan(config), 0).table.drop_columns("item"))
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
+def test_a_gzipped_tar_is_known_by_its_name_on_the_command_line(tmp_path: Path) -> None:
+    for name in ("a.tgz", "b.tar.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(shard_bytes(range(3))))
+        found = shards.source_of(str(tmp_path / name))
+        assert (found.kind, shards.inspect(found).samples) == ("shards", 3)
+    assert shards.source_of(str(tmp_path)).kind == "shards"

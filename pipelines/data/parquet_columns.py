@@ -1,0 +1,181 @@
+"""Columns of Parquet files: which holds the image, the class, the caption and the key of a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config.names import shortened
+from pipelines.config.sources import ColumnsConfig
+from pipelines.data.samples import Problem, Sample, misnamed
+
+IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes")
+LABELS = ("label", "labels", "cls", "class")
+CAPTIONS = ("caption", "text", "txt")
+KEYS = ("__key__", "key", "uid")
+"""Usual names of columns: of data sets on the Hub, of WebDataset and of DataComp."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file that are read.
+
+    Args:
+        image: of bytes; a dot leads into a struct.
+        label, caption, key: None where the file has none.
+        beside: other plain columns, which become the JSON of a sample.
+    """
+
+    image: str
+    label: str | None
+    caption: str | None
+    key: str | None
+    beside: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, given: ColumnsConfig) -> Columns:
+        """Find the columns of a file.
+
+        Args:
+            schema: of the file.
+            given: names that the user gave; others are found by their usual names and types.
+
+        Raises:
+            ValueError: a given column is missing or of another type, or no single column holds images.
+        """
+        image = _image(schema, given.image)
+        label = _one(schema, given.label, LABELS, _is_class, "label", "a whole number")
+        caption = _one(schema, given.caption, CAPTIONS, _is_text, "caption", "a text")
+        key = _one(schema, given.key, KEYS, _is_key, "key", "a text or a whole number")
+        used = {image.partition(".")[0], label, caption, key}
+        beside = tuple(field.name for field in schema if field.name not in used and _is_plain(field.type))
+        return cls(image, label, caption, key, beside)
+
+    @property
+    def read(self) -> list[str]:
+        """Names of all columns that are read."""
+        return [self.image, *filter(None, (self.label, self.caption, self.key)), *self.beside]
+
+    def cells(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
+        """The columns of some rows, by name."""
+        return {name: _column(batch, name) for name in self.read}
+
+    def sample(self, cells: Mapping[str, pa.Array], row: int, place: str) -> Sample | Problem:
+        """One row as a sample, or what is wrong with it.
+
+        Args:
+            cells: of some rows.
+            row: which of them.
+            place: file and row in words; the key where the file has no column for it.
+        """
+        try:
+            values: dict[str, Any] = {name: column[row].as_py() for name, column in cells.items()}
+        except UnicodeDecodeError:
+            return Problem(place, "a text of it is not UTF-8")
+        key = place if self.key is None else "" if values[self.key] is None else str(values[self.key])
+        if not key:
+            return Problem(place, f"its key (column {self.key}) is null or empty")
+        if problem := misnamed(key):
+            return Problem(key, problem)
+        if values[self.image] is None:
+            return Problem(key, f"its image bytes (column {self.image}) are null")
+        label = None if self.label is None else values[self.label]
+        others = {}
+        if self.caption is not None and values[self.caption] is not None:
+            others["txt"] = values[self.caption].encode()
+        if self.beside:
+            others["json"] = json.dumps({name: values[name] for name in self.beside}).encode()
+        return Sample(key, values[self.image], label if label is not None and label >= 0 else None, others)
+
+
+def _image(schema: pa.Schema, given: str | None) -> str:
+    if given is not None:
+        leaf = _bytes_in(_type_of(schema, given), given)
+        if leaf is None:
+            what = shortened(str(_type_of(schema, given)))
+            raise ValueError(f"columns.image = {given}: it holds {what}, no bytes; {_IMAGE_IS}")
+        return leaf
+    found = {field.name: leaf for field in schema if (leaf := _bytes_in(field.type, field.name)) is not None}
+    usual = [found[name] for name in IMAGES if name in found]
+    if usual or len(found) == 1:
+        return [*usual, *found.values()][0]
+    if found:
+        raise ValueError(f"several columns hold bytes: {', '.join(found)}; set columns.image to one of them")
+    raise ValueError(f"no column holds images, among {shortened(', '.join(schema.names))}; {_IMAGE_IS}")
+
+
+_IMAGE_IS = "an image column is binary, or a struct with a binary field bytes"
+
+
+def _bytes_in(kind: pa.DataType, name: str) -> str | None:
+    """Where a column has bytes: itself, or its field ``bytes``."""
+    if _is_binary(kind):
+        return name
+    inner = kind.get_field_index("bytes") if pa.types.is_struct(kind) else -1
+    return f"{name}.bytes" if inner >= 0 and _is_binary(kind.field(inner).type) else None
+
+
+def _one(
+    schema: pa.Schema,
+    given: str | None,
+    usual: tuple[str, ...],
+    fits: Callable[[pa.DataType], bool],
+    field: str,
+    wanted: str,
+) -> str | None:
+    """The column that the user gave, or the first usual one of a fitting type; None if there is none."""
+    if given is None:
+        return next((name for name in usual if name in schema.names and fits(schema.field(name).type)), None)
+    kind = _type_of(schema, given)
+    if not fits(kind):
+        raise ValueError(f"columns.{field} = {given}: it holds {shortened(str(kind))}, not {wanted}")
+    return given
+
+
+def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
+    """The type of a column, or of a field in a struct. Raises ValueError: there is none."""
+    if name in schema.names:
+        return schema.field(name).type
+    kind = pa.struct(list(schema))
+    for part in name.split("."):
+        place = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            raise ValueError(f"no column {shortened(name)}, allowed: {shortened(', '.join(schema.names))}")
+        kind = kind.field(place).type
+    return kind
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name in batch.schema.names:
+        return batch.column(name)
+    first, *inner = name.split(".")
+    return pc.struct_field(batch.column(first), inner)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_class(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and kind != pa.uint64())  # the classes of a scan are int64
+
+
+def _is_key(kind: pa.DataType) -> bool:
+    return _is_text(kind) or bool(pa.types.is_integer(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values become JSON; lists, such as embeddings, are left out."""
+    if pa.types.is_struct(kind):
+        return all(_is_plain(field.type) for field in kind)
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return bool(number) or _is_text(kind)
