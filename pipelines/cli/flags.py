@@ -24,7 +24,7 @@ class Flags:
         adapter: shape of the API's requests and answers.
         api_key_env: name of the environment variable with the API's key.
         weights: file of the weights.
-        candidates, controls, known: folders of images, or patterns of shards (``.tar``).
+        candidates, controls, known: folders of images, or patterns of shards (``.tar``, ``.parquet``).
         captions: whether images have captions.
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for open_clip,
             else ``simclr``.
@@ -93,6 +93,7 @@ class Flags:
 
 
 def _source(path: str) -> dict[str, str]:
-    """A source of images: shards by their suffix, anything else a folder."""
-    shards = path.endswith((".tar", ".tar.gz", ".tgz"))
-    return {"kind": "shards" if shards else "imagefolder", "path": path}
+    """A source of images: tars and Parquet files by their suffix, anything else a folder."""
+    kinds = {"shards": (".tar", ".tar.gz", ".tgz"), "parquet": (".parquet",)}
+    kind = next((kind for kind, suffixes in kinds.items() if path.endswith(suffixes)), "imagefolder")
+    return {"kind": kind, "path": path}
