@@ -13,6 +13,7 @@ import typer
 
 from pipelines.cli.bench import bench_app
 from pipelines.cli.listing import list_app
+from pipelines.cli.pages import Open, current_report, index, tell
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
+app.command()(index)
 
 
 def _tell_version(asked: bool) -> None:
@@ -70,6 +72,7 @@ Force = Annotated[
     ),
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
 
 
 def _run(
@@ -81,6 +84,7 @@ def _run(
     force: str | None,
     verbose: bool,
     yes: bool = False,
+    show: bool = False,
 ) -> None:
     from pipelines.audit import run as audit
     from pipelines.report import run as report
@@ -104,7 +108,7 @@ def _run(
         output.print(report.tuned(folder))
     if last == "report":
         output.print(report.terminal(folder))
-        output.print(f"report: {folder.path}/report.html", soft_wrap=True)
+        tell("report", f"{folder.path}/report.html", show=show)
 
 
 def _check_stage(force: str | None) -> None:
@@ -168,7 +172,6 @@ STAGE_HELP = {
     "extract": "Query the encoders for membership features, after the earlier stages.",
     "attack": "Fit and score the attacks and their controls, after the earlier stages.",
     "tune": "Search the parameters of a defense, after the earlier stages.",
-    "report": "Write report.json and report.html, after the earlier stages.",
     "audit": "Run all stages of a config; the same command continues a run.",
 }
 
@@ -182,15 +185,32 @@ def _add_stage(name: str, last: str) -> None:
         address: Address = None,
         force: Force = None,
         verbose: Verbose = False,
-        yes: Annotated[
-            bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
-        ] = False,
+        yes: Yes = False,
     ) -> None:
         _run(config, overrides, out, last, address, force, verbose, yes)
 
 
 for _name in STAGE_HELP:
     _add_stage(_name, "report" if _name == "audit" else _name)
+
+
+@app.command()
+def report(
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    address: Address = None,
+    force: Force = None,
+    verbose: Verbose = False,
+    yes: Yes = False,
+    show: Open = False,
+) -> None:
+    """Write report.json and report.html, after the earlier stages; with --open show a finished report at once."""
+    page = current_report(config) if show and not (overrides or out or force) else None
+    if page is not None:
+        tell("report", page, show=show)
+    else:
+        _run(config, overrides, out, "report", address, force, verbose, yes, show)
 
 
 @app.command()
@@ -271,9 +291,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
     force: Force = None,
     verbose: Verbose = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Run an audit as a job of a Ray cluster; the same command again joins or resumes it."""
     from pipelines.files import storage
