@@ -62,7 +62,10 @@ MI_CORE = {
 }
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic", "jsonschema"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
-LIGHT = ("pipelines.cli.app", "pipelines.cli.listing", "pipelines.extract.readers", "pipelines.data.scan")
+LIGHT = (
+    *("pipelines.cli.app", "pipelines.cli.listing", "pipelines.report.index"),
+    *("pipelines.extract.readers", "pipelines.data.scan"),
+)
 
 
 def sources(package: str) -> list[Path]:

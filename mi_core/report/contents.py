@@ -167,6 +167,21 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
+def fault_of(report: Any) -> str:
+    """What keeps this version from reading a report, in words; empty: nothing.
+
+    Example:
+        >>> fault_of({"schema_version": 1})
+        'has no name'
+    """
+    known = schema()
+    missing = [name for name in known["required"] if not isinstance(report, dict) or name not in report]
+    if missing:
+        return f"has no {missing[0]}"
+    found, version = report["schema_version"], known["properties"]["schema_version"]["const"]
+    return "" if found == version else f"has schema_version {found}, expected {version}"
+
+
 def to_json(report: Mapping[str, Any]) -> str:
     """The text of report.json.
 

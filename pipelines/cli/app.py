@@ -34,7 +34,9 @@ from pipelines.cli.options import (
     Weights,
     Yes,
 )
+from pipelines.cli.pages import Open, current_report, index, tell
 from pipelines.cli.questions import init
+from pipelines.cli.runs import compare, status
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -82,15 +84,23 @@ def _run(
     force: str | None,
     verbose: bool,
     yes: bool = False,
+    show: bool = False,
 ) -> None:
     loaded, place = _load(config_or_run, overrides, out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
-    _run_loaded(loaded, place, last, address, force, verbose, yes)
+    _run_loaded(loaded, place, last, address, force, verbose, yes, show)
 
 
 def _run_loaded(
-    loaded: RunConfig, place: str, last: str, address: str | None, force: str | None, verbose: bool, yes: bool
+    loaded: RunConfig,
+    place: str,
+    last: str,
+    address: str | None,
+    force: str | None,
+    verbose: bool,
+    yes: bool = False,
+    show: bool = False,
 ) -> None:
     from pipelines.audit import run as audits
     from pipelines.report import run as report
@@ -111,7 +121,7 @@ def _run_loaded(
         output.print(report.tuned(folder))
     if last == "report":
         output.print(report.terminal(folder))
-        output.print(f"report: {folder.path}/report.html", soft_wrap=True)
+        tell("report", f"{folder.path}/report.html", show=show)
 
 
 def _check_stage(force: str | None) -> None:
@@ -175,7 +185,6 @@ STAGE_HELP = {
     "extract": "Query the encoders for membership features, after the earlier stages.",
     "attack": "Fit and score the attacks and their controls, after the earlier stages.",
     "tune": "Search the parameters of a defense, after the earlier stages.",
-    "report": "Write report.json and report.html, after the earlier stages.",
 }
 
 
@@ -246,32 +255,26 @@ app.command()(init)
 
 
 @app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
-    second: Annotated[str, typer.Argument(help="Folder of another finished run.", metavar="RUN")],
-    json: Annotated[str | None, typer.Option("--json", help="Write the comparison to a file.", metavar="FILE")] = None,
+def report(
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    address: Address = None,
+    force: Force = None,
+    verbose: Verbose = False,
+    yes: Yes = False,
+    show: Open = False,
 ) -> None:
-    """Compare two reports: verdicts, images, encoders, attacks, utility, defenses, and differences of the configs."""
-    from pipelines.files import storage
-    from pipelines.report import compare as comparison
-
-    found = comparison.compare(first, second)
-    output.print(comparison.table(found))
-    if json is not None:
-        storage.write_json(storage.target(json), found)
+    """Write report.json and report.html, after the earlier stages; with --open show a finished report at once."""
+    page = current_report(config) if show and not (overrides or out or force) else None
+    if page is not None:
+        tell("report", page, show=show)
+    else:
+        _run(config, overrides, out, "report", address, force, verbose, yes, show)
 
 
-@app.command()
-def status(
-    run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
-) -> None:
-    """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
-    from pipelines.run.status import status as found
-
-    output.print(found(run), soft_wrap=True, highlight=False)
-
-
-app.command()(check)
+for _command in (compare, index, status, check):
+    app.command()(_command)
 
 
 @app.command()

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
-from mi_core.report.contents import final_rows, known_in_words, pooled_rows, schema
+from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows
 from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.numbers import DAGGER, count, estimate, percent, supported
+from mi_core.report.runs import encoder_in_words
 from mi_core.report.sides import share_found, sides_of, unsupported
 from mi_core.report.wording import TITLES, probe
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
@@ -140,22 +141,12 @@ def _read(folder: str) -> dict[str, Any]:
     if storage.exists(path):
         try:
             report = storage.read_json(path)
-            fault = _fault(report)
+            fault = fault_of(report)
         except ValueError as error:
             fault = f"is not valid JSON ({error})"
     if fault:
         raise UserError(f"{path} {fault}; run encoder-audit report {folder}")
     return report or {}
-
-
-def _fault(report: Any) -> str:
-    """What keeps this version from reading a report; empty: nothing."""
-    known = schema()
-    missing = [name for name in known["required"] if not isinstance(report, dict) or name not in report]
-    if missing:
-        return f"has no {missing[0]}"
-    found, version = report["schema_version"], known["properties"]["schema_version"]["const"]
-    return "" if found == version else f"has schema_version {found}, expected {version}"
 
 
 def _sides(values: Iterable[Any]) -> Row:
@@ -230,8 +221,7 @@ def _made(entry: Row) -> str:
     """Images of a role, or what an encoder is."""
     if "sha256" in entry:
         return f"{count(entry['n'])} images"
-    epochs = f"{entry['epochs']} epochs" if "epochs" in entry else None
-    return str(entry.get("load") or ", ".join(filter(None, (entry.get("objective"), entry.get("backbone"), epochs))))
+    return encoder_in_words(entry)
 
 
 def _same(row: Row) -> str:

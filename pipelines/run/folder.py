@@ -61,7 +61,7 @@ STAGE_FOLDERS = {
     "report": (),
 }
 SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
-_OF_RUN = (
+OF_RUN = (
     "manifest.json",
     "progress.json",
     ".ray.json",
@@ -75,6 +75,7 @@ _OF_RUN = (
     "report.*",
     "results.*",
 )
+"""Patterns of what a run leaves in its folder, beside config.yaml."""
 _GONE = "was deleted while the run was going on; leave it where it is and run the same command again, from the start"
 TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
 PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
@@ -166,7 +167,7 @@ class RunFolder:
         """Whether somebody deleted the folder; then the files that the run wrote since are removed too."""
         if not deleted() or storage.exists(f"{self.path}/config.yaml"):
             return False
-        for made in _OF_RUN:
+        for made in OF_RUN:
             for piece in Path(self.path).glob(made):
                 storage.remove(str(piece))
         with suppress(OSError):  # it is not there, or holds what is not ours

@@ -32,6 +32,12 @@ def status(run: str) -> str:
     return "\n".join(told)
 
 
+def state(folder: RunFolder) -> str:
+    """How the run's last start ended, or whether it still runs, in one line."""
+    progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
+    return _now(progress, folder)[0].removeprefix("state  ") if progress else "no progress was written"
+
+
 def _now(progress: dict[str, Any], folder: RunFolder) -> list[str]:
     """The state of the run's last start, and its stage."""
     state, stage, stages = progress["state"], progress["stage"], progress["stages"]

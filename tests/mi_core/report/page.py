@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "link", "br", "hr"}
+VOID = {"meta", "img", "input", "link", "br", "hr"}
 
 
 class Page(HTMLParser):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from mi_core.metrics.delong import auc
+from mi_core.records import Estimate
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.load import parse
@@ -24,6 +25,7 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain import run as pretrain
+from pipelines.report import index
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
@@ -70,6 +72,14 @@ def test_the_report_keeps_its_contract(finished_run: Path) -> None:
         *(f"figures/{figure}.png" for figure in ("loss", "early-stopping", "roc-projection", "views")),
     ):
         assert (finished_run / name).stat().st_size > 1000
+
+
+def test_an_index_shows_the_run(finished_run: Path, tmp_path: Path) -> None:
+    found = index.write(str(finished_run), str(tmp_path / "all.html"))
+    (shown,), validity = found.entries, report_of(finished_run)["validity"]
+    assert shown.answer.verdict == validity["verdict"]
+    assert shown.auc == Estimate.from_json(validity["attack_auc"])
+    assert (shown.family, shown.link) == ("simclr, conv4", os.path.relpath(finished_run / "report.html", tmp_path))
 
 
 def test_scores_in_the_run_give_the_reported_numbers(finished_run: Path) -> None:

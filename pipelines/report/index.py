@@ -1,0 +1,134 @@
+"""One page over all runs below a folder, on a disk or an object store.
+
+A run is never left out without a word: one without a report, or with one that cannot be read, is listed with the
+reason. Seeds and points of sweeps are folders of their run, so the search does not enter them.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import partial
+from urllib.parse import quote, unquote, urlsplit
+
+from mi_core.report.index import MARK, render_index
+from mi_core.report.runs import Entry, Unread, entry_of, plain
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.walk import Folder, walk
+from pipelines.run.folder import OF_RUN, RunFolder
+from pipelines.run.status import state
+
+PAGE = "index.html"
+REPORT, PAGE_OF_RUN, RESULTS = "report.json", "report.html", "results.json"
+_STARTED = {"config.yaml", "manifest.json"}
+_HEAD = 4096  # bytes of a page that say who wrote it
+_WRONG = (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What `write` did.
+
+    Args:
+        page: where it stands.
+        entries: runs with a report; unread: all others that were seen.
+        size: bytes of the page.
+    """
+
+    page: str
+    entries: tuple[Entry, ...]
+    unread: tuple[Unread, ...]
+    size: int
+
+
+def write(folder: str, out: str | None = None) -> Index:
+    """Write one static page over all runs below a folder.
+
+    Args:
+        folder: a path or URI; it may be a run itself.
+        out: the page; None: index.html in the folder.
+
+    Raises:
+        UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
+            this command.
+    """
+    root = storage.target(folder)
+    if not storage.is_folder(root):
+        raise UserError(f"{folder} is no folder; give one that holds runs")
+    page = f"{root}/{PAGE}" if out is None else storage.target(out)
+    if out is None:
+        _check_own(page)
+    elif not storage.is_uri(page) and storage.is_folder(page):
+        raise UserError(f"--out {out} is a folder; give the name of a page, such as {out.rstrip('/')}/{PAGE}")
+    seen = [one for one in walk(root, _enters) if one.fault or _is_run(one)]
+    if not seen:
+        raise UserError(f"{folder} holds no run; give a folder with run folders in it")
+    if seen[0].path == root and seen[0].fault:
+        raise UserError(f"{folder}: {seen[0].fault}")
+    found: Sequence[Entry | Unread] = storage.at_once(
+        partial(_read, root=root, page=page, folders={one.path: one for one in seen}), [one.path for one in seen]
+    )
+    entries = tuple(one for one in found if isinstance(one, Entry))
+    unread = tuple(one for one in found if isinstance(one, Unread))
+    text = render_index(entries, unread, folder, datetime.now(UTC)).encode()
+    storage.write_atomic(page, text)
+    return Index(page, entries, unread, len(text))
+
+
+def _check_own(page: str) -> None:
+    """Refuse to overwrite a page that somebody else wrote."""
+    if storage.exists(page):
+        with storage.open_input(page) as stream:
+            if MARK.encode() not in stream.read(_HEAD):
+                raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
+
+
+def _is_run(folder: Folder) -> bool:
+    files = set(folder.files)
+    return bool({REPORT, RESULTS} & files) or files >= _STARTED
+
+
+def _enters(folder: Folder, name: str) -> bool:
+    return not (_is_run(folder) and any(fnmatchcase(name, pattern) for pattern in OF_RUN))
+
+
+def _read(path: str, *, root: str, page: str, folders: dict[str, Folder]) -> Entry | Unread:
+    below = path.removeprefix(root).lstrip("/") or "."
+    folder, name = folders[path], plain(unquote(below) if storage.is_uri(root) else below)
+    if folder.fault:
+        return Unread(name, f"the folder cannot be read: {plain(folder.fault)}")
+    if REPORT not in folder.files:
+        return Unread(name, _unfinished(path, folder))
+    try:
+        report = storage.read_json(f"{path}/{REPORT}")
+    except (OSError, RecursionError, ValueError) as error:
+        return Unread(name, plain(f"{REPORT} cannot be read ({type(error).__name__}: {error})"))
+    return entry_of(report, name, _link(f"{path}/{PAGE_OF_RUN}", page) if PAGE_OF_RUN in folder.files else "")
+
+
+def _unfinished(path: str, folder: Folder) -> str:
+    """Why a run has no report."""
+    if not set(folder.files) >= _STARTED:
+        return f"holds {RESULTS}, but no {REPORT}"
+    try:
+        return plain(f"no {REPORT}; {state(RunFolder(path))}", 300)
+    except _WRONG as error:
+        return plain(f"no {REPORT}, and progress.json cannot be read ({type(error).__name__})")
+
+
+def _link(report: str, page: str) -> str:
+    """The address of a report relative to a page; empty where they share no disk or store."""
+    places = [urlsplit(one)[:2] if storage.is_uri(one) else ("", "") for one in (report, page)]
+    if places[0] != places[1]:
+        return ""
+    scheme, store = places[0]
+    if not scheme:
+        return quote(os.fsencode(os.path.relpath(report, posixpath.dirname(page))))
+    start = len(f"{scheme}://{store}")
+    there, here = (unquote(one[start:]) for one in (report, page))
+    return quote(posixpath.relpath(there, posixpath.dirname(here)))

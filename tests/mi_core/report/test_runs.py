@@ -1,0 +1,170 @@
+"""A report as a row, whatever it holds; versions of an encoder and the coordinates of their chart."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mi_core.records import Estimate
+from mi_core.report.runs import LONGEST, Entry, Unread, entry_of, plain
+from mi_core.report.versions import HEIGHT, WIDTH, chart, versions_of
+
+
+def entry(report: dict[str, Any], folder: str = "run") -> Entry:
+    found = entry_of(report, folder, f"{folder}/report.html")
+    assert isinstance(found, Entry), found
+    return found
+
+
+def test_an_entry_says_what_the_report_says(report: dict[str, Any]) -> None:
+    found, validity = entry(report), report["validity"]
+    assert found.name == report["name"]
+    assert found.created == datetime.fromisoformat(report["created"]).astimezone(UTC)
+    assert found.answer.verdict == validity["verdict"] == "leak"
+    assert [found.auc, found.blind, found.control] == [
+        Estimate.from_json(validity[name]) for name in ("attack_auc", "blind_auc", "control_auc")
+    ]
+    assert (found.family, found.encoder) == ("moco-v2, conv4", "moco-v2, conv4, 400 epochs")
+    assert found.weights == tuple(seed["fingerprint"] for seed in report["encoders"]["target"]["per_seed"])
+    assert len(set(found.weights)) == 3
+    assert (found.attack, found.folded) == ("encodermi-v, projection output", "3 seeds")
+    assert found.share.startswith("at least ")
+
+
+def test_the_share_used_is_given_for_a_leak_only(short_report: dict[str, Any]) -> None:
+    (row,) = [row for row in short_report["evidence"]["tests"] if row.get("primary")]
+    row["least_share"] = 0.917
+    assert entry(short_report).share == "at least 91 %"  # a lower bound is never rounded up
+    row["share"] = {"value": 0.62, "ci95": [0.5, 0.7], "n": 9}
+    assert entry(short_report).share == "62 % [.50, .70]"
+    short_report["validity"]["verdict"] = "no-evidence"
+    assert entry(short_report).share == ""
+
+
+def test_sweeps_and_what_was_not_measured(short_report: dict[str, Any]) -> None:
+    short_report["sweeps"] = [{"name": "views", "points": [{"label": "2"}, {"label": "4"}]}]
+    del short_report["validity"], short_report["evidence"]
+    found = entry(short_report)
+    assert (found.folded, found.blind, found.control, found.share) == ("sweep of views: 2 points", None, None, "")
+    assert found.answer.verdict == "undecided"
+    assert found.auc is not None
+
+
+def _changed(path: str, value: Any) -> Any:
+    def change(report: dict[str, Any]) -> None:
+        *above, last = path.split(".")
+        part = report
+        for name in above:
+            part = part[name]
+        part[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda report: report.pop("encoders"), "has no encoders"),
+        (_changed("schema_version", 2), "has schema_version 2, expected 1"),
+        (_changed("validity.verdict", "fine"), "KeyError"),
+        (_changed("validity.attack_auc", {"value": 0.6}), "KeyError"),
+        (_changed("validity.blind_auc.value", float("nan")), "NumericError"),
+        (_changed("validity.control_auc.ci95", [0.1, 7.0]), "NumericError"),
+        (_changed("validity.control_auc.ci95", ["a", "b"]), "TypeError"),
+        (_changed("created", 12), "TypeError"),
+        (_changed("created", "yesterday"), "ValueError"),
+        (_changed("encoders", []), "TypeError"),
+        (lambda report: report.update(encoders={}, attacks=[], pooled=[]), "KeyError"),
+        (_changed("pooled", "text"), "Error"),
+        (_changed("data", None), "AttributeError"),
+    ],
+)
+def test_a_report_that_cannot_be_read_says_why(change: Any, why: str, short_report: dict[str, Any]) -> None:
+    change(short_report)
+    found = entry_of(short_report, "run", "")
+    assert isinstance(found, Unread)
+    assert why in found.why
+    assert "\n" not in found.why
+
+
+@pytest.mark.parametrize("report", [None, [], 3, "report", {}])
+def test_what_is_no_report_at_all(report: Any) -> None:
+    assert entry_of(report, "run", "") == Unread("run", "report.json has no schema_version")
+
+
+def test_texts_are_one_line_that_can_be_printed() -> None:
+    assert plain("\ud800\x00\u202e\u2066") == "\ufffd" * 4
+    assert len(plain("x" * 10**6)) == LONGEST
+    assert plain(["a", 1]) == "['a', 1]"
+    assert plain("日本語 עברית") == "日本語 עברית"
+
+
+def several(report: dict[str, Any], weights: str, *, days: int = 1) -> list[Entry]:
+    """One audit after the other, of the weights that each letter stands for."""
+    first = entry(report)
+    return [
+        replace(first, folder=f"run-{number}", created=first.created + timedelta(days=days * number), weights=(one,))
+        for number, one in enumerate(weights)
+    ]
+
+
+def test_versions_are_numbered_by_their_first_audit(short_report: dict[str, Any]) -> None:
+    entries = several(short_report, "bacab")
+    found = versions_of(reversed(entries))
+    assert {weights: version.number for (weights,), version in found.items()} == {"b": 1, "a": 2, "c": 3}
+
+
+def test_one_version_has_no_chart(short_report: dict[str, Any]) -> None:
+    assert chart(several(short_report, "aaaa")) is None
+    one, other = several(short_report, "ab")
+    assert chart([one, replace(other, auc=None)]) is None
+
+
+def test_points_stand_where_their_numbers_are(short_report: dict[str, Any]) -> None:
+    entries = several(short_report, "abab")
+    values = [(0.9, 0.85, 0.95), (0.5, 0.45, 0.55), (0.2, 0.13, 0.3), (1.0, 0.99, 1.0)]
+    entries = [replace(one, auc=Estimate(*value, 100)) for one, value in zip(entries, values, strict=True)]
+    found = chart(entries[::-1])
+    assert found is not None
+    xs = [point.x for point in found.points]
+    assert xs == sorted(set(xs))
+    order = sorted(found.points, key=lambda point: -point.y)
+    assert [found.points.index(point) for point in order] == [2, 1, 0, 3]  # a higher AUC stands higher
+    for point, (value, low, high) in zip(found.points, values, strict=True):
+        assert 0 < point.high <= point.y <= point.low < HEIGHT
+        assert 0 < point.x < WIDTH
+        ticks = {text: y for y, text in found.ticks}
+        top, middle = ticks["1.0"], ticks[".5"]
+        for y, number in ((point.y, value), (point.low, low), (point.high, high)):
+            assert y == pytest.approx(top + (middle - top) * (1 - number) / 0.5, abs=0.2)
+    assert [point.label for point in found.points] == ["v1", "v2", "v1", "v2"]
+    assert "from .900 in version 1" in found.words
+    assert "to 1.000 in version 2" in found.words
+
+
+def test_a_line_joins_only_audits_that_compare(short_report: dict[str, Any]) -> None:
+    entries = several(short_report, "abcde")
+    entries[1] = replace(entries[1], images=frozenset({"others"}))
+    entries[3] = replace(entries[3], attack="lpla, backbone output")
+    found = chart(entries)
+    assert found is not None
+    (line,) = found.lines
+    joined = [f"{found.points[number].x:g},{found.points[number].y:g}" for number in (0, 2, 4)]
+    assert line.split() == joined
+
+
+def test_other_images_make_other_entries(short_report: dict[str, Any]) -> None:
+    changed = copy.deepcopy(short_report)
+    next(iter(changed["data"]["roles"].values()))["sha256"] = "0" * 64
+    assert entry(changed).images != entry(short_report).images
+
+
+def test_many_audits_have_few_labels(short_report: dict[str, Any]) -> None:
+    found = chart(several(short_report, "ab" * 50))
+    assert found is not None
+    assert len(found.points) == 100
+    assert 5 <= sum(bool(point.label) for point in found.points) <= 12
