@@ -17,6 +17,7 @@ from mi_core.auditing.found import Found
 from mi_core.checks import ConfigError
 from mi_core.images import encode_png
 from mi_core.report.contents import schema
+from tests.endpoints import serving
 
 SIDE = 8
 IMAGES = np.random.default_rng(0).integers(0, 256, (260, SIDE, SIDE, 3), dtype=np.uint8)
@@ -108,3 +109,22 @@ def test_losses_are_counted() -> None:
     assert (data["roles"]["candidate"]["n"], data["duplicates_removed"]) == (100, 1)
     assert [bad["key"] for bad in found.report["rejected"]] == ["101"]
     assert found.report["rejected_total"] == {"samples": 1, "shards": 0, "estimated": False}
+
+
+def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
+    """Over a real connection, in PNG files of 8 bits; the control is another fresh network."""
+    model = network().eval()
+
+    def embed(images: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            return {"backbone": model(images)}
+
+    with serving(embed) as server:
+        remote = found_in(model=f"{server.url}/json", views=3, endpoint={"batch": 128})
+        asked = server.asked
+    local = found_in(model=model, views=3)
+    assert abs(remote.auc - local.auc) < 0.02  # a PNG rounds to 8 bits
+    queries = remote.report["queries"]["entries"]
+    assert asked == sum(one["queries"] for one in queries if one["encoder"] == "target")
+    assert remote.report["encoders"]["fresh"]["load"] == "checkpoint:resnet18-imagenet"
+    assert f"{server.url}/json" in remote.config()

@@ -55,7 +55,9 @@ def test_an_api_known_members_and_captions() -> None:
     assert [attack.attack for attack in found.attacks] == ["mean-cosine", "lpla"]
     assert {"known-member", "calibration-member"} <= set(found.data.roles)
     pytest.importorskip("open_clip")
-    paired = config_of(encoder="open_clip:RN50", weights="w", captions=True, candidates="a-{0..9}.tar", controls="b.parquet")
+    paired = config_of(
+        encoder="open_clip:RN50", weights="w", captions=True, candidates="a-{0..9}.tar", controls="b.parquet"
+    )
     assert [attack.attack for attack in paired.attacks] == ["mean-cosine", "clip-cosine"]
     assert [paired.data.sources[side].kind for side in IMAGES] == ["shards", "parquet"]
     assert paired.outputs_of(paired.attacks[1]) == (OUTPUTS[1],)
