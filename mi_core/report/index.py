@@ -102,7 +102,7 @@ def _rows(entries: Sequence[Entry], families: Mapping[str, Sequence[Entry]]) -> 
         _Shown(
             entry,
             numbered[entry.family],
-            known[entry.family][entry.weights].number if len(known[entry.family]) > 1 else 0,
+            known[entry.family][entry.weights[0]].number if len(known[entry.family]) > 1 else 0,
             id(entry) in newest,
         )
         for entry in sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)

@@ -17,11 +17,11 @@ _LOWEST = 0.4  # the axis starts here, or below where an interval does
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an encoder: those audits of it that found the same weights.
+    """One version of an encoder: those audits of it that found the same weights; more seeds make no other version.
 
     Args:
         number: from 1, by the date of its first audit.
-        weights: fingerprint of the first seed.
+        weights: fingerprint of the weights of the first seed, shortened.
         date: of its first audit.
     """
 
@@ -64,25 +64,26 @@ class Chart:
     words: str
 
 
-def versions_of(entries: Iterable[Entry]) -> dict[tuple[str, ...], Version]:
-    """The versions among the audits of one encoder, by fingerprints, in the order of their first audits."""
-    found: dict[tuple[str, ...], Version] = {}
+def versions_of(entries: Iterable[Entry]) -> dict[str, Version]:
+    """The versions among the audits of one encoder, by fingerprint, in the order of their first audits."""
+    found: dict[str, Version] = {}
     for entry in sorted(entries, key=lambda entry: entry.created):
-        if entry.weights not in found:
-            found[entry.weights] = Version(len(found) + 1, entry.weights[0][:12], f"{entry.created:%Y-%m-%d}")
+        weights = entry.weights[0]
+        if weights not in found:
+            found[weights] = Version(len(found) + 1, weights[:12], f"{entry.created:%Y-%m-%d}")
     return found
 
 
 def chart(entries: Sequence[Entry]) -> Chart | None:
     """The chart of one encoder's audits; None where fewer than two versions of it have an AUC."""
     shown = sorted((entry for entry in entries if entry.auc is not None), key=lambda entry: entry.created)
-    if len({entry.weights for entry in shown}) < 2:
+    if len({entry.weights[0] for entry in shown}) < 2:
         return None
     versions = versions_of(entries)
     lowest = min([_LOWEST, *(math.floor(10 * entry.auc.low) / 10 for entry in shown if entry.auc)])
     every = math.ceil(len(shown) / _LABELS)
     points = tuple(
-        _point(entry, versions[entry.weights], _x(place, len(shown)), lowest, labelled=place % every == 0)
+        _point(entry, versions[entry.weights[0]], _x(place, len(shown)), lowest, labelled=place % every == 0)
         for place, entry in enumerate(shown)
     )
     lines: dict[object, list[str]] = {}
@@ -117,9 +118,9 @@ def _point(entry: Entry, version: Version, x: float, lowest: float, *, labelled:
     return Point(x, y, high, low, entry.answer.verdict, words, f"v{version.number}" if labelled else "")
 
 
-def _words(shown: Sequence[Entry], versions: dict[tuple[str, ...], Version]) -> str:
+def _words(shown: Sequence[Entry], versions: dict[str, Version]) -> str:
     told = []
     for entry in (shown[0], shown[-1]):
         assert entry.auc is not None
-        told.append(f"{rate(entry.auc.value)} in version {versions[entry.weights].number}, {entry.created:%Y-%m-%d}")
+        told.append(f"{rate(entry.auc.value)} in version {versions[entry.weights[0]].number}, {entry.created:%Y-%m-%d}")
     return f"AUC from {told[0]}, to {told[1]}. Newest verdict: {shown[-1].answer.title.lower()}."

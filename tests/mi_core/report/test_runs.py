@@ -115,11 +115,13 @@ def several(report: dict[str, Any], weights: str, *, days: int = 1) -> list[Entr
 def test_versions_are_numbered_by_their_first_audit(short_report: dict[str, Any]) -> None:
     entries = several(short_report, "bacab")
     found = versions_of(reversed(entries))
-    assert {weights: version.number for (weights,), version in found.items()} == {"b": 1, "a": 2, "c": 3}
+    assert {weights: version.number for weights, version in found.items()} == {"b": 1, "a": 2, "c": 3}
 
 
 def test_one_version_has_no_chart(short_report: dict[str, Any]) -> None:
     assert chart(several(short_report, "aaaa")) is None
+    one, other = several(short_report, "aa")
+    assert chart([one, replace(other, weights=("a", "b"))]) is None  # a seed was added
     one, other = several(short_report, "ab")
     assert chart([one, replace(other, auc=None)]) is None
 
