@@ -83,7 +83,7 @@ def test_cifar10_from_shards(tmp_path: Path) -> None:
         if (entry["attack"], entry["output"]) == ("encodermi-t", "projection")
     ]
     assert aucs == sorted(aucs)  # stopping earlier leaks less
-    assert (tmp_path / "run" / "figures" / "early-stopping.png").exists()
+    assert (tmp_path / "run" / "figures" / "early-stopping.svg").exists()
 
 
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")

@@ -10,7 +10,7 @@ from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
 from mi_core.report.contents import EmbeddingMap, Row, at_last_epoch, by_seed, pool_estimate
-from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, png
+from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
 from mi_core.report.numbers import count, rate
 
 _IDENTITY = ("attribute", "target", "output", "settings", "epoch")
@@ -104,7 +104,7 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
     told = [
         f"{called(row)} {rate(row['accuracy']['value'])}, guessing {rate(row['majority']['value'])}" for row in rows
     ]
-    return Drawing(png(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
+    return Drawing(svg(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
 
 
 def _series(points: Sequence[Row]) -> dict[str, list[tuple[float, Row]]]:
@@ -134,7 +134,7 @@ def _sweep(sweep: Row, series: Mapping[str, Sequence[tuple[float, Row]]]) -> Dra
     label_axes(panel, x, "accuracy of attribute inference")
     if not all("value" in point for point in sweep["points"]):
         panel.set_xticks(range(len(sweep["points"])), [point["label"] for point in sweep["points"]], rotation=20)
-    return Drawing(png(figure), f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
+    return Drawing(svg(figure), f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
 
 
 def _map(one: EmbeddingMap) -> Drawing:
@@ -155,4 +155,4 @@ def _map(one: EmbeddingMap) -> Drawing:
         label_axes(panel, title, "")
     title = f"Embeddings of {one.target}, {one.output} output"
     alt = f"t-SNE of {count(len(one.points))} embeddings, coloured by class of the task and by {one.attribute}."
-    return Drawing(png(figure), title, alt)
+    return Drawing(svg(figure), title, alt)

@@ -17,7 +17,7 @@ from mi_core.report.drawing import (
     level,
     log_scale,
     look,
-    png,
+    svg,
 )
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import Sides, measured_by, share_found, sides_of
@@ -78,7 +78,7 @@ def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
     level(panel)
     label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0]['output']} output"
-    return Drawing(png(figure), title, f"Attack {measured} on {', '.join(targets)}: {told}.")
+    return Drawing(svg(figure), title, f"Attack {measured} on {', '.join(targets)}: {told}.")
 
 
 def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
@@ -98,7 +98,7 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
         panel.annotate(target, (value, low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
     panel.set_ylim(low, high)
     label_axes(panel, x, f"attack {measured}")
-    return Drawing(png(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
+    return Drawing(svg(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
 
 
 def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
@@ -188,7 +188,7 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
         panels[-1].set_xticks(places, [point["label"] for point in points])
         panels[-1].minorticks_off()
     alt = f"Attack {measured} over {x}, first to last: {'; '.join(told)}."
-    return Drawing(png(figure), f"Sweep of {x}", alt)
+    return Drawing(svg(figure), f"Sweep of {x}", alt)
 
 
 def _utility_series(points: Sequence[Row], lead: Row | None) -> dict[str, list[tuple[int, Row]]]:
@@ -243,4 +243,4 @@ def _against_queries(
     if spent is _to_fit:
         log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
-    return Drawing(png(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)
+    return Drawing(svg(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mi_core.report.contents import Row
 from mi_core.report.defenses import by_target
-from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, png
+from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, svg
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import measured_by
 
@@ -93,7 +93,7 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     label_axes(panel, "defense", y)
     what = "Attacks" if part == "attacks" else "Attribute inference"
     title = f"{what} on {target} behind every defense"
-    return Drawing(png(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
+    return Drawing(svg(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
 
 
 def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
@@ -119,7 +119,7 @@ def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
         f"strongest attack's {measured}",
     )
     title = f"What hiding the members of {target} costs"
-    return Drawing(png(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
+    return Drawing(svg(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
 
 
 def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
@@ -148,5 +148,5 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
     panels[1].set_ylabel(f"strongest attack's {measured}", fontsize=9.5)
     title = f"Defenses of {target} by epsilon"
     return Drawing(
-        png(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
+        svg(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
     )

@@ -1,4 +1,4 @@
-"""What all figures of a report share: size, colours, axes, and how they become PNG.
+"""What all figures of a report share: size, colours, axes, and how they become SVG, with values to read on hover.
 
 Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
 say.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
 
 from mi_core.records import FloatArray
 from mi_core.report.numbers import rate
@@ -28,21 +31,29 @@ MARKERS = "osD^vP*"
 MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
 DASHED = (0, (4, 3))
 BLACK = COLOURS.index("#000000")
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_HOVER = "hover:"  # before the name of points that are there for their words alone
+_MOST_TOLD = 20  # values of a line whose marks cannot be told apart
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: the PNG, a title, and a text that says to those who cannot see it what it shows.
+    """One figure: the image, a title, and a text that says to those who cannot see it what it shows.
 
     Args:
-        png: the image; title, alt: the words.
+        image: SVG, or PNG of photographs; title, alt: the words.
         photographs: it shows images of the data, whose colours must stay as they are in the dark.
     """
 
-    png: bytes
+    image: bytes
     title: str
     alt: str
     photographs: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """Of a file with the image."""
+        return ".png" if self.photographs else ".svg"
 
 
 def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
@@ -67,16 +78,86 @@ def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> No
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG, the same bytes for the same content.
+    """The figure as PNG, the same bytes for the same content."""
+    return _saved(figure, format="png", metadata={"Software": None})
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same content; its lines, points and bars tell their values on hover."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    figure.canvas.draw()  # ticks get their words
+    tips = dict(_tips(figure))
+    drawn = _saved(figure, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    root = ElementTree.fromstring(drawn)
+    for definitions in root.findall(f"{{{_SVG}}}defs"):  # a style sheet, which would hold for the whole page
+        root.remove(definitions)
+    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    for group in root.iter(f"{{{_SVG}}}g"):
+        words = tips.get(group.attrib.pop("id", ""))
+        if words is None:
+            continue
+        marks = list(group.iter(f"{{{_SVG}}}use"))
+        if len(marks) == len(words):
+            for mark, word in zip(marks, words, strict=True):
+                ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = word
+        else:
+            title = ElementTree.Element(f"{{{_SVG}}}title")
+            title.text = words[0] if len(words) == 1 else "; ".join(words[:_MOST_TOLD])
+            group.insert(0, title)
+    return ElementTree.tostring(root)
+
+
+def _saved(figure: Figure, **settings: Any) -> bytes:
+    """A figure as a file.
 
     No text is read as a formula: names of encoders, classes and attributes are the user's and may hold dollar signs.
     """
     buffer = io.BytesIO()
-    with rc_context({"text.parse_math": False}):  # of what is made while drawing, such as ticks
+    drawing = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "encoder-audit"}
+    with rc_context(drawing):  # of what is made while drawing, such as ticks
         for text in figure.findobj(Text):
             text.set_parse_math(False)
-        figure.savefig(buffer, format="png", metadata={"Software": None})
+        figure.savefig(buffer, **settings)
     return buffer.getvalue()
+
+
+def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
+    """Name every line and bar, and give the words that belong to it: one for each of its marks, or for all of it."""
+    number = 0
+    for panel in figure.axes:
+        named = {id(container[0]): container.get_label() for container in panel.containers if len(container)}
+        for container in panel.containers:
+            if isinstance(container, BarContainer):
+                label = container.patches[0].get_label() if container.patches else ""
+                for bar in container.patches:
+                    if not bar.get_height():
+                        continue
+                    number += 1
+                    bar.set_gid(f"tip{number}")
+                    left, right = bar.get_x(), bar.get_x() + bar.get_width()
+                    words = f"{label}: {bar.get_height():.3g} from {left:.3g} to {right:.3g}"
+                    yield f"tip{number}", [words]
+        for line in panel.get_lines():
+            label = named.get(id(line), line.get_label())
+            if str(line.get_gid()).startswith(_HOVER):
+                label = str(line.get_gid()).removeprefix(_HOVER)
+            if str(label).startswith("_"):
+                continue
+            number += 1
+            line.set_gid(f"tip{number}")
+            marked = str(line.get_marker()) not in ("None", "none", "", " ")
+            points = [f"{label}{_place(panel, x)}: {y:.3f}" for x, y in np.asarray(line.get_xydata())]
+            yield f"tip{number}", points if marked else [str(label)]
+
+
+def _place(panel: Any, x: float) -> str:
+    """The place of a point on the horizontal axis, in words."""
+    worded = isinstance(panel.xaxis.get_major_formatter(), FixedFormatter | FuncFormatter)
+    if worded and isinstance(panel.xaxis.get_major_locator(), FixedLocator):
+        ticks = [text.get_text() for text in panel.get_xticklabels()]
+        return f", {ticks[round(x)]}" if 0 <= round(x) < len(ticks) else ""
+    return f" at {x:.4g}"
 
 
 def log_scale(axis: Any) -> None:
@@ -113,6 +194,12 @@ def look(index: int, *, marker: bool = False) -> dict[str, Any]:
     """Colour, line style and, where asked for, marker of a series."""
     style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
     return style | ({"marker": MARKERS[index % len(MARKERS)]} if marker else {})
+
+
+def hover(panel: Any, x: FloatArray, y: FloatArray, name: str) -> None:
+    """Points that nobody sees and that tell their values on hover: of a line without marks."""
+    (points,) = panel.plot(x, y, linestyle="", marker="o", markersize=9, alpha=0, label="_hover")
+    points.set_gid(f"{_HOVER}{name}")
 
 
 def errors(panel: Any, places: Sequence[float], entries: Sequence[Mapping[str, Any]], **style: Any) -> None:

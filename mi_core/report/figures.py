@@ -42,11 +42,12 @@ from mi_core.report.drawing import (
     band,
     blank,
     file_name,
+    hover,
     label_axes,
     level,
     look,
-    png,
     spread,
+    svg,
 )
 from mi_core.report.images import view_grid
 from mi_core.report.numbers import count, percent, rate
@@ -122,6 +123,9 @@ def _seeds(runs: Sequence[Any]) -> str:
     return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
+_TOLD = (0.001, 0.01, 0.1, 0.2, 0.5, 0.8)  # places of a curve that tell their height on hover
+
+
 def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
     """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
     fpr, tpr, _ = roc_curve(run.member, run.score, sample_weight=run.counts, drop_intermediate=False)
@@ -150,6 +154,8 @@ def _curves(
         label = f"{attack} (n {count(inside)} + {count(outside)})"
         curves = np.stack([height_at(run, grid) for run in mine])
         mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
+        places = np.unique(np.searchsorted(grid, _TOLD).clip(max=len(grid) - 1))
+        hover(panel, grid[places], mean[places], attack)
         told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, told_at)]))}")
     return ", ".join(told)
 
@@ -161,11 +167,8 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
     grid = np.geomspace(floor, 1, 400)
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
-    panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0)
-    note = {"fontsize": 7, "color": GREY, "rotation": 90, "ha": "right", "va": "bottom"}
-    panel.text(
-        limit * 0.95, floor * 1.2, "fewer than 10\n" + ("false positives" if sides.known else sides.outside), **note
-    )
+    few = f"fewer than 10 {'false positives' if sides.known else sides.outside}"
+    panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
     told = _curves(panel, series, colours, grid, _rate_at, 0.01)
     panel.set_yscale("log", nonpositive="mask")
@@ -181,7 +184,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     near = shares[1].capitalize() + " near 1 % false positives"
     found = near if sides.known else f"Share of {sides.inside} above about 99 % of {sides.outside}"
     alt = f"ROC curves on logarithmic axes ({lines}). {found}: {told}."
-    return Drawing(png(figure), title, alt)
+    return Drawing(svg(figure), title, alt)
 
 
 def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str]) -> Drawing:
@@ -194,7 +197,7 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
     panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
     label_axes(panel, "recall", "precision")
     title = f"Precision and recall on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
-    return Drawing(png(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
+    return Drawing(svg(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
 
 
 def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
@@ -219,7 +222,7 @@ def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
     first = curves[0]
     title = f"What {first.attack} reads, by epoch: {first.output} output of {first.target}, {_seeds(curves)}"
     return Drawing(
-        png(figure),
+        svg(figure),
         title,
         f"At the last checkpoint {last[0]:.3g} for {sides.inside}, {last[1]:.3g} for {sides.outside}.",
     )
@@ -302,7 +305,7 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
         f"{every.quantile(~member, 0.5):.3g} for {sides.outside}"
     )
     same = f" {'; '.join(shown.same)}." if shown.same else ""
-    return Drawing(png(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
+    return Drawing(svg(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
 
 
 def _loss(data: FigureData) -> Drawing:
@@ -317,7 +320,7 @@ def _loss(data: FigureData) -> Drawing:
         told.append(f"{encoder} ends at {np.mean([curve.loss[-1] for curve in mine]):.3g}")
     label_axes(panel, "epoch", "pre-training loss")
     alt = f"Pre-training loss against the epoch: {', '.join(told)}."
-    return Drawing(png(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
+    return Drawing(svg(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
 
 
 def _curve_rows(report: Mapping[str, Any]) -> list[list[Row]]:
@@ -366,4 +369,4 @@ def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
     if len(epochs) <= 8:  # more would run into each other
         panels[-1].set_xticks(epochs)
     alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."
-    return Drawing(png(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)
+    return Drawing(svg(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)

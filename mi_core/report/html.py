@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from mi_core.report import evidence, numbers, tuning, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
@@ -33,6 +34,8 @@ from mi_core.report.sides import Sides, share_found, sides_of, unsupported
 
 _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
 _UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
+_SHOWN = 528 / 345.6  # pixels of the page for a point of a figure
+_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _REFERENCES = {
     "shadow": "fitted on the encoder",
     "shadows": "fitted on the encoders",
@@ -125,6 +128,26 @@ def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def _embedded(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _photographs(drawing: Drawing) -> dict[str, Any]:
+    """A PNG and its size, at half of which it is shown; the size stands in the file's header."""
+    width, height = (int.from_bytes(drawing.image[start : start + 4]) // 2 for start in (16, 20))
+    return {"source": _embedded(drawing.image), "width": width, "height": height}
+
+
+def _inline(drawing: Drawing, number: int) -> Markup:
+    """An SVG as a part of the page: its words are those of the figure, its names are those of no other figure.
+
+    Text in it was escaped when it was drawn.
+    """
+    drawn = drawing.image.decode()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{number}-", drawn)
+    width, height = (round(float(side) * _SHOWN) for side in _SIZE.findall(drawn)[0])
+    label = escape(f"{drawing.title}. {drawing.alt}")
+    head = f'<svg role="img" aria-label="{label}" width="{width}" height="{height}"'
+    return Markup(re.sub(r"<svg[^>]*?(?= viewBox| xmlns| style)", "<svg", drawn, count=1).replace("<svg", head, 1))
 
 
 def _unbroken(sentence: str) -> str:
@@ -251,15 +274,13 @@ def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list
         for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
     }
     joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
-    for name, drawing in figures.items():
+    for number, (name, drawing) in enumerate(figures.items()):
         section = name.split("-")[0]
         section = joined.get(section, section)
         shown = {
             "first": lead is not None and f"-{lead['output']}" in name,
             "primary": lead is not None and lead["attack"] in name,
-            "source": _embedded(drawing.png),
-            "width": int.from_bytes(drawing.png[16:20]) // 2,  # the size in a PNG's header; shown at half of it
-            "height": int.from_bytes(drawing.png[20:24]) // 2,
+            **(_photographs(drawing) if drawing.photographs else {"svg": _inline(drawing, number)}),
             "title": drawing.title,
             "photographs": drawing.photographs,
             "alt": drawing.alt,

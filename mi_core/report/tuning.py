@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row
-from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, png
+from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, svg
 from mi_core.report.numbers import estimate, rate, setting
 
 
@@ -75,7 +75,7 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     alt = (
         f"Utility lost and upper end of the strongest attack, where no other trial beats it: {told}. {sentence(found)}"
     )
-    return {"tuning": Drawing(png(figure), f"Utility against leak: {found['target']}", alt)}
+    return {"tuning": Drawing(svg(figure), f"Utility against leak: {found['target']}", alt)}
 
 
 def _axes(rows: Sequence[Row]) -> tuple[list[float], list[float]]:

@@ -69,7 +69,7 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     storage.write_json(f"{folder.path}/results.json", summary(report))
     figures = draw_figures(report, figure_data(config, folder))
     for name, drawing in figures.items():
-        storage.write_atomic(f"{folder.path}/figures/{name}.png", drawing.png)
+        storage.write_atomic(f"{folder.path}/figures/{name}{drawing.suffix}", drawing.image)
     report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
     proved = report.get("evidence", {})
     page = render_html(report, figures, thumbnails(config, folder, proved), flagged(config, folder, proved))

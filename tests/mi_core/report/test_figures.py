@@ -6,6 +6,7 @@ import copy
 import io
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,9 +15,16 @@ from PIL import Image
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
-from mi_core.report.drawing import Drawing, blank, label_axes, log_scale, png
+from mi_core.report.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
 from mi_core.report.figures import _rate_at, draw_figures
 from mi_core.report.images import ViewGrid
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titles(drawing: Drawing) -> list[str]:
+    """The words of a figure on hover."""
+    return [str(title.text) for title in ElementTree.fromstring(drawing.image).iter(f"{SVG}title")]
 
 
 def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing]) -> None:
@@ -27,9 +35,11 @@ def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing])
     expected |= {f"scores-{output}-{attack}" for output in ("projection", "backbone") for attack in attacks}
     assert set(drawings) == expected
     for drawing in drawings.values():
-        image = Image.open(io.BytesIO(drawing.png))
-        assert image.width >= 800
-        assert len(np.unique(np.asarray(image.convert("L")))) > 10  # not an empty sheet
+        root = ElementTree.fromstring(drawing.image)
+        paths = [path for path in root.iter(f"{SVG}path") if len(path.get("d", "").split()) > 50]
+        assert paths or len(list(root.iter(f"{SVG}title"))) > 20  # a curve, or bars that tell their height
+        assert any("".join(text.itertext()).strip() for text in root.iter(f"{SVG}text"))  # letters, not their outlines
+        assert drawing.suffix == ".svg"
         assert drawing.title
         assert drawing.alt
 
@@ -68,7 +78,7 @@ def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any])
     views = np.repeat(images[:, None] // 2, 2, axis=1)
     drawn = draw_figures(short_report, FigureData(views=ViewGrid(images, views)))
     drawing = drawn["views"]
-    pixels = np.asarray(Image.open(io.BytesIO(drawing.png)).convert("RGB"))
+    pixels = np.asarray(Image.open(io.BytesIO(drawing.image)).convert("RGB"))
     height, width, _ = pixels.shape
     for row in range(3):
         shown = pixels[int((row + 0.5) * height / 3)]
@@ -112,7 +122,7 @@ def test_a_name_is_drawn_as_it_is_written() -> None:
         figure, (panel,) = blank()
         panel.plot([0, 1], [0, 1], label=name)
         label_axes(panel, "", "")
-        png(figure)
+        svg(figure)
         widths.append(panel.get_legend().get_texts()[0].get_window_extent().width)
     assert widths[0] > 1.2 * widths[1]
 
@@ -127,7 +137,46 @@ def test_a_logarithmic_axis_has_plain_numbers() -> None:
     figure, (panel,) = blank()
     panel.plot([10, 100_000], [1, 2])
     log_scale(panel.xaxis)
-    png(figure)
+    svg(figure)
     told = [text.get_text() for text in panel.get_xticklabels()]
     assert "1,000" in told
     assert not any("$" in text for text in told)
+
+
+def test_points_tell_their_values_on_hover() -> None:
+    """Of marks one word each, of a line its name; by the labels below where these are words."""
+    figure, (panel,) = blank()
+    panel.plot([1, 2, 4], [0.5, 0.25, 0.125], marker="o", label="a<b")
+    panel.plot([1, 4], [0.1, 0.2], label="line")
+    panel.plot([1, 4], [0.1, 0.2], label="_unnamed")
+    found = titles(Drawing(svg(figure), "", ""))
+    assert found == ["a<b at 1: 0.500", "a<b at 2: 0.250", "a<b at 4: 0.125", "line"]
+    figure, (panel,) = blank()
+    entry = {"value": 0.25, "ci95": [0.2, 0.3]}
+    abreast(panel, ["first", "second"], {"one": [(0, entry), (1, entry)], "two": [(1, entry)]})
+    found = titles(Drawing(svg(figure), "", ""))
+    assert found == ["one, first: 0.250", "one, second: 0.250", "two, second: 0.250"]
+    figure, (panel,) = blank()
+    panel.hist([1, 1, 2], bins=[0.5, 1.5, 2.5], label="members")
+    assert titles(Drawing(svg(figure), "", "")) == ["members: 2 from 0.5 to 1.5", "members: 1 from 1.5 to 2.5"]
+
+
+def test_the_heights_of_a_curve_are_told_where_they_are(short_report: dict[str, Any]) -> None:
+    """On the ROC of scores that separate half of the members from all others."""
+    member = np.arange(2000) % 2 == 1
+    score = np.where(member & (np.arange(2000) % 4 == 1), 2.0, 0.0) + np.linspace(0, 1, 2000)
+    drawn = draw_figures(short_report, FigureData((AttackScores("a", "t", "backbone", "s", 0, score, member),)))
+    told = titles(drawn["roc-backbone-t" if "roc-backbone-t" in drawn else "roc-backbone"])
+    by_place = dict(one.rsplit(": ", 1) for one in told if one.startswith("a at"))
+    assert float(by_place["a at 0.01"] if "a at 0.01" in by_place else next(iter(by_place.values()))) > 0.49
+    assert len(by_place) >= 4
+
+
+def test_the_same_figure_is_the_same_file() -> None:
+    files = []
+    for _ in range(2):
+        figure, (panel,) = blank()
+        panel.plot([0, 1], [0, 1], marker="o", label="x")
+        files.append(svg(figure))
+    assert files[0] == files[1]
+    assert b"<style" not in files[0] and b"<metadata" not in files[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mi_core.report.drawing import Drawing
+from mi_core.report.drawing import Drawing, blank, label_axes, svg
 from mi_core.report.glossary import glossary
 from mi_core.report.html import render_html
 from mi_core.report.numbers import count, interval, rate
@@ -18,14 +18,23 @@ from tests.mi_core.report.page import Page
 HOSTILE = '"><script>alert(1)</script>'
 
 
+def hostile_figure() -> bytes:
+    figure, (panel,) = blank()
+    panel.plot([0, 1], [0, 1], marker="o", label=HOSTILE)
+    label_axes(panel, HOSTILE, "y")
+    return svg(figure)
+
+
 def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
     source = render_html(report, drawings)
     page = Page(source)
     assert source.startswith("<!DOCTYPE html>")
     assert not any(tag in ("script", "link", "iframe", "object") for tag, _ in page.tags)
-    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    images = [attributes for tag, attributes in page.tags if tag == "svg"]
     assert len(images) == len(drawings)
-    assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images)
+    assert all(image["role"] == "img" and image["aria-label"] for image in images)
+    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(names) == len(set(names))  # several figures in one page
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", source)
     assert "default-src 'none'" in source
     targets = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
@@ -39,7 +48,7 @@ def test_names_cannot_break_out(short_report: dict[str, Any]) -> None:
     hostile["rejected"][0]["key"] = hostile["rejected"][0]["reason"] = HOSTILE
     hostile["caveats"] = [HOSTILE]
     hostile["encoders"][HOSTILE] = hostile["encoders"].pop("shadow")
-    source = render_html(hostile, {"loss": Drawing(b"\x89PNG" + bytes(30), HOSTILE, HOSTILE)})
+    source = render_html(hostile, {"loss": Drawing(hostile_figure(), HOSTILE, HOSTILE)})
     assert "<script" not in source
     assert Page(source).text.count("alert(1)") >= 6
 
@@ -97,7 +106,7 @@ def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any]
     source = render_html(short_report, shown)
     (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
     inverted = re.findall(r"([^{}]+)\{[^{}]*invert", style)
-    assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) img"]
+    assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) svg"]
     figures = [attributes.get("class") for tag, attributes in Page(source).tags if tag == "figure"]
     assert sorted(figures, key=str) == [None, "photographs"]
 

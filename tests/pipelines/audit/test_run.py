@@ -69,7 +69,7 @@ def test_the_report_keeps_its_contract(finished_run: Path) -> None:
     assert report["rejected_count"] == 0
     for name in (
         "report.html",
-        *(f"figures/{figure}.png" for figure in ("loss", "early-stopping", "roc-projection", "views")),
+        *(f"figures/{figure}" for figure in ("loss.svg", "early-stopping.svg", "roc-projection.svg", "views.png")),
     ):
         assert (finished_run / name).stat().st_size > 1000
 

@@ -87,7 +87,7 @@ def test_every_point_is_a_whole_run(swept: Path) -> None:
         "known": ["6"],
         "attacks.*.reference_count": ["5"],
     }
-    assert {"sweep-attacks._.views.png"} <= {path.name for path in (swept / "figures").iterdir()}
+    assert {"sweep-attacks._.views.svg"} <= {path.name for path in (swept / "figures").iterdir()}
 
 
 def test_what_points_share_is_made_once(swept: Path) -> None:
