@@ -29,7 +29,16 @@ def digests64(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[n
         >>> digests64((7, "a"), ["b", "c"]).tolist() == [digest64(7, "a", "b"), digest64(7, "a", "c")]
         True
     """
-    begun = hashlib.blake2b(digest_size=8)
+    return _digests(parts, names, 1)[:, 0]
+
+
+def digests128(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """As `digests64`, of 128 bits, which tell billions of names apart: (N, 2)."""
+    return _digests(parts, names, 2)
+
+
+def _digests(parts: Sequence[str | int], names: Iterable[str], words: int) -> npt.NDArray[np.uint64]:
+    begun = hashlib.blake2b(digest_size=8 * words)
     for part in parts:
         begun.update(_encoded(part))
     digests = []
@@ -37,7 +46,7 @@ def digests64(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[n
         digest = begun.copy()
         digest.update(_encoded(name))
         digests.append(digest.digest())
-    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False).reshape(-1, words)
 
 
 def _encoded(part: str | int) -> bytes:

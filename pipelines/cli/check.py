@@ -15,7 +15,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     from pipelines.console import count_of
     from pipelines.data.draw import check_sizes
     from pipelines.data.look import Look
-    from pipelines.data.run import counts_in_words
+    from pipelines.data.run import counts_in_words, faults_of_lists
     from pipelines.encoders import adopt
     from pipelines.run.folder import RunFolder
     from pipelines.run.machine import cpus
@@ -34,6 +34,8 @@ def check(config: Config, overrides: Overrides = None) -> None:
         drawn = look.drawn(seed)
         check_drawn(loaded, look.counts(drawn))
         output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+        for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
+            output.print(f"data: {line}")
     first = loaded.seeds[0]
     for name, description in adopt.try_out(loaded, look.drawn(first), first):
         output.print(f"encoder {name}: {description}")

@@ -18,7 +18,7 @@ from pipelines.files.digest import digest
 
 
 class Role(Section):
-    """The samples of a role: an exact count, a fraction, or (neither) a whole source that the user gives."""
+    """The samples of a role: an exact count, a fraction, those of a list, or (none of these) a whole source."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -26,19 +26,40 @@ class Role(Section):
     count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
     fraction: float | None = Field(default=None, gt=0, le=1, description="share of the source, by threshold")
     classes: tuple[int, ...] | None = Field(default=None, min_length=1, description="samples of these classes only")
+    keys: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file with the keys of the samples: .txt, .csv, .parquet, or uids (.npy)",
+    )
+    key_column: str | None = Field(
+        default=None, min_length=1, description="column of the keys in a CSV or Parquet file"
+    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Role:
-        if self.count is not None and self.fraction is not None:
-            raise ValueError("count and fraction are both given; keep one")
+        sizes = [name for name in ("count", "fraction", "keys") if getattr(self, name) is not None]
+        if len(sizes) > 1:
+            raise ValueError(f"{' and '.join(sizes)} are both given; keep one")
+        if self.key_column is not None and not self.listed:
+            raise ValueError("key_column is given without keys, the file that has the column")
         if self.classes is not None and not self.drawn:
             raise ValueError("classes are chosen for a drawn role; give its count or fraction")
         return self
 
     @property
     def drawn(self) -> bool:
-        """Whether the role is drawn; otherwise the user gives it as a whole source."""
+        """Whether the role is drawn; otherwise the user gives its samples."""
         return self.count is not None or self.fraction is not None
+
+    @property
+    def listed(self) -> bool:
+        """Whether a list of keys gives the role."""
+        return self.keys is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the role is a whole source."""
+        return not self.drawn and not self.listed
 
 
 class CaptionWords(Section):
@@ -139,7 +160,8 @@ class DataConfig(Section):
             if origin in self.roles and self.roles[origin].source_name not in self.sources:
                 raise ValueError(f"{place}.from = {origin!r} is itself a part; take a part of a role")
             if origin in self.roles and not role.drawn:
-                raise ValueError(f"{place} is a part of {origin}; give its count or fraction")
+                keys = ", and keys for roles of a source" if role.listed else ""
+                raise ValueError(f"{place} is a part of {origin}; give its count or fraction{keys}")
             parts.setdefault(origin, {})[name] = role
         for origin, roles in parts.items():
             self._check_parts(origin, roles)
@@ -148,9 +170,9 @@ class DataConfig(Section):
     def _check_parts(self, origin: str, parts: Mapping[str, Role]) -> None:
         """Raise ValueError if roles do not fit into the source or role that they are parts of."""
         names, roles = ", ".join(parts), list(parts.values())
-        if any(not role.drawn for role in roles) and len(roles) > 1:
-            raise ValueError(f"roles {names} share {origin}, so each needs a count or a fraction")
-        if {role.count is None for role in roles} == {True, False}:
+        if any(role.whole for role in roles) and len(roles) > 1:
+            raise ValueError(f"roles {names} share {origin}, so each needs a count or a fraction, or a list of keys")
+        if {role.count is None for role in roles if role.drawn} == {True, False}:
             raise ValueError(f"roles {names} of {origin} mix count and fraction; use one of them")
         share = sum(role.fraction or 0 for role in roles)
         if share > 1 + 1e-9:

@@ -9,7 +9,7 @@ from pipelines.config.names import shortened
 from pipelines.errors import UserError
 from pipelines.files import storage
 
-FILE_FIELDS = frozenset({"path", "root", "table", "weights", "text_weights"})
+FILE_FIELDS = frozenset({"path", "root", "table", "weights", "text_weights", "keys"})
 """Fields of a config that name files or folders, wherever they stand, in sweeps and searches too."""
 
 

@@ -1,9 +1,10 @@
 """Draw the roles of one seed by a seeded hash, so that no two roles share an image.
 
-Usable samples (`pipelines.data.scan`) are ordered by a hash of (seed, source, key). A role with a count takes the next
-ranks of that order, role after role by name. A role with a fraction takes a range of the hash. Exact copies of an image
-count once. Grouped samples are ordered by a hash of their group, and no group is in two roles. A count takes whole
-groups; of the last group it takes only the samples still missing, and no other role gets the rest.
+Usable samples (`pipelines.data.scan`) are ordered by a hash of (seed, source, key). A role with a list of keys takes
+its samples first. A role with a count takes the next ranks of that order, role after role by name. A role with a
+fraction takes a range of the hash. Exact copies of an image count once. Grouped samples are ordered by a hash of their
+group, and no group is in two roles. A count takes whole groups; of the last group it takes only the samples still
+missing, and no other role gets the rest.
 
 No process holds a sample of every shard. Tasks hash the samples of some shards each; one task finds copies and
 thresholds in a database; then tasks apply the rules to their shards and count.
@@ -12,18 +13,20 @@ thresholds in a database; then tasks apply the rules to their shards and count.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.config.data import DataConfig
 from pipelines.data.database import database, memory_for
 from pipelines.data.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, keeping
+from pipelines.data.key_lists import ListedKeys
+from pipelines.data.listed import find_listed
 from pipelines.data.near_pairs import NearPairs
 from pipelines.data.ranks import Numbered, rank
 from pipelines.data.rules import Rules, Taker
@@ -56,7 +59,8 @@ def draw(
         check: raises if the sizes of the roles will not do; then no splits are drawn.
 
     Raises:
-        UserError: roles that the user gave share an image, or a source is too small for its roles.
+        UserError: roles that the user gave share an image or a key, a list of keys cannot be read, or a source is too
+            small for its roles.
     """
     held = tempfile.TemporaryDirectory(prefix="encoder-audit-") if folder is None else None
     place = folder or str(held and held.name)
@@ -67,7 +71,8 @@ def draw(
     near = config.near_duplicates is not None
     parted = any(takers_of(config, role) for role in config.roles)
     with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
-        work = [(part, rules, ranks, parted, near) for part in parts(shards, lambda one: one.shard.rows)]
+        listed = any(role.listed for role in config.roles.values())
+        work = [(part, rules, ranks, parted, near, listed) for part in parts(shards, lambda one: one.shard.rows)]
         task_map(rank, work, title=f"seed {seed}: hashing")
         takes = memory_for(sum(one.shard.rows for one in shards))
         asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks)
@@ -78,10 +83,10 @@ def draw(
             pairs.find(task_map, title)
         title = f"drawing the roles of seed {seed}"
         (found,) = task_map(decide, [(*asked, place, pairs)], title=title, memory=takes)
-    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    given = {role.source_name: name for name, role in config.roles.items() if role.whole}
     read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
     by_shard = config.by_shard and bool(read)
-    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers, read, by_shard)
+    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists)
     counting = [
         (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)
     ]
@@ -105,13 +110,15 @@ class Decision:
         takers: by the source or role that they draw from.
         copies: exact copies that were dropped.
         near: near-copies that were dropped; None where none were looked for.
-        dropped: numbers of the shards of which rows are dropped.
+        dropped: numbers of the shards of which rows are dropped, or have the role of a list.
+        lists: how the lists of keys fit, by role.
     """
 
     takers: Mapping[str, tuple[Taker, ...]]
     copies: int
     near: int | None
     dropped: frozenset[int]
+    lists: Mapping[str, ListedKeys]
 
 
 def list_hashes(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str) -> NearPairs:
@@ -121,7 +128,7 @@ def list_hashes(config: DataConfig, repeated: str, shards: Sequence[Numbered], r
         UserError: as `draw`.
     """
     assert config.near_duplicates is not None
-    with _kept(config, repeated, shards, ranks) as (connection, _, _):
+    with _kept(config, repeated, shards, ranks) as (connection, *_):
         return NearPairs.listed(connection, ORDER, folder, config.near_duplicates.distance)
 
 
@@ -133,7 +140,7 @@ def decide(
     folder: str,
     pairs: NearPairs | None,
 ) -> Decision:
-    """Find copies and the thresholds of the roles; writes the rows of each shard that are dropped.
+    """Find copies, listed samples and the thresholds of the roles; writes the rows of each shard that are exceptions.
 
     Args:
         config: the roles.
@@ -146,7 +153,7 @@ def decide(
     Raises:
         UserError: as `draw`.
     """
-    with _kept(config, repeated, shards, ranks) as (connection, numbers, copies):
+    with _kept(config, repeated, shards, ranks) as (connection, numbers, copies, lists):
         of_shard = {one.number: one for one in shards}
         check_distinct(connection, of_shard)
         near = None
@@ -155,20 +162,20 @@ def decide(
             storage.write_table(f"{folder}/splits/{NEAR}", table)
             near = len(table)
         takers = Thresholds(config, connection, of_shard, numbers).find()
-        dropped = frozenset(_write_dropped(connection, of_shard, folder))
-    return Decision(takers, copies, near, dropped)
+        dropped = frozenset(_write_dropped(connection, of_shard, folder, list(config.roles)))
+    return Decision(takers, copies, near, dropped, lists)
 
 
 @contextmanager
 def _kept(
     config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str
-) -> Iterator[tuple[Any, dict[str, int], int]]:
-    """A database of ``kept``: all samples but exact copies; the numbers of the sources, and how many copies there are.
+) -> Iterator[tuple[Any, dict[str, int], int, dict[str, ListedKeys]]]:
+    """A database of ``kept``: all samples but exact copies; numbers of the sources, number of copies, lists of keys.
 
     Raises:
         UserError: as `draw`.
     """
-    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    owner = {role.source_name: number for number, role in enumerate(config.roles.values()) if role.whole}
     used = {role.source_name for role in config.roles.values()}
     names = [name for name in config.sources if name in used]
     numbers = {name: number for number, name in enumerate(names)}
@@ -178,24 +185,36 @@ def _kept(
             "shard": one.number,
             "source": numbers[one.shard.source],
             "priority": priority[one.shard.source],
-            "given": one.shard.source in given,
+            "owner": owner.get(one.shard.source),
         }
         for one in shards
     ]
     of_shard = {one.number: one for one in shards}
     with database(sum(one.shard.rows for one in shards)) as connection:
-        connection.register("places", pa.Table.from_pylist(places))
+        connection.register("places", pa.Table.from_pylist(places, _PLACES))
         connection.register("ranked", storage.data_set([one.ranks(ranks) for one in shards]))
         connection.execute(
             """
             CREATE TABLE gone (shard UINTEGER, row UINTEGER);
             CREATE TABLE barred (shard UINTEGER, row UINTEGER);
-            CREATE TEMP VIEW kept AS SELECT * FROM ranked JOIN places USING (shard) ANTI JOIN gone USING (shard, row);
             """
         )
         if repeated:
             _drop_repeated(connection, repeated, shards)
-        yield connection, numbers, drop_copies(connection, of_shard, given)
+        lists = find_listed(connection, of_shard, config.roles, numbers)
+        connection.execute(
+            """
+            CREATE TEMP VIEW kept AS
+                SELECT ranked.*, source, listed,
+                    coalesce(of_list, priority) AS priority, coalesce(listed, owner) AS owner
+                FROM ranked JOIN places USING (shard) LEFT JOIN listed USING (shard, row)
+                ANTI JOIN gone USING (shard, row)
+            """
+        )
+        yield connection, numbers, drop_copies(connection, of_shard, list(config.roles)), lists
+
+
+_PLACES = pa.schema([(name, pa.uint32()) for name in ("shard", "source", "priority", "owner")])
 
 
 def _drop_repeated(connection: Any, path: str, shards: Sequence[Numbered]) -> None:
@@ -205,19 +224,43 @@ def _drop_repeated(connection: Any, path: str, shards: Sequence[Numbered]) -> No
     connection.execute("INSERT INTO gone SELECT shard, row FROM repeated JOIN named USING (source, item)")
 
 
-def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str) -> Iterator[int]:
-    """Write the rows of each shard that are dropped, in the order of the shards; yields the shards' numbers."""
+def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str, roles: Sequence[str]) -> Iterator[int]:
+    """Write the rows of each shard that are exceptions, in the order of the shards; yields the shards' numbers."""
     lost = connection.sql(
-        "SELECT shard, row, part FROM (SELECT shard, row, false AS part FROM gone "
-        "UNION ALL SELECT shard, row, true FROM barred) ORDER BY shard, row"
+        """
+        SELECT shard, row, part, listed FROM (
+            SELECT shard, row, false AS part, NULL AS listed FROM gone
+            UNION ALL SELECT shard, row, true, NULL FROM barred
+            UNION ALL SELECT shard, row, false, listed FROM listed ANTI JOIN gone USING (shard, row)
+        ) ORDER BY shard, row, part
+        """
     ).to_arrow_reader()
-    rows = (row for batch in lost for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    for number, some in groupby(rows, itemgetter(0)):
-        _, row, part = zip(*some, strict=True)
+    names = pa.array(roles, pa.string())
+    for number, rows in _by_shard(pa.Table.from_batches([batch]) for batch in lost):
         one = shards[number].shard
-        columns = {"row": pa.array(row, pa.uint32()), "part": pa.array(part, pa.bool_())}
+        columns = {"row": rows["row"].cast(pa.uint32()), "part": rows["part"]}
+        if rows["listed"].null_count < len(rows):
+            columns["role"] = pc.fill_null(names.take(rows["listed"].combine_chunks()), "")
         storage.write_table(dropped_path(folder, one.source, one.item), pa.table(columns))
         yield number
+
+
+def _by_shard(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each shard, from parts in the order of the shards."""
+    held: list[pa.Table] = []
+    of = -1
+    for part in parts:
+        shard = np.asarray(part["shard"])
+        ends = [*(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            number = int(shard[start]) if end > start else of
+            if number != of and held:
+                yield of, pa.concat_tables(held)
+                held = []
+            of = number
+            held.append(part.slice(start, end - start))
+    if held:
+        yield of, pa.concat_tables(held)
 
 
 def count(scan_folder: str, shards: Sequence[Numbered], rules: Rules, folder: str, dropped: frozenset[int]) -> pa.Table:
@@ -260,6 +303,8 @@ def _check_filled(config: DataConfig, drawn: Splits) -> None:
         have = counts[name]
         if have == 0 or (role.count is not None and have != role.count):
             whole = " in groups that no other role has" if config.group_by else ""
+            if role.keys is not None:
+                raise UserError(f"data.roles.{name}: no usable sample of {role.source_name} has a key of {role.keys}")
             raise UserError(
                 f"data.roles.{name}: {role.count or 'some'} images are wanted from {role.source_name}"
                 f"{'' if role.classes is None else f' in classes {list(role.classes)}'}, which has {have}{whole}; "

@@ -22,13 +22,13 @@ ORDER = "priority, role, shard, row"  # the first copy in this order stays
 _Rows = npt.NDArray[np.int64]
 
 
-def drop_copies(connection: Any, shards: Mapping[int, Numbered], given: Mapping[str, str]) -> int:
+def drop_copies(connection: Any, shards: Mapping[int, Numbered], roles: Sequence[str]) -> int:
     """Add all exact copies of an image but the first to ``gone``; their number.
 
     Args:
         connection: to a database of ``kept``, ``gone`` and ``places``; see `pipelines.data.draw`.
         shards: by number.
-        given: source to role, of roles that the user gives.
+        roles: names of all roles, by number.
 
     Raises:
         UserError: two roles that the user gave share an image.
@@ -37,21 +37,21 @@ def drop_copies(connection: Any, shards: Mapping[int, Numbered], given: Mapping[
         f"""
         CREATE TABLE copied AS SELECT high, low FROM kept GROUP BY high, low HAVING count(*) > 1;
         CREATE TABLE copies AS
-            SELECT shard, row, role, priority, given, source, row_number() OVER same AS place,
+            SELECT shard, row, role, priority, owner, row_number() OVER same AS place,
                 first_value(shard) OVER same AS of_shard, first_value(row) OVER same AS of_row,
-                first_value(given) OVER same AS of_given, first_value(source) OVER same AS of_source
+                first_value(owner) OVER same AS of_owner
             FROM kept JOIN copied USING (high, low)
             WINDOW same AS (PARTITION BY high, low ORDER BY {ORDER})
         """
     )
     shared = connection.execute(
-        "SELECT of_shard, of_row, shard, row FROM copies "
-        f"WHERE place > 1 AND given AND of_given AND source <> of_source ORDER BY {ORDER} LIMIT 1"
+        "SELECT of_owner, of_shard, of_row, owner, shard, row FROM copies "
+        f"WHERE place > 1 AND owner <> of_owner ORDER BY {ORDER} LIMIT 1"
     ).fetchall()
-    for one_shard, one_row, two_shard, two_row in shared:
+    for one_owner, one_shard, one_row, two_owner, two_shard, two_row in shared:
         (one, first), (two, second) = _named(shards, one_shard, one_row), _named(shards, two_shard, two_row)
         raise UserError(
-            f"roles {given[one]} and {given[two]} share an image: {one}/{first} and {two}/{second} "
+            f"roles {roles[one_owner]} and {roles[two_owner]} share an image: {one}/{first} and {two}/{second} "
             "have the same pixels; remove the image from one of them"
         )
     connection.execute("INSERT INTO gone SELECT shard, row FROM copies WHERE place > 1")
@@ -70,19 +70,26 @@ def check_distinct(connection: Any, shards: Mapping[int, Numbered]) -> None:
 def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
     """Priority of each source when images are copies: (S,); the lowest number keeps its copy.
 
+    A sample that a list gives has the priority of its role: see `priority_of`.
+
     Members that the user gives come first. A non-member that the user gives loses a copy of any image that members are
     drawn from, since it may have been trained on; otherwise given roles come before what is drawn.
     """
-    given = {role.source_name: name for name, role in roles.items() if not role.drawn}
+    given = {role.source_name: name for name, role in roles.items() if role.whole}
     feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.drawn}
-    spoilt = any(_nonmember(name) for name in given.values())
+    spoilt = any(_nonmember(name) for name, role in roles.items() if not role.drawn)
     priority = np.full(len(sources), 3, dtype=np.int64)
     for number, name in enumerate(sources):
         if name in given:
-            priority[number] = 2 if _nonmember(given[name]) else 0
+            priority[number] = priority_of(given[name])
         elif spoilt and name in feeding:
             priority[number] = 1
     return priority
+
+
+def priority_of(role: str) -> int:
+    """Priority of the samples of a role that the user gives."""
+    return 2 if _nonmember(role) else 0
 
 
 def drop_near_copies(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pipelines.config.data import DataConfig, Role
 from pipelines.console import count_of
 from pipelines.data.draw import draw
+from pipelines.data.key_lists import size_of
 from pipelines.data.samples import Item
 from pipelines.data.scan import Scan, scan
 from pipelines.data.sources import Source
@@ -66,7 +68,9 @@ class Look:
         """Number of samples that every role and part will have; estimated unless every shard was read."""
         few = drawn.counts()
         return {
-            name: role.count if role.count and self._share(role) < 1 else round(few[name] / self._taken(role))
+            name: asked
+            if (asked := self._asked(role)) and self._share(role) < 1
+            else round(few[name] / self._taken(role))
             for name, role in self.data.roles.items()
         }
 
@@ -86,11 +90,25 @@ class Look:
     def _taken(self, role: Role) -> float:
         """Share of a role that is drawn among the samples read."""
         share = self._share(role)
-        return share * SPARE if share < 1 and role.count else share
+        return share * SPARE if share < 1 and self._asked(role) else share
+
+    def _asked(self, role: Role) -> int | None:
+        """The number of samples that a count or a list of keys asks for; None for other roles."""
+        return role.count if role.keys is None else self._listed[role.keys, role.key_column]
+
+    @cached_property
+    def _listed(self) -> dict[tuple[str, str | None], int]:
+        """Number of keys of every list; each is read once."""
+        lists = {(role.keys, role.key_column) for role in self.data.roles.values() if role.keys is not None}
+        return {(str(path), column): size_of(str(path), column) for path, column in lists}
 
     def _lowered(self, role: Role) -> Role:
-        count = role.count and max(1, int(role.count * self._taken(role)))
-        return role.model_copy(update={"count": count})
+        """The role among the samples read; few keys of a list stand there, so as many samples are drawn instead."""
+        asked = self._asked(role)
+        if asked is None or (role.listed and self._share(role) == 1):
+            return role
+        count = max(1, int(asked * self._taken(role)))
+        return role.model_copy(update={"count": count, "keys": None, "key_column": None})
 
     def _check_sizes(self) -> None:
         found = self.scanned.usable

@@ -51,7 +51,7 @@ class Columns:
         image = _image(schema, given.image)
         label = _one(schema, given.label, LABELS, _is_class, "label", "a whole number")
         caption = _one(schema, given.caption, CAPTIONS, _is_text, "caption", "a text")
-        key = _one(schema, given.key, KEYS, _is_key, "key", "a text or a whole number")
+        key = key_column(schema, given.key)
         used = {image.partition(".")[0], label, caption, key}
         beside = tuple(field.name for field in schema if field.name not in used and _is_plain(field.type))
         return cls(image, label, caption, key, beside)
@@ -91,6 +91,15 @@ class Columns:
         if self.beside:
             others["json"] = json.dumps({name: values[name] for name in self.beside}).encode()
         return Sample(key, values[self.image], label if label is not None and label >= 0 else None, others)
+
+
+def key_column(schema: pa.Schema, given: str | None) -> str | None:
+    """The column of keys that the user gave, or the first usual one; None if there is none.
+
+    Raises:
+        ValueError: the given one is missing or of another type.
+    """
+    return _one(schema, given, KEYS, _is_key, "key", "a text or a whole number")
 
 
 def _image(schema: pa.Schema, given: str | None) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from mi_core.hashing import digests128
 from pipelines.data.columns import GROUP, PHASH
 from pipelines.data.rules import Rules, labels_of
 from pipelines.data.scan import ScannedShard
@@ -26,11 +28,17 @@ class Numbered:
         return f"{folder}/{self.number}.parquet"
 
 
-def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, near: bool) -> None:
+def hashes_of_keys(keys: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """Hashes of N keys, of 128 bits, which chance makes equal once in 1e21 for two lists of 4e8 keys: (N, 2)."""
+    return digests128(("key",), keys)
+
+
+def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, near: bool, listed: bool) -> None:
     """Write the hashes of some shards.
 
     Columns: shard, row; role, a hash, and part, another, if ``parts``; label; high and low,
-    the first 128 bits of the hash of the pixels; phash if ``near``.
+    the first 128 bits of the hash of the pixels; key_high and key_low, a hash of the key, if ``listed``;
+    phash if ``near``.
 
     Args:
         shards: to read.
@@ -38,8 +46,10 @@ def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, nea
         folder: of the files.
         parts: whether roles have parts.
         near: whether near-copies are looked for.
+        listed: whether lists of keys give roles.
     """
-    columns = [GROUP if rules.grouped else "key", "label", "sha256", *([PHASH] if near else [])]
+    columns = ["label", "sha256", *([GROUP] if rules.grouped else []), *([PHASH] if near else [])]
+    columns += ["key"] if listed or not rules.grouped else []
     for one in shards:
         samples = storage.read_table(one.shard.path, columns)
         # A hash of 32 bytes is four numbers; two of them tell images apart: 1e-22 for a chance pair among 4e8.
@@ -55,6 +65,8 @@ def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, nea
         }
         if parts:
             hashes["part"] = rules.hashes(samples, one.shard.source, "part")
+        if listed:
+            hashes["key_high"], hashes["key_low"] = hashes_of_keys(samples["key"].to_pylist()).T
         if near:
             hashes[PHASH] = np.asarray(samples[PHASH].combine_chunks())
         storage.write_table(one.ranks(folder), pa.table(hashes))

@@ -1,7 +1,8 @@
 """The rules of a seed: they tell the role of every sample from its hash and class, where its shard is read.
 
 A role with a fraction takes a range of the hash. A role with a count takes the hashes up to a threshold. Of the samples
-at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard.
+at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard. The
+samples of a role with a list of keys are written down by shard, beside those that are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
-from pipelines.data.columns import ATTRIBUTE, GROUP
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded
+from pipelines.data.key_lists import ListedKeys
 
 HIGHEST = 2**64 - 1
 NO_CLASS = np.iinfo(np.int64).min
@@ -105,6 +107,7 @@ class Rules:
         takers: in the order in which they draw, by the source or the role that they draw from.
         shards: those that were read, and those that there are, of every source of which some were left out.
         by_shard: the samples of a shard count as one in intervals and tests.
+        lists: how the lists of keys fit, of roles that have one.
     """
 
     seed: int
@@ -114,12 +117,15 @@ class Rules:
     takers: Mapping[str, tuple[Taker, ...]] = field(default_factory=dict)
     shards: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     by_shard: bool = False
+    lists: Mapping[str, ListedKeys] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         takers = {origin: [taker.as_json() for taker in some] for origin, some in self.takers.items()}
         own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
-        return {**own, "given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
+        own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
+        lists = {role: listed.as_json() for role, listed in self.lists.items()}
+        return own | ({"lists": lists} if lists else {})
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Rules:
@@ -127,7 +133,8 @@ class Rules:
         takers = {origin: tuple(map(Taker.read, some)) for origin, some in entry["takers"].items()}
         own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
         shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
-        return cls(*own, shards, entry.get("by_shard", False))
+        lists = {role: ListedKeys.read(listed) for role, listed in entry.get("lists", {}).items()}
+        return cls(*own, shards, entry.get("by_shard", False), lists)
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
         """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,)."""
@@ -144,7 +151,8 @@ class Rules:
         Args:
             samples: of the shard, as the scan wrote them.
             source, item: where the shard stands.
-            dropped: numbers of the rows that have no role, or (``part``) no part; None: there are none.
+            dropped: numbers of the rows that have no role, or (``part``) no part, or (``role``) that of a list; None:
+                there are none.
 
         Returns:
             source, item, key, label, sha256, attribute.* of all sources, group where there are groups, role and part
@@ -152,11 +160,14 @@ class Rules:
         """
         labels = labels_of(samples)
         there, parted = np.ones(len(samples), dtype=bool), np.ones(len(samples), dtype=bool)
+        roles = _Named(len(samples))
         if dropped is not None:
             rows, part_only = np.asarray(dropped["row"]), np.asarray(dropped["part"])
+            of_list = Coded.of(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
             there[rows[~part_only]] = False
-            parted[rows] = False
-        roles = _Named(len(samples))
+            parted[rows[~of_list.among(self.lists)[of_list.codes]]] = False
+            for role in self.lists:
+                roles.put(role, rows[of_list.among([role])[of_list.codes]])
         if source in self.given:
             roles.put(self.given[source], there)
         else:
@@ -197,7 +208,7 @@ class _Named:
         self.names = [""]
         self.numbers = np.zeros(count, dtype=np.int16)
 
-    def put(self, name: str, rows: npt.NDArray[np.bool_]) -> None:
+    def put(self, name: str, rows: npt.NDArray[Any]) -> None:
         self.names.append(name)
         self.numbers[rows] = len(self.names) - 1
 

@@ -38,6 +38,14 @@ def draw_roles(runs: Sequence[Run]) -> None:
             drawn = draw(config.data, scans[read], seed, folder.seed(seed).path, _as_ray_tasks, check)
             if first:
                 say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
+            for line in faults_of_lists(drawn) if seed == todo[0] else ():
+                say("data", f"WARNING: {line}")
+
+
+def faults_of_lists(drawn: Splits) -> list[str]:
+    """One line for each list of keys that does not fit its source; they are the same for all seeds."""
+    lists = drawn.rules.lists if drawn.rules is not None else {}
+    return [line for role, keys in lists.items() if (line := keys.line(role))]
 
 
 def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:

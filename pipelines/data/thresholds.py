@@ -48,7 +48,9 @@ class _Cut:
 
 @dataclass
 class Thresholds:
-    """Finds the takers of a seed in a database of ``kept``: shard, row, source, role, part, label of all samples left.
+    """Finds the takers of a seed in a database of ``kept``: all samples left.
+
+    Columns: shard, row, source, role and part (hashes), label, and listed (number of the role of a list, or null).
 
     Args:
         config: the roles.
@@ -75,18 +77,18 @@ class Thresholds:
         Raises:
             UserError: a source is too small for its roles, or roles that the user gave share a group.
         """
-        given = {role.source_name: name for name, role in self.config.roles.items() if not role.drawn}
         self._owners("role")
+        for number, (name, role) in enumerate(self.config.roles.items()):
+            if role.whole:
+                self._give(name, f"source = {self.numbers[role.source_name]}")
+            if role.listed:
+                self._give(name, f"listed = {number}")
+        whole = {role.source_name for role in self.config.roles.values() if role.whole}
         drawn = []
-        for name in sorted(self.config.sources, key=lambda name: name not in given):
-            if name not in self.numbers:
-                continue
-            pool = f"SELECT shard, row, role AS h, label FROM kept WHERE source = {self.numbers[name]}"
-            if name in given:
-                self._give(pool, given[name])
-            else:
-                check_size(self.config, name, self._count(pool))
-                drawn.append((pool, self._draw(pool, name, "role")))
+        for name in (name for name in self.config.sources if name in self.numbers and name not in whole):
+            pool = f"SELECT shard, row, role AS h, label FROM kept WHERE {self._free(name)}"
+            check_size(self.config, name, self._count(pool))
+            drawn.append((pool, self._draw(pool, name, "role")))
         for pool, cuts in drawn:
             self._bar(pool, cuts, "role", "gone")
         self._owners("part")
@@ -106,10 +108,15 @@ class Thresholds:
         if self.grouped:
             self.connection.execute(f"CREATE TABLE {purpose}_owner (h UBIGINT, name VARCHAR)")
 
-    def _give(self, pool: str, role: str) -> None:
-        self._places[role] = f"source = {self.numbers[self.config.roles[role].source_name]}"
+    def _free(self, source: str) -> str:
+        """A condition for the samples of a source that roles are drawn from."""
+        return f"source = {self.numbers[source]} AND listed IS NULL"
+
+    def _give(self, role: str, place: str) -> None:
+        """Have a role hold the samples of a place, and their groups."""
+        self._places[role] = place
         if self.grouped:
-            self.connection.execute(f"INSERT INTO role_owner SELECT DISTINCT h, '{role}' FROM ({pool})")
+            self.connection.execute(f"INSERT INTO role_owner SELECT DISTINCT role, '{role}' FROM kept WHERE {place}")
 
     def _draw(self, pool: str, origin: str, purpose: str) -> list[_Cut]:
         """The takers of one source or role, in the order of their names."""
@@ -125,7 +132,7 @@ class Thresholds:
                 high = low + role.fraction
                 cut, low = _Cut(Taker.between(name, role.classes, low, high)), high
             if purpose == "role":
-                here = f"source = {self.numbers[origin]} AND {self._left(cuts, purpose)}"
+                here = f"{self._free(origin)} AND {self._left(cuts, purpose)}"
                 self._places[name] = f"{here} AND {cut.takes(purpose)}"
             if self.grouped:
                 groups = f"SELECT DISTINCT h, '{name}' FROM ({pool}) WHERE {free} AND {cut.takes()}"
@@ -185,7 +192,7 @@ class Thresholds:
         ((shard, row, group),) = torn
         names = self.connection.execute(f"SELECT name FROM role_owner WHERE h = {group}").fetchall()
         origin = {name: self.numbers[role.source_name] for name, role in self.config.roles.items() if not role.drawn}
-        one, two = sorted((name for (name,) in names), key=origin.__getitem__)[:2]
+        one, two = sorted((name for (name,) in names), key=lambda name: (origin[name], name))[:2]
         text = storage.read_table(self.shards[shard].shard.path, [GROUP])[GROUP][row].as_py()
         raise UserError(
             f"roles {one} and {two} share the group {text!r} of data.group_by; remove the group from one of them"

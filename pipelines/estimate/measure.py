@@ -31,6 +31,7 @@ from pipelines.config.limits import ResourcesConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
+from pipelines.data.key_lists import size_of
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
 from pipelines.data.scan import usable
@@ -141,8 +142,9 @@ def sizes_of(data: DataConfig, samples: Samples) -> RoleSizes:
     """Images of every role and part. Broken and double images count: only drawing the roles finds them."""
     sizes: dict[str, Range] = {}
     for name, role in sorted(data.roles.items(), key=lambda named: named[1].source_name not in data.sources):
-        if role.count is not None:
-            sizes[name] = Range.exact(role.count)
+        if role.count is not None or role.keys is not None:
+            asked = role.count or size_of(str(role.keys), role.key_column)
+            sizes[name] = Range.exact(asked)
             continue
         parent = data.roles.get(role.source_name)
         origin = role.source_name if parent is None else parent.source_name

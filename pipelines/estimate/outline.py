@@ -160,10 +160,10 @@ def _stand_ins(data: DataConfig) -> Splits:
 
 
 def _draws(data: DataConfig, origin: str, last: str) -> list[list[Any]]:
-    """How the roles of a source, or the parts of a role, are drawn: in order of their names, up to one or all."""
+    """How the roles of a source, or the parts of a role, are drawn: lists first, then by name, up to one or all."""
     names = sorted(name for name, role in data.roles.items() if role.source_name == origin)
-    drawn = [data.roles[name] for name in names if not last or name <= last]
-    return [[role.count, role.fraction, role.classes] for role in drawn]
+    drawn = [data.roles[name] for name in names if not last or name <= last or data.roles[name].listed]
+    return [[role.count, role.fraction, role.classes, role.keys, role.key_column] for role in drawn]
 
 
 def _images(job: ShardJob, sizes: RoleSizes) -> Range:

@@ -8,6 +8,7 @@ from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
+from pipelines.data.run import faults_of_lists
 from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
@@ -27,6 +28,9 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "(data.near_duplicates={} looks for them)."
         )
     told += _of_shards(config, folder)
+    told += [
+        f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(folder.seed(config.seeds[0]).path))
+    ]
     if len(config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
     if any(not config.shadows(attack) for attack in config.attacks):

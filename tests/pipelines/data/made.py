@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,18 +68,28 @@ class SlowDraw:
 
 def slow_draw(config: DataConfig, rows: Sequence[Row], seed: int) -> SlowDraw:
     """The roles that `draw` finds, for rows in the order of the scan."""
-    given = {role.source_name: name for name, role in config.roles.items() if not role.drawn}
+    given = {role.source_name: name for name, role in config.roles.items() if role.whole}
+    lists = {name: Path(role.keys).read_text().split() for name, role in config.roles.items() if role.keys is not None}
+    listed: dict[str, str] = {}
+    for name, keys in lists.items():
+        for row in rows:
+            named = row.source == config.roles[name].source_name and row.key in keys
+            if named and listed.setdefault(row.name, name) != name:
+                raise UserError(f"both name {row.name}")
+    role_of = {row.name: listed.get(row.name, given.get(row.source)) for row in rows}
     used = {role.source_name for role in config.roles.values()}
     first = dict(zip(config.sources, keeping(config.roles, list(config.sources)).tolist(), strict=True))
     rank = {row.name: _hash(config, seed, "role", row) for row in rows}
-    order = sorted((row for row in rows if row.source in used), key=lambda row: (first[row.source], rank[row.name]))
+    ahead = {name: 2 if name.endswith("nonmember") or name == "control" else 0 for name in lists}
+    ahead_of = {row.name: ahead[listed[row.name]] if row.name in listed else first[row.source] for row in rows}
+    order = sorted((row for row in rows if row.source in used), key=lambda row: (ahead_of[row.name], rank[row.name]))
     kept: dict[bytes, Row] = {}
     copies = set()
     for row in order:
         mine = kept.setdefault(row.pixels, row)
         if mine is not row:
             copies.add(row.name)
-            if row.source in given and mine.source in given and row.source != mine.source:
+            if role_of[row.name] and role_of[mine.name] and role_of[row.name] != role_of[mine.name]:
                 raise UserError(f"share an image: {mine.name} and {row.name}")
     order = [row for row in order if row.name not in copies]
     near: dict[str, str] = {}
@@ -86,7 +97,7 @@ def slow_draw(config: DataConfig, rows: Sequence[Row], seed: int) -> SlowDraw:
         hashes = np.array([row.phash for row in order], np.uint64)
         distance = config.near_duplicates.distance
         pairs = near_pairs(hashes, distance=usual_distance(len(order)) if distance is None else distance)
-        levels = np.frombuffer(b"".join(row.descriptor for row in order), np.uint8).reshape(len(order), -1)
+        levels = np.frombuffer(b"".join(row.descriptor for row in order), np.uint8).reshape(len(order), 64)
         group = clusters(len(order), confirmed(pairs, levels, least=config.near_duplicates.least))
         owner: dict[int, Row] = {}
         for row, number in zip(order, group.tolist(), strict=True):
@@ -96,23 +107,23 @@ def slow_draw(config: DataConfig, rows: Sequence[Row], seed: int) -> SlowDraw:
     roles: dict[str, str] = {}
     groups: dict[str, str] = {}
     short: list[str] = []
-    for source in sorted(config.sources, key=lambda name: name not in given):
-        here = [row for row in order if row.source == source]
-        if source in given:
-            roles |= {row.name: given[source] for row in here}
-            for row in here:
-                if groups.setdefault(row.group, given[source]) != given[source] and config.group_by:
-                    raise UserError("share the group")
-        else:
-            _take(config, source, here, rank, roles, groups, short)
+    shared = False
+    for row in order:
+        if name := role_of[row.name]:
+            roles[row.name] = name
+            shared |= groups.setdefault(row.group, name) != name and config.group_by is not None
+    for source in (source for source in config.sources if source not in given):
+        _take(config, source, [row for row in order if row.source == source], rank, roles, groups, short)
     parts: dict[str, str] = {}
     torn: dict[str, str] = {}
     for parent in config.roles:
         here = [row for row in rows if roles.get(row.name) == parent]
         own = {row.name: _hash(config, seed, "part", row) for row in here}
         _take(config, parent, sorted(here, key=lambda row: own[row.name]), own, parts, torn, short)
-    if short or set(given.values()) - set(roles.values()):
-        raise UserError("are wanted from")
+    if shared:
+        raise UserError("share the group")
+    if short or {*given.values(), *lists} - set(roles.values()):
+        raise UserError("data.roles" if lists else "are wanted from")
     return SlowDraw({name: (role, parts.get(name, "")) for name, role in roles.items()}, copies, near)
 
 
@@ -127,7 +138,7 @@ def _take(
 ) -> None:
     takers: dict[str, Role] = {n: r for n, r in sorted(config.roles.items()) if r.source_name == origin and r.drawn}
     asked = sum(role.count or 0 for role in takers.values())
-    if origin in config.sources and asked > len(ranked):
+    if origin in config.sources and asked > sum(row.name not in roles for row in ranked):
         raise UserError("distinct usable images")
     low = 0.0
     for name, role in takers.items():

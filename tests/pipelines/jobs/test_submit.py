@@ -85,7 +85,7 @@ def test_every_field_of_a_config_that_names_files_is_known() -> None:
             named |= {name} & FILE_FIELDS
             if any(word in (info.description or "") for word in ("a path", "folder;", "file with")):
                 said.add(name)
-    assert said == named == {"path", "table", "weights"}
+    assert said == named == {"path", "table", "weights", "keys"}
     assert len(seen) > 20
     methods = [*ATTACKS.values(), *DEFENSES.values(), *OBJECTIVES.values()]
     settings = {
