@@ -260,6 +260,16 @@ def check(config: Config, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON Schema of a config, with which editors complete and check it."""
+    import json
+
+    from pipelines.config.schema import schema as made
+
+    print(json.dumps(made(), indent=1))  # noqa: T201
+
+
+@app.command()
 def submit(
     config: Config,
     overrides: Overrides = None,
