@@ -75,7 +75,7 @@ def _in_one_line(text: str) -> str:
 
 def schema(parameters: type[Any]) -> dict[str, Any]:
     """The JSON Schema of a parameter dataclass, with the descriptions of its docstrings."""
-    found: dict[str, Any] = _adapter(parameters).json_schema()
+    found: dict[str, Any] = _adapter(cast(Any, parameters)).json_schema()
     found["description"] = _in_one_line(inspect.cleandoc(parameters.__doc__ or "").partition("Args:\n")[0])
     for name, text in documented(parameters).items():
         if name in found["properties"]:
