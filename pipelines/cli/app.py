@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.bench import bench_app
+from pipelines.cli.examples import example
 from pipelines.cli.listing import list_app
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Find out whether images were used to train an image encoder, and how sure that is.",
+    epilog=example("quickstart"),
 )
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
@@ -126,7 +128,7 @@ def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> t
     return loaded, out or f"runs/{loaded.name}"
 
 
-@app.command()
+@app.command(epilog=example("quickstart --out runs/quickstart"))
 def quickstart(
     overrides: Overrides = None,
     out: Out = "runs/quickstart",
@@ -140,7 +142,7 @@ def quickstart(
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
 
 
-@app.command()
+@app.command(epilog=example("selftest --out runs/selftest"))
 def selftest(
     config: Annotated[str | None, typer.Argument(help="Default: the config of quickstart.", metavar="[CONFIG]")] = None,
     overrides: Overrides = None,
@@ -174,7 +176,9 @@ STAGE_HELP = {
 
 
 def _add_stage(name: str, last: str) -> None:
-    @app.command(name, help=STAGE_HELP[name])
+    config = "tune-digits" if name == "tune" else "quickstart"
+
+    @app.command(name, help=STAGE_HELP[name], epilog=example(f"{name} {config} queries.views=6 --out runs/{config}"))
     def stage(
         config: Config,
         overrides: Overrides = None,
@@ -193,7 +197,7 @@ for _name in STAGE_HELP:
     _add_stage(_name, "report" if _name == "audit" else _name)
 
 
-@app.command()
+@app.command(epilog=example("compare runs/quickstart runs/other --json difference.json"))
 def compare(
     first: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
     second: Annotated[str, typer.Argument(help="Folder of another finished run.", metavar="RUN")],
@@ -209,7 +213,7 @@ def compare(
         storage.write_json(storage.target(json), found)
 
 
-@app.command()
+@app.command(epilog=example("status runs/quickstart"))
 def status(
     run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
 ) -> None:
@@ -219,7 +223,7 @@ def status(
     output.print(found(run), soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(epilog=example("check quickstart queries.views=6"))
 def check(config: Config, overrides: Overrides = None) -> None:
     """Check config, some of the data, weights and resources, without a run."""
     from pipelines.config.checks import check_drawn
@@ -259,7 +263,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     output.print(f"{config}: fine")
 
 
-@app.command()
+@app.command(epilog=example("schema"))
 def schema() -> None:
     """Print the JSON Schema of a config, with which editors complete and check it."""
     import json
@@ -269,7 +273,7 @@ def schema() -> None:
     print(json.dumps(made(), indent=1))  # noqa: T201
 
 
-@app.command()
+@app.command(epilog=example("submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"))
 def submit(
     config: Config,
     overrides: Overrides = None,
@@ -310,7 +314,7 @@ def submit(
         raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=example("estimate quickstart --wall 2"))
 def estimate(
     config: Config,
     overrides: Overrides = None,
