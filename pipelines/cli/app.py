@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.bench import bench_app
-from pipelines.cli.check import check
+from pipelines.cli.check import check, schema
+from pipelines.cli.examples import example
 from pipelines.cli.flags import Flags
 from pipelines.cli.listing import list_app
 from pipelines.cli.options import (
@@ -51,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Find out whether images were used to train an image encoder, and how sure that is.",
+    epilog=example("quickstart"),
 )
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
@@ -143,7 +145,7 @@ def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> t
     return loaded, out or f"runs/{loaded.name}"
 
 
-@app.command()
+@app.command(epilog=example("quickstart --out runs/quickstart"))
 def quickstart(
     overrides: Overrides = None,
     out: Out = "runs/quickstart",
@@ -157,7 +159,7 @@ def quickstart(
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
 
 
-@app.command()
+@app.command(epilog=example("selftest --out runs/selftest"))
 def selftest(
     config: Annotated[str | None, typer.Argument(help="Default: the config of quickstart.", metavar="[CONFIG]")] = None,
     overrides: Overrides = None,
@@ -189,7 +191,9 @@ STAGE_HELP = {
 
 
 def _add_stage(name: str, last: str) -> None:
-    @app.command(name, help=STAGE_HELP[name])
+    config = "tune-digits" if name == "tune" else "quickstart"
+
+    @app.command(name, help=STAGE_HELP[name], epilog=example(f"{name} {config} queries.views=6 --out runs/{config}"))
     def stage(
         config: Config,
         overrides: Overrides = None,
@@ -206,7 +210,9 @@ for _name in STAGE_HELP:
     _add_stage(_name, _name)
 
 
-@app.command()
+@app.command(
+    epilog=example("audit --encoder timm:resnet18 --weights resnet18.pth --candidates photos/ --controls others/")
+)
 def audit(
     config: Annotated[
         str | None,
@@ -251,10 +257,10 @@ def _of_flags(flags: Flags, overrides: list[str], out: str | None) -> tuple[RunC
     return loaded, out or f"runs/{loaded.name}"
 
 
-app.command()(init)
+app.command(epilog=example("init audit.yaml"))(init)
 
 
-@app.command()
+@app.command(epilog=example("report runs/quickstart --open"))
 def report(
     config: Config,
     overrides: Overrides = None,
@@ -273,11 +279,17 @@ def report(
         _run(config, overrides, out, "report", address, force, verbose, yes, show)
 
 
-for _command in (compare, index, status, check):
-    app.command()(_command)
+for _command, _example in (
+    (compare, "compare runs/quickstart runs/other --json difference.json"),
+    (index, "index runs"),
+    (status, "status runs/quickstart"),
+    (check, "check quickstart queries.views=6"),
+    (schema, "schema"),
+):
+    app.command(epilog=example(_example))(_command)
 
 
-@app.command()
+@app.command(epilog=example("submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"))
 def submit(
     config: Config,
     overrides: Overrides = None,
@@ -316,7 +328,7 @@ def submit(
         raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=example("estimate quickstart --wall 2"))
 def estimate(
     config: Config,
     overrides: Overrides = None,

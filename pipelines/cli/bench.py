@@ -7,10 +7,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from pipelines.cli.examples import example
 from pipelines.console import output
 from pipelines.files import storage
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure our speed beside published code and the bare network.")
+bench_app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure our speed beside published code and the bare network.",
+    epilog=example("bench train --case small"),
+)
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file.", metavar="FILE")]
 
 
@@ -21,7 +26,7 @@ def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> No
         storage.write_json(storage.target(json), result)
 
 
-@bench_app.command("train")
+@bench_app.command("train", epilog=example("bench train --case small"))
 def bench_train(
     json: Json = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeatable.")] = None,
@@ -35,7 +40,7 @@ def bench_train(
     _show(train.table(result), result, json)
 
 
-@bench_app.command("label-only")
+@bench_app.command("label-only", epilog=example("bench label-only --case small"))
 def bench_label_only(
     json: Json = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeatable.")] = None,
@@ -48,7 +53,7 @@ def bench_label_only(
     _show(label_only.table(result), result, json)
 
 
-@bench_app.command("extract")
+@bench_app.command("extract", epilog=example("bench extract --case small --threads 2"))
 def bench_extract(
     json: Json = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeatable.")] = None,
@@ -62,7 +67,7 @@ def bench_extract(
     _show(extract.table(result), result, json)
 
 
-@bench_app.command("scale")
+@bench_app.command("scale", epilog=example("bench scale --images 1000 --images 4000"))
 def bench_scale(
     json: Json = None,
     images: Annotated[list[int] | None, typer.Option("--images", min=1000, help="Images of a run; repeatable.")] = None,

@@ -10,9 +10,10 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from pipelines.cli.catalogue import facts, page
+from pipelines.cli.examples import example
 from pipelines.console import output
 
-list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.")
+list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.", epilog=example("list attacks"))
 _TABLES = {  # by command: heading of the table, and of its second column
     "attacks": {"attack": "what it takes"},
     "defenses": {"defense": "what it is"},
@@ -26,19 +27,19 @@ _TABLES = {  # by command: heading of the table, and of its second column
 Name = Annotated[str | None, typer.Argument(help="One of them: prints its documentation.", metavar="[NAME]")]
 
 
-@list_app.command("attacks")
+@list_app.command("attacks", epilog=example("list attacks lpla"))
 def list_attacks(name: Name = None) -> None:
     """Attacks, with threat model, queries per image and source; with a name, all of one."""
     _print("attacks", name)
 
 
-@list_app.command("defenses")
+@list_app.command("defenses", epilog=example("list defenses output-noise"))
 def list_defenses(name: Name = None) -> None:
     """Defenses, with what they hide, what they need, their settings and source; with a name, all of one."""
     _print("defenses", name)
 
 
-@list_app.command("encoders")
+@list_app.command("encoders", epilog=example("list encoders"))
 def list_encoders() -> None:
     """Backbones, pre-training frameworks, kinds of encoders from elsewhere, and shapes of APIs."""
     _print("encoders", None)

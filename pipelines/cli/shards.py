@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.cli.examples import example
 from pipelines.console import output
 from pipelines.errors import UserError
 
-shards_app = typer.Typer(no_args_is_help=True, help="Make and inspect WebDataset shards.")
+shards_app = typer.Typer(
+    no_args_is_help=True, help="Make and inspect WebDataset shards.", epilog=example("shards inspect digits")
+)
 Source = Annotated[
     str,
     typer.Argument(
@@ -28,7 +31,7 @@ Options = Annotated[
 ]
 
 
-@shards_app.command("import")
+@shards_app.command("import", epilog=example("shards import digits shards/digits"))
 def import_(
     source: Source,
     out: Annotated[str, typer.Argument(help="Folder or URI for the shards.", metavar="OUT")],
@@ -43,7 +46,7 @@ def import_(
     shards.import_shards(found, out, max_rejected=max_rejected)
 
 
-@shards_app.command("inspect")
+@shards_app.command("inspect", epilog=example("shards inspect digits"))
 def inspect(
     source: Source,
     root: Root = None,

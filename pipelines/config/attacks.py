@@ -148,7 +148,7 @@ class UtilityConfig(Section):
     )
     test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
 
-    @field_validator("k", mode="before")
+    @field_validator("k", mode="before", json_schema_input_type=int | tuple[int, ...])
     @classmethod
     def _one_k(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int) else value

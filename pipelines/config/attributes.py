@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pipelines.config.names import shortened
 from pipelines.config.section import Section
 
+_Text = str | int | float
 CLASS, KEY, JSON = "class", "key", "json:"
 
 
@@ -45,7 +46,9 @@ class AttributeConfig(Section):
     )
     sources: tuple[str, ...] | None = Field(default=None, description="sources that have it; default: all")
 
-    @field_validator("values", mode="before")
+    @field_validator(
+        "values", mode="before", json_schema_input_type=tuple[_Text, ...] | dict[str, tuple[_Text, ...]] | None
+    )
     @classmethod
     def _as_text(cls, value: Any) -> Any:
         if isinstance(value, dict):

@@ -285,7 +285,9 @@ _SECOND = {
 
 
 class _Settings(Section):
-    @field_validator("query", mode="before", check_fields=False)
+    @field_validator(
+        "query", mode="before", check_fields=False, json_schema_input_type=dict[str, str | int | date] | None
+    )
     @classmethod
     def _as_written(cls, value: Any) -> Any:
         """Dates and whole numbers as an address has them: YAML reads ``2026-01-31`` as a date."""

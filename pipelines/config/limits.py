@@ -36,7 +36,7 @@ class ResourcesConfig(Section):
     )
     object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
 
-    @field_validator("decode", mode="before")
+    @field_validator("decode", mode="before", json_schema_input_type=Literal["fused", "apart", "auto"])
     @classmethod
     def _chosen(cls, value: Any) -> Any:
         """Run folders of earlier versions left the choice to the first chunks."""

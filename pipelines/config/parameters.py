@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from functools import cache
 from itertools import product
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pipelines.config.mistakes import told
 
+_ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.M)  # of a docstring's section Args
 MOST = 10_000  # entries that one with lists may stand for
 T = TypeVar("T")
 
@@ -49,9 +52,35 @@ def complete(parameters: type[Any], values: Mapping[str, Any]) -> dict[str, Any]
 
 def parameter_fields(parameters: type[Any]) -> dict[str, Any]:
     """The fields of a parameter dataclass as `pydantic.create_model` takes them."""
+    told = documented(parameters)
     return {
-        field.name: (field.type, field.default if field.default is not MISSING else ...) for field in fields(parameters)
+        field.name: (
+            field.type,
+            Field(default=... if field.default is MISSING else field.default, description=told.get(field.name)),
+        )
+        for field in fields(parameters)
     }
+
+
+def documented(parameters: type[Any]) -> dict[str, str]:
+    """What the docstrings of a parameter dataclass and of its bases say about each parameter, in one line each."""
+    parts = [inspect.cleandoc(vars(part).get("__doc__") or "") for part in reversed(parameters.__mro__)]
+    entries = [entry for part in parts for entry in _ARGUMENT.findall(part.partition("Args:\n")[2])]
+    return {name: _in_one_line(text) for names, text in entries for name in names.split(", ")}
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).removesuffix(".")
+
+
+def schema(parameters: type[Any]) -> dict[str, Any]:
+    """The JSON Schema of a parameter dataclass, with the descriptions of its docstrings."""
+    found: dict[str, Any] = _adapter(cast(Any, parameters)).json_schema()
+    found["description"] = _in_one_line(inspect.cleandoc(parameters.__doc__ or "").partition("Args:\n")[0])
+    for name, text in documented(parameters).items():
+        if name in found["properties"]:
+            found["properties"][name]["description"] = text
+    return found
 
 
 def combinations(entries: Sequence[Any], names: Sequence[str]) -> list[Any]:

@@ -9,6 +9,7 @@ import copy
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ SECRET_TEXT = re.compile(r"AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE KEY|aws_secret_
 
 # ----------------------------------------------------------------------------------------------------------- ray up
 
-INSTANCE = {"aws": "InstanceType", "gcp": "machineType"}
-WITH_GPU = re.compile(r"^(g[2-9]|p[3-9]|a[2-4]-)")
+INSTANCE = {"aws": "InstanceType", "gcp": "machineType", "azure": "vmSize"}
+WITH_GPU = re.compile(r"^(g[2-9]|p[3-9]|a[2-4]-|Standard_N[CDV])")
+CLOUDS = ["aws", "gcp", "azure"]
 
 
 def ray_up(name: str) -> dict[str, Any]:
@@ -38,6 +40,8 @@ def ray_up_faults(config: dict[str, Any]) -> set[str]:
     head = types[config["head_node_type"]]
     workers = [one for name, one in types.items() if name != config["head_node_type"]]
     region, zones = config["provider"].get("region", ""), config["provider"].get("availability_zone", "")
+    if cloud == "azure":  # its zones have numbers
+        region, zones = config["provider"].get("location", ""), zones.replace("auto", "1")
     starts = [shlex.split(line) for line in config["head_start_ray_commands"] + config["worker_start_ray_commands"]]
     options = [
         {word.partition("=")[0] for word in words if word.startswith("--")} for words in starts if "start" in words
@@ -46,13 +50,14 @@ def ray_up_faults(config: dict[str, Any]) -> set[str]:
     run = " ".join(config["docker"]["run_options"])
     checks = {
         "no region": bool(region),
-        "a zone of another region": bool(zones) and all(zone.startswith(region) for zone in zones.split(",")),
+        "a zone of another region": bool(zones)
+        and all(zone in "123" if cloud == "azure" else zone.startswith(region) for zone in zones.split(",")),
         "the head takes work": head["resources"] == {"CPU": 0},
         "the head may be taken away": not _spot(head),
         "a worker that is no spot machine": all(map(_spot, workers)),
         "a worker without CPUs": all(one["resources"].get("CPU", 0) > 0 for one in workers),
         "a GPU that Ray is not told of": all(
-            bool(WITH_GPU.match(one["node_config"][INSTANCE[cloud]])) == (one["resources"].get("GPU", 0) > 0)
+            bool(WITH_GPU.match(_machine(one)[INSTANCE[cloud]])) == (one["resources"].get("GPU", 0) > 0)
             for one in types.values()
         ),
         "a GPU without its image": all(
@@ -63,9 +68,11 @@ def ray_up_faults(config: dict[str, Any]) -> set[str]:
         "more at least than at most": all(one["min_workers"] <= one["max_workers"] for one in workers)
         and sum(one["min_workers"] for one in workers) <= config["max_workers"],
         "no GPU at the start": any(one["min_workers"] for one in workers if "GPU" in one["resources"]),
-        "a node with rights of nobody": all(
-            one["node_config"].get("IamInstanceProfile" if cloud == "aws" else "serviceAccounts") for one in workers
-        ),
+        "a node with rights of nobody": {"msi_name", "msi_resource_group"} <= set(config["provider"])
+        if cloud == "azure"
+        else all(_machine(one).get("IamInstanceProfile" if cloud == "aws" else "serviceAccounts") for one in workers),
+        "a parameter that Azure's machines have not": cloud != "azure"
+        or all(set(_machine(one)) <= _azure_parameters() for one in types.values()),
         "no token authentication": "RAY_AUTH_MODE=token" in run
         and config["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"},
         "a secret in the file": not any(map(SECRET_TEXT.search, strings(config)))
@@ -77,10 +84,38 @@ def ray_up_faults(config: dict[str, Any]) -> set[str]:
     return {fault for fault, fine in checks.items() if not fine}
 
 
+def _machine(node_type: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = node_type["node_config"]
+    machine: dict[str, Any] = config.get("azure_arm_parameters", config)
+    return machine
+
+
+@cache
+def _azure_parameters() -> set[str]:
+    """Parameters of the template with which Ray makes a machine, without those that Ray sets itself."""
+    import ray
+
+    path = Path(ray.__file__).parent / "autoscaler/_private/_azure/azure-vm-template.json"
+    own = {
+        "vmName",
+        "adminUsername",
+        "publicKey",
+        "vmTags",
+        "vmCount",
+        "provisionPublicIp",
+        "msi",
+        "nsg",
+        "subnet",
+        "zones",
+    }
+    return set(json.loads(path.read_text())["parameters"]) - own
+
+
 def _spot(node_type: dict[str, Any]) -> bool:
-    config = node_type["node_config"]
+    config = _machine(node_type)
     market, scheduling = config.get("InstanceMarketOptions", {}), config.get("scheduling", {})
-    return market.get("MarketType") == "spot" or scheduling.get("provisioningModel") == "SPOT"
+    asked = market.get("MarketType"), scheduling.get("provisioningModel"), config.get("priority")
+    return bool({"spot", "SPOT", "Spot"} & set(asked))
 
 
 def ray_takes(config: dict[str, Any]) -> None:
@@ -89,7 +124,7 @@ def ray_takes(config: dict[str, Any]) -> None:
     validate_config(prepare_config(copy.deepcopy(config)))
 
 
-@pytest.mark.parametrize("name", ["aws", "gcp"])
+@pytest.mark.parametrize("name", CLOUDS)
 def test_ray_up_takes_it(name: str) -> None:
     config = ray_up(name)
     ray_takes(config)
@@ -105,7 +140,6 @@ START = "ulimit -n 65536; ray start --address=$RAY_HEAD_IP:6379 --metrics-export
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [
-        ("provider/region", GONE, "no region"),
         ("provider/availability_zone", "elsewhere-1a", "a zone of another region"),
         ("available_node_types/head/resources/CPU", 4, "the head takes work"),
         ("available_node_types/cpu/resources/CPU", GONE, "a worker without CPUs"),
@@ -123,7 +157,7 @@ START = "ulimit -n 65536; ray start --address=$RAY_HEAD_IP:6379 --metrics-export
         ("setup_commands", ["pip install more"], "something installed at the start"),
     ],
 )
-@pytest.mark.parametrize("name", ["aws", "gcp"])
+@pytest.mark.parametrize("name", CLOUDS)
 def test_what_ray_does_not_catch(name: str, path: str, value: Any, fault: str) -> None:
     assert fault in ray_up_faults(changed(ray_up(name), path, value))
 
@@ -131,6 +165,15 @@ def test_what_ray_does_not_catch(name: str, path: str, value: Any, fault: str) -
 @pytest.mark.parametrize(
     ("name", "field", "value", "fault"),
     [
+        ("azure", "head/node_config/azure_arm_parameters/priority", "Spot", "the head may be taken away"),
+        ("azure", "cpu/node_config/azure_arm_parameters/priority", GONE, "a worker that is no spot machine"),
+        (
+            "azure",
+            "cpu/node_config/azure_arm_parameters/vmSize",
+            "Standard_NC4as_T4_v3",
+            "a GPU that Ray is not told of",
+        ),
+        ("azure", "gpu/node_config/azure_arm_parameters/vmsize", "x", "a parameter that Azure's machines have not"),
         ("aws", "head/node_config/InstanceMarketOptions", {"MarketType": "spot"}, "the head may be taken away"),
         ("aws", "cpu/node_config/InstanceMarketOptions", GONE, "a worker that is no spot machine"),
         ("aws", "cpu/node_config/IamInstanceProfile", GONE, "a node with rights of nobody"),
@@ -143,6 +186,19 @@ def test_what_ray_does_not_catch(name: str, path: str, value: Any, fault: str) -
 )
 def test_what_ray_does_not_catch_in_a_cloud(name: str, field: str, value: Any, fault: str) -> None:
     assert fault in ray_up_faults(changed(ray_up(name), f"available_node_types/{field}", value))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "fault"),
+    [
+        ("aws", "region", "no region"),
+        ("gcp", "region", "no region"),
+        ("azure", "location", "no region"),
+        ("azure", "msi_name", "a node with rights of nobody"),
+    ],
+)
+def test_what_a_provider_lacks(name: str, field: str, fault: str) -> None:
+    assert fault in ray_up_faults(changed(ray_up(name), f"provider/{field}", GONE))
 
 
 # ---------------------------------------------------------------------------------------------------------- KubeRay
