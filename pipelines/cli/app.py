@@ -14,7 +14,9 @@ from pipelines.cli.bench import bench_app
 from pipelines.cli.check import check, schema
 from pipelines.cli.examples import example
 from pipelines.cli.flags import Flags
+from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
+from pipelines.cli.loading import check_stage, loaded_run
 from pipelines.cli.options import (
     Adapter,
     Address,
@@ -88,7 +90,7 @@ def _run(
     yes: bool = False,
     show: bool = False,
 ) -> None:
-    loaded, place = _load(config_or_run, overrides, out)
+    loaded, place = loaded_run(config_or_run, overrides, out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
     _run_loaded(loaded, place, last, address, force, verbose, yes, show)
@@ -107,7 +109,7 @@ def _run_loaded(
     from pipelines.audit import run as audits
     from pipelines.report import run as report
 
-    _check_stage(force)
+    check_stage(force)
     with interruptible():
         folder = audits.run(
             loaded,
@@ -124,25 +126,6 @@ def _run_loaded(
     if last == "report":
         output.print(report.terminal(folder))
         tell("report", f"{folder.path}/report.html", show=show)
-
-
-def _check_stage(force: str | None) -> None:
-    from pipelines.run.folder import STAGES
-
-    if force is not None and force not in STAGES:
-        raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
-
-
-def _load(config_or_run: str, overrides: list[str] | None, out: str | None) -> tuple[RunConfig, str]:
-    """A config, and the run folder that it stands for."""
-    from pipelines.config.load import load
-    from pipelines.files import storage
-
-    source = config_or_run
-    if storage.exists(f"{config_or_run}/config.yaml"):
-        source, out = f"{config_or_run}/config.yaml", out or config_or_run
-    loaded = load(source, overrides or ())
-    return loaded, out or f"runs/{loaded.name}"
 
 
 @app.command(epilog=example("quickstart --out runs/quickstart"))
@@ -285,88 +268,10 @@ for _command, _example in (
     (status, "status runs/quickstart"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
+    (submit, "submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"),
+    (estimate, "estimate quickstart --wall 2"),
 ):
     app.command(epilog=example(_example))(_command)
-
-
-@app.command(epilog=example("submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"))
-def submit(
-    config: Config,
-    overrides: Overrides = None,
-    out: Annotated[str | None, typer.Option("--out", help="Run folder that all nodes share, such as s3://...")] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", help="Ray dashboard, http://HOST:8265; default: RAY_API_SERVER_ADDRESS.")
-    ] = None,
-    include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send (repeatable).")] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
-    force: Force = None,
-    verbose: Verbose = False,
-    yes: Yes = False,
-) -> None:
-    """Run an audit as a job of a Ray cluster; the same command again joins or resumes it."""
-    from pipelines.files import storage
-    from pipelines.jobs import submit as jobs
-
-    _check_stage(force)
-    loaded, place = _load(config, overrides, out)
-    if out is None and place != config:
-        raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
-    place, dashboard = storage.target(place), jobs.dashboard(address)
-    options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
-    sent = jobs.travelling(loaded)
-    job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())
-    state = "submitted" if job.started else "runs already"
-    shared = "" if storage.is_uri(place) else ", which has to be one and the same on all nodes"
-    output.print(f"job {job.id} {state}; run folder {place}{shared}", soft_wrap=True, highlight=False)
-    later = [f"  {job.command(what)}" for what in ("status", "logs", "stop")]
-    output.print("\n".join(later), soft_wrap=True, highlight=False)
-    if not wait:
-        return
-    with interruptible(f"job {job.id} goes on: {job.command('logs')} --follow"):
-        code = jobs.follow(job, lambda text: print(text, end="", flush=True))  # noqa: T201
-    if code:
-        raise typer.Exit(code)
-
-
-@app.command(epilog=example("estimate quickstart --wall 2"))
-def estimate(
-    config: Config,
-    overrides: Overrides = None,
-    out: Out = None,
-    address: Address = None,
-    wall: Annotated[
-        float | None, typer.Option("--wall", min=1e-3, help="Plan nodes to query in so many hours.")
-    ] = None,
-    node_cpus: Annotated[
-        float | None, typer.Option("--node-cpus", min=0.01, help="CPUs per node; default: largest node.")
-    ] = None,
-    node_gpus: Annotated[
-        float | None, typer.Option("--node-gpus", min=0, help="GPUs per node; default: largest node.")
-    ] = None,
-    json: Annotated[str | None, typer.Option("--json", help="Write the estimate to a file.", metavar="FILE")] = None,
-    verbose: Verbose = False,
-) -> None:
-    """Estimate hours, queries, bytes and money of a run from a short calibration."""
-    from pipelines.data.draw import check_sizes
-    from pipelines.estimate import view as estimate_view
-    from pipelines.estimate.run import cluster
-    from pipelines.estimate.run import estimate as estimated
-    from pipelines.files import storage
-    from pipelines.run.folder import RunFolder
-    from pipelines.run.points import runs_of
-    from pipelines.run.ray_session import check_connected, largest_node, ray_cluster
-
-    loaded, place = _load(config, overrides, out)
-    check_sizes(loaded.data)
-    with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
-        check_connected(loaded.resources)
-        found = estimated(runs_of(loaded, RunFolder(storage.target(place))))
-        cpus, gpus = largest_node()
-    node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)
-    wanted = None if wall is None else cluster(found, loaded, wall, node)
-    output.print("\n".join(estimate_view.lines(found, wanted)), highlight=False)
-    if json is not None:
-        storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))
 
 
 def main(stage: str | None = None) -> None:
