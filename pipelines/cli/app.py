@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.bench import bench_app
+from pipelines.cli.completion import completion, configs, prepare, stages
 from pipelines.cli.examples import example
 from pipelines.cli.listing import list_app
+from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -54,7 +56,12 @@ def _options(
 
 
 Config = Annotated[
-    str, typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN")
+    str,
+    typer.Argument(
+        help="Config file or name of a config, or run folder to continue.",
+        metavar="CONFIG|RUN",
+        autocompletion=configs,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
@@ -69,6 +76,7 @@ Force = Annotated[
         "--force",
         help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
         metavar="STAGE",
+        autocompletion=stages,
     ),
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
@@ -263,16 +271,6 @@ def check(config: Config, overrides: Overrides = None) -> None:
     output.print(f"{config}: fine")
 
 
-@app.command(epilog=example("schema"))
-def schema() -> None:
-    """Print the JSON Schema of a config, with which editors complete and check it."""
-    import json
-
-    from pipelines.config.schema import schema as made
-
-    print(json.dumps(made(), indent=1))  # noqa: T201
-
-
 @app.command(epilog=example("submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"))
 def submit(
     config: Config,
@@ -355,6 +353,10 @@ def estimate(
         storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))
 
 
+app.command(epilog=example("schema"))(schema)
+app.command(epilog=example("completion bash"))(completion)
+
+
 def _gpus() -> float:
     import torch
 
@@ -365,6 +367,7 @@ def main(stage: str | None = None) -> None:
     """Entry point. ``stage``: the command that ``python -m pipelines.<stage>`` stands for."""
     if stage is not None:
         sys.argv.insert(1, stage)
+    prepare()
     guarded(app)
 
 

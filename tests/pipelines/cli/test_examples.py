@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pipelines.bench import extract, label_only, train
+from mi_core.bench.extraction import EXTRACTION_CASES
+from mi_core.bench.label_only import LABEL_ONLY_CASES
+from pipelines.bench import train
 from pipelines.cli import app as cli
 from pipelines.cli.examples import PREFIX
 from pipelines.config.load import load
@@ -28,7 +30,7 @@ SECONDS = {
     "schema",
 }
 """Commands whose examples run here; the others train, or need a cluster or a finished run."""
-CASES = {"train": train.CASES, "label-only": label_only.LABEL_ONLY_CASES, "extract": extract.EXTRACTION_CASES}
+CASES = {"train": train.CASES, "label-only": LABEL_ONLY_CASES, "extract": EXTRACTION_CASES}
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
