@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.bench import bench_app
-from pipelines.cli.check import check, schema
+from pipelines.cli.check import check
+from pipelines.cli.completion import completion, configs, prepare
 from pipelines.cli.examples import example
 from pipelines.cli.flags import Flags
 from pipelines.cli.jobs import estimate, submit
@@ -40,6 +41,7 @@ from pipelines.cli.options import (
 from pipelines.cli.pages import Open, current_report, index, tell
 from pipelines.cli.questions import init
 from pipelines.cli.runs import compare, status
+from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -199,7 +201,11 @@ for _name in STAGE_HELP:
 def audit(
     config: Annotated[
         str | None,
-        typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="[CONFIG|RUN]"),
+        typer.Argument(
+            help="Config file or name of a config, or run folder to continue.",
+            metavar="[CONFIG|RUN]",
+            autocompletion=configs,
+        ),
     ] = None,
     overrides: Overrides = None,
     encoder: Encoder = None,
@@ -268,6 +274,7 @@ for _command, _example in (
     (status, "status runs/quickstart"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
+    (completion, "completion bash"),
     (submit, "submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"),
     (estimate, "estimate quickstart --wall 2"),
 ):
@@ -278,6 +285,7 @@ def main(stage: str | None = None) -> None:
     """Entry point. ``stage``: the command that ``python -m pipelines.<stage>`` stands for."""
     if stage is not None:
         sys.argv.insert(1, stage)
+    prepare()
     guarded(app)
 
 

@@ -1,4 +1,4 @@
-"""The commands ``check`` and ``schema``: a config, before anything runs."""
+"""The command ``check``: config, some of the data, weights and resources, without a run."""
 
 from __future__ import annotations
 
@@ -53,12 +53,3 @@ def _gpus() -> float:
     import torch
 
     return float(torch.cuda.device_count())
-
-
-def schema() -> None:
-    """Print the JSON Schema of a config, with which editors complete and check it."""
-    import json
-
-    from pipelines.config.schema import schema as made
-
-    print(json.dumps(made(), indent=1))  # noqa: T201

@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from pipelines.cli.catalogue import facts, page
+from pipelines.cli.completion import attacks, defenses
 from pipelines.cli.examples import example
 from pipelines.console import output
 
@@ -24,17 +25,19 @@ _TABLES = {  # by command: heading of the table, and of its second column
         "endpoint's adapter": "what is sent and answered",
     },
 }
-Name = Annotated[str | None, typer.Argument(help="One of them: prints its documentation.", metavar="[NAME]")]
+_HELP = "One of them: prints its documentation."
+AttackName = Annotated[str | None, typer.Argument(help=_HELP, metavar="[NAME]", autocompletion=attacks)]
+DefenseName = Annotated[str | None, typer.Argument(help=_HELP, metavar="[NAME]", autocompletion=defenses)]
 
 
 @list_app.command("attacks", epilog=example("list attacks lpla"))
-def list_attacks(name: Name = None) -> None:
+def list_attacks(name: AttackName = None) -> None:
     """Attacks, with threat model, queries per image and source; with a name, all of one."""
     _print("attacks", name)
 
 
 @list_app.command("defenses", epilog=example("list defenses output-noise"))
-def list_defenses(name: Name = None) -> None:
+def list_defenses(name: DefenseName = None) -> None:
     """Defenses, with what they hide, what they need, their settings and source; with a name, all of one."""
     _print("defenses", name)
 

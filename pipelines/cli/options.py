@@ -6,8 +6,13 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.completion import configs, stages
+
 Config = Annotated[
-    str, typer.Argument(help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN")
+    str,
+    typer.Argument(
+        help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN", autocompletion=configs
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
@@ -22,6 +27,7 @@ Force = Annotated[
         "--force",
         help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
         metavar="STAGE",
+        autocompletion=stages,
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
