@@ -13,7 +13,7 @@ import typer
 
 from pipelines.cli.bench import bench_app
 from pipelines.cli.listing import list_app
-from pipelines.cli.pages import Open, current_report, index, tell
+from pipelines.cli.runs import Open, compare, current_report, index, status, tell
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
 from pipelines.errors import Unavailable, UserError, fault_of_user
@@ -32,7 +32,6 @@ app = typer.Typer(
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
-app.command()(index)
 
 
 def _tell_version(asked: bool) -> None:
@@ -213,30 +212,8 @@ def report(
         _run(config, overrides, out, "report", address, force, verbose, yes, show)
 
 
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
-    second: Annotated[str, typer.Argument(help="Folder of another finished run.", metavar="RUN")],
-    json: Annotated[str | None, typer.Option("--json", help="Write the comparison to a file.", metavar="FILE")] = None,
-) -> None:
-    """Compare two reports: verdicts, images, encoders, attacks, utility, defenses, and differences of the configs."""
-    from pipelines.files import storage
-    from pipelines.report import compare as comparison
-
-    found = comparison.compare(first, second)
-    output.print(comparison.table(found))
-    if json is not None:
-        storage.write_json(storage.target(json), found)
-
-
-@app.command()
-def status(
-    run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
-) -> None:
-    """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
-    from pipelines.run.status import status as found
-
-    output.print(found(run), soft_wrap=True, highlight=False)
+for _command in (compare, index, status):
+    app.command()(_command)
 
 
 @app.command()
