@@ -38,9 +38,8 @@ from pipelines.cli.options import (
     Weights,
     Yes,
 )
-from pipelines.cli.pages import Open, current_report, index, tell
 from pipelines.cli.questions import init
-from pipelines.cli.runs import compare, status
+from pipelines.cli.runs import Open, compare, current_report, index, status, tell
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output

@@ -1,12 +1,34 @@
-"""Commands that look at runs: ``compare`` and ``status``."""
+"""Commands that only look at runs: ``index``, ``compare`` and ``status``; opening the report of a run."""
 
 from __future__ import annotations
 
+import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines.console import output
+from pipelines.console import count_of, output
+from pipelines.files import storage
+
+Open = Annotated[bool, typer.Option("--open", help="Show the page in the browser.")]
+
+
+def index(
+    folder: Annotated[str, typer.Argument(help="Folder with runs in it, such as runs or s3://...", metavar="FOLDER")],
+    out: Annotated[
+        str | None, typer.Option("--out", help="The page; default: index.html in the folder.", metavar="FILE")
+    ] = None,
+    show: Open = False,
+) -> None:
+    """Write one page over all runs below a folder: verdicts, versions of an encoder over time, links to the reports."""
+    from pipelines.report.index import write
+
+    found = write(folder, out)
+    runs = count_of(len(found.entries) + len(found.unread), "run", "runs")
+    listed = f"{len(found.unread)} without, listed with the reason"
+    output.print(f"{runs} seen: {len(found.entries)} with a report, {listed}", highlight=False)
+    tell("page", found.page, show=show)
 
 
 def compare(
@@ -15,7 +37,6 @@ def compare(
     json: Annotated[str | None, typer.Option("--json", help="Write the comparison to a file.", metavar="FILE")] = None,
 ) -> None:
     """Compare two reports: verdicts, images, encoders, attacks, utility, defenses, and differences of the configs."""
-    from pipelines.files import storage
     from pipelines.report import compare as comparison
 
     found = comparison.compare(first, second)
@@ -31,3 +52,29 @@ def status(
     from pipelines.run.status import status as found
 
     output.print(found(run), soft_wrap=True, highlight=False)
+
+
+def tell(name: str, page: str, *, show: bool) -> None:
+    """Print where a page stands and, where wanted, show it in the browser."""
+    output.print(f"{name}: {page}", soft_wrap=True, highlight=False)
+    if not show:
+        return
+    if storage.is_uri(page):
+        output.print("A browser opens files of this machine only; copy the page here first.")
+    elif not _opened(page):
+        output.print("There is no browser here; open the file yourself.")
+
+
+def current_report(run: str) -> str | None:
+    """The report of a run whose last start wrote it; None where the report has to be written first."""
+    page = f"{storage.absolute(run)}/report.html"
+    progress = storage.read_json_or(f"{storage.absolute(run)}/progress.json", {})
+    done = progress.get("state") == "done" and progress.get("stage") == "report"
+    return page if done and storage.exists(page) else None
+
+
+def _opened(page: str) -> bool:
+    try:
+        return webbrowser.open(Path(page).as_uri())
+    except (OSError, webbrowser.Error):
+        return False
