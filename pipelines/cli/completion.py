@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.completion import completion_init, get_completion_script
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 
 PROGRAM = "encoder-audit"
 VARIABLE = "_ENCODER_AUDIT_COMPLETE"
