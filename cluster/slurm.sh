@@ -35,7 +35,8 @@ address="${ENCODER_AUDIT_IP:-$first}:${ENCODER_AUDIT_PORT:-6379}"
 
 # Other users reach the ports of a node, so every client has to show the token, which stands in the shared home.
 export RAY_AUTH_MODE=token
-ray get-auth-token --generate > /dev/null
+(umask 077 && ray get-auth-token --generate > /dev/null)
+chmod 600 ~/.ray/auth_token
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600    # seconds; nodes of a job do not start at the same time
 
 # Ray's folder is the job's own: /tmp/ray may belong to another user. Its sockets allow about 60 bytes for the path.
