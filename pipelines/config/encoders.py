@@ -209,7 +209,7 @@ class LoadedConfig(ForeignConfig):
     """One encoder from elsewhere, by its weights or its code."""
 
     load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
-    weights: str | None = Field(default=None, description="weights file, a path or URI")
+    weights: str | None = Field(default=None, description="weights file: a path, a URI or hf://org/name@revision/file")
     fresh: bool = Field(
         default=False, description="fresh weights for the same architecture, with the heads that the file has if given"
     )

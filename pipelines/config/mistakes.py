@@ -36,7 +36,7 @@ _LIMITS = {
     "less_than": "a number below {lt}",
     "less_than_equal": "at most {le}",
     "multiple_of": "a multiple of {multiple_of}",
-    "too_short": "at least {min_length} entries",
+    "too_short": "{min_length} or more entries",
     "too_long": "at most {max_length} entries",
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",

@@ -27,7 +27,7 @@ class QueriesConfig(Section):
         "algorithm than the target",
     )
     outputs: tuple[Annotated[str, one_of("outputs", OUTPUTS)], ...] = Field(
-        default=("projection", "backbone"), description="embeddings audited"
+        default=("projection", "backbone"), min_length=1, description="embeddings audited"
     )
     chunk: int | Literal["auto"] = Field(
         default="auto",

@@ -39,7 +39,7 @@ from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
 from pipelines.errors import UserError
-from pipelines.files import storage
+from pipelines.files import hub, storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, SeedFolder, now
 from pipelines.run.once import Once
@@ -147,7 +147,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     shown: Loaded | None = None
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
-            adopted = _read(name, encoder, config.data, seed)[0]
+            adopted = _read(name, encoder, config.data, seed).adopted
             check_outputs(config, name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted.encoder))
@@ -160,10 +160,24 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             yield name, f"{_layout(encoder)}, not queried here, outputs {', '.join(encoder.outputs)}"
 
 
-def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple[Adopted, bytes]:
-    """The encoder, and the bytes of its weights file."""
-    content = None
-    if config.weights is not None:
+@dataclass(frozen=True)
+class _Read:
+    """An encoder, the bytes of its weights file, and the commit and SHA-256 of a file of the Hub."""
+
+    adopted: Adopted
+    content: bytes
+    source: dict[str, str]
+
+
+def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> _Read:
+    content, source = None, {}
+    if config.weights is not None and hub.is_hub(config.weights):
+        try:
+            file = hub.read(config.weights)
+        except UserError as error:
+            raise UserError(f"encoders.{name}.weights = {error}") from error
+        content, source = file.content, {"commit": file.commit, "sha256": file.sha256}
+    elif config.weights is not None:
         if not storage.exists(config.weights) or storage.is_folder(config.weights):
             raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
         content = storage.read_bytes(config.weights)
@@ -179,7 +193,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> tuple
         )
     except (ConfigError, ShapeError) as error:
         raise UserError(f"{config.place(name)}: {error}") from error
-    return adopted, content or b""
+    return _Read(adopted, content or b"", source)
 
 
 def _adopt(job: Adoption, access: Access | None) -> None:
@@ -198,7 +212,8 @@ def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
 
 def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the weights, convert them and try them out, unless the view consistency is ``shown``."""
-    adopted, data = _read(job.name, config, job.data, job.folder.seed)
+    read = _read(job.name, config, job.data, job.folder.seed)
+    adopted, data = read.adopted, read.content
     if config.load.partition(":")[0] not in CODE:
         data = weights_bytes(adopted.encoder)
     compared = None if shown else _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
@@ -212,6 +227,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | 
         "decoding": {} if compared is None else asdict(compared),
         "consistency": shown or weights_consistency(_probe(job, config), adopted.encoder),
         "fingerprints": {"0": adopted.fingerprint},
+        "source": read.source,
     }
 
 
@@ -280,7 +296,8 @@ def _layout(config: EndpointConfig) -> str:
 def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict[str, str]:
     """An encoder from elsewhere in words, for the report."""
     if isinstance(config, LoadedConfig):
-        source = {"load": config.load, "weights": str(config.weights or "its own")}
+        pinned = "".join(f", {part} {value}" for part, value in record.source.items())
+        source = {"load": config.load, "weights": f"{config.weights or 'its own'}{pinned}"}
     else:
         own = config.parameters()
         model = "" if own.model is None else f", model {own.model}"
