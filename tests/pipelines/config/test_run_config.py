@@ -106,7 +106,8 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ({"data.near_duplicates": {"distance": 9}}, "data.near_duplicates.distance = 9: allowed is at most"),
         ({"validity": {"fdr": 0}}, "validity.fdr = 0: allowed is a number above 0"),
         ({"seeds": [1, 1]}, "seeds [1, 1] repeat"),
-        ({"seeds": []}, "seeds = []: allowed is at least 1 entries"),
+        ({"seeds": []}, "seeds = []: allowed is 1 or more entries"),
+        ({"queries": {"outputs": []}}, "queries.outputs = []: allowed is 1 or more entries"),
         ({"defenses": ["output-noise", 1]}, "defenses.0 = 'output-noise': allowed is a section of fields with values"),
         (
             {"defenses": [{"defense": "output-noise", "epoch": "x"}]},
