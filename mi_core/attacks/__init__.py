@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mi_core.attacks.base import Attack
 from mi_core.attacks.clip import CaptionCosine, WeakSupervision
 from mi_core.attacks.downstream import BaselineA, BaselineB, BaselineC
@@ -46,3 +48,30 @@ ATTACKS: dict[str, type[Attack]] = {
     "baseline-b": BaselineB,
     "baseline-c": BaselineC,
 }
+
+
+def left_out(tried: Collection[str], outputs: Collection[str], *, text: bool) -> tuple[list[str], dict[str, list[str]]]:
+    """The attacks that were not tried: those that could run, and those that do not apply, by the reason.
+
+    Args:
+        tried: names of attacks.
+        outputs: that the encoder exposes.
+        text: whether it has a text tower.
+
+    Example:
+        >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
+        >>> "lpla" in missing, useless["the encoder has no text tower"]
+        (True, ['clip-cosine', 'clip-weak-supervision'])
+    """
+    missing: list[str] = []
+    useless: dict[str, list[str]] = {}
+    for name, method in ATTACKS.items():
+        if name in tried:
+            continue
+        if name.startswith("clip-") and not text:
+            useless.setdefault("the encoder has no text tower", []).append(name)
+        elif method.outputs and not set(method.outputs) & set(outputs):
+            useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)
+        else:
+            missing.append(name)
+    return missing, useless

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mi_core.attacks import ATTACKS
+from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import MISSING, OTHER_CONTROL, audit_settings, yaml_of
 from mi_core.auditing.models import Model
@@ -132,6 +132,8 @@ def report_of(
         "seconds": 0.0,
         "primary": True,
     }
+    encoder = measured.target.encoder
+    missing, useless = left_out([method.name], encoder.outputs, text=encoder.text is not None)
     config = settings["config"]
     rejected = [
         {"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected
@@ -164,7 +166,8 @@ def report_of(
             "The answer holds only if your images and the control images come from the same source, and the control "
             "images were surely not trained on."
         ],
-        "not_tested": [f"attacks: {', '.join(name for name in ATTACKS if name != method.name)}", "defenses"],
+        "not_tested": [f"attacks: {', '.join(missing)}", "defenses"],
+        "not_applying": [f"{', '.join(names)}: {reason}" for reason, names in useless.items()],
     }
     if rejected:
         report["rejected_total"] = {"samples": len(rejected), "shards": 0, "estimated": False}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mi_core.attacks import ATTACKS
+from mi_core.attacks import left_out
 from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
@@ -102,9 +102,24 @@ def _is_noise(config: RunConfig, source: str) -> bool:
 
 def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     """Attacks, outputs and defenses that the run left out."""
-    tried = {attack.attack for attack in config.attacks}
-    names = [name for name in ATTACKS if name not in tried]
+    names, _ = _left_out(config, folder)
     missing = [f"attacks: {', '.join(names)}"] if names else []
-    available = describe(folder.seed(config.seeds[0]), config.attacks[0].target).record.outputs
-    outputs = [f"the {output} output" for output in available if output not in config.queries.outputs]
+    outputs = [f"the {output} output" for output in _outputs(config, folder) if output not in config.queries.outputs]
     return [*missing, *outputs, *([] if config.defenses else ["defenses"])]
+
+
+def not_applying(config: RunConfig, folder: RunFolder) -> list[str]:
+    """Attacks that the target is not the kind of encoder for."""
+    _, useless = _left_out(config, folder)
+    return [f"{', '.join(names)}: {reason}" for reason, names in useless.items()]
+
+
+def _left_out(config: RunConfig, folder: RunFolder) -> tuple[list[str], dict[str, list[str]]]:
+    tried = {attack.attack for attack in config.attacks}
+    text = config.encoders[config.attacks[0].target].objective == "clip"
+    return left_out(tried, _outputs(config, folder), text=text)
+
+
+def _outputs(config: RunConfig, folder: RunFolder) -> tuple[str, ...]:
+    """Outputs of the first attack's target."""
+    return describe(folder.seed(config.seeds[0]), config.attacks[0].target).record.outputs

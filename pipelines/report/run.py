@@ -38,7 +38,7 @@ from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.report.caveats import caveats, not_tested
+from pipelines.report.caveats import caveats, not_applying, not_tested
 from pipelines.report.defended import defended
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
@@ -123,6 +123,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "rejected_total": _rejected_total(config, folder, len(rejected)),
         "caveats": caveats(config, folder),
         "not_tested": not_tested(config, folder),
+        "not_applying": not_applying(config, folder),
     }
     report["defenses"] = compare_defenses(report, list(defended(config, folder)))
     report["tuning"] = outcome(folder)

@@ -106,6 +106,8 @@ def test_losses_are_counted() -> None:
     images = [encode_png(one) for one in IMAGES[:100]]
     found = found_in([*images, images[0], b"\x89PNG\r\n\x1a\n broken"])
     data = found.report["data"]
+    assert "lpla" in found.report["not_tested"][0] and "metric-loss" not in found.report["not_tested"][0]
+    assert "metric-loss" in " ".join(found.report["not_applying"])
     assert (data["roles"]["candidate"]["n"], data["duplicates_removed"]) == (100, 1)
     assert [bad["key"] for bad in found.report["rejected"]] == ["101"]
     assert found.report["rejected_total"] == {"samples": 1, "shards": 0, "estimated": False}

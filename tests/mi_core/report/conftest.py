@@ -226,6 +226,7 @@ def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (5
         "rejected_total": {"samples": 2, "shards": 0, "estimated": False},
         "caveats": ["Few members, mild augmentation and many epochs make this encoder leak more than most do."],
         "not_tested": ["attacks with many shadow encoders", "near-duplicates across roles", "defenses"],
+        "not_applying": ["posterior-nn, metric-loss: the encoder gives no logits"],
     }
 
 

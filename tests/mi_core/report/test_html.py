@@ -96,6 +96,7 @@ def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -
     text = Page(render_html(report, {})).text
     assert "truncated JPEG: 311 bytes missing" in text
     assert "defenses" in text
+    assert "Does not apply to this encoder posterior-nn, metric-loss: the encoder gives no logits" in text
     assert report["caveats"][0] in text
     assert "encoder-audit audit quickstart.yaml" in text
 
