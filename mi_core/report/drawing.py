@@ -93,6 +93,8 @@ def svg(figure: Figure) -> bytes:
     for definitions in root.findall(f"{{{_SVG}}}defs"):  # a style sheet, which would hold for the whole page
         root.remove(definitions)
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    for side in ("width", "height"):  # the page has its own
+        del root.attrib[side]
     for group in root.iter(f"{{{_SVG}}}g"):
         words = tips.get(group.attrib.pop("id", ""))
         if words is None:

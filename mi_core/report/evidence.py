@@ -8,7 +8,9 @@ is over all attacks on one target.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mi_core.metrics.pooled import pool
@@ -185,3 +187,42 @@ def samples_sentence(samples: Mapping[str, Any], sides: Sides) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A picture of 100 of the candidates: so many can be named, so many more were used, of the others nothing is known.
+
+    Args:
+        named, used: numbers of 100, ``used`` without those that are named.
+        words: the same as a sentence.
+    """
+
+    named: int
+    used: int
+    words: str
+
+    @property
+    def kinds(self) -> list[str]:
+        """What each of the 100 dots is: ``named``, ``used`` or ``unknown``."""
+        return ["named"] * self.named + ["used"] * self.used + ["unknown"] * (100 - self.named - self.used)
+
+
+def dots(report: Mapping[str, Any]) -> Dots | None:
+    """The picture of a report; None where there is no leak or nothing is known of single candidates.
+
+    Shares are rounded down: nothing is shown as found that was not.
+    """
+    found = report.get("evidence", {})
+    samples = found.get("samples", [])
+    if report.get("validity", {}).get("verdict") != "leak" or not samples:
+        return None
+    named = 100 * samples[0]["flagged"] // samples[0]["n_candidate"]
+    least = next((row.get("least_share", 0.0) for row in found.get("tests", []) if row.get("primary")), 0.0)
+    used = max(named, math.floor(100 * least + 1e-9))
+    if not used:
+        return None
+    sides = sides_of(report)
+    words = f"Of every 100 {'members' if sides.known else 'of your images'}, at least {used} were used"
+    words += f"; {named} of them can be named." if named else "; none of them can be named."
+    return Dots(named, used - named, words)

@@ -79,6 +79,7 @@ def render_html(
         report=report,
         answer=wording.answer(report),
         rule=wording.RULE,
+        dots=evidence.dots(report),
         stages=wording.stages(report),
         sides=sides,
         controlled="attack_auc" in report.get("validity", {}),
@@ -147,7 +148,7 @@ def _inline(drawing: Drawing, number: int) -> Markup:
     width, height = (round(float(side) * _SHOWN) for side in _SIZE.findall(drawn)[0])
     label = escape(f"{drawing.title}. {drawing.alt}")
     head = f'<svg role="img" aria-label="{label}" width="{width}" height="{height}"'
-    return Markup(re.sub(r"<svg[^>]*?(?= viewBox| xmlns| style)", "<svg", drawn, count=1).replace("<svg", head, 1))
+    return Markup(drawn.replace("<svg", head, 1))
 
 
 def _unbroken(sentence: str) -> str:

@@ -49,7 +49,7 @@ def read(address: str) -> HubFile:
     revision = None if parts["revision"] is None else unquote(parts["revision"])
     try:
         place = Path(hf_hub_download(parts["repo"], parts["file"], revision=revision))
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+    except (errors.HfHubHTTPError, ValueError, OSError) as error:
         raise UserError(f"{address}: {' '.join(str(error).split())[:300]}") from error
     content = place.read_bytes()
     # The cache lays files out as snapshots/<commit>/<path in the repository>.

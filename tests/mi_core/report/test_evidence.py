@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mi_core.report.evidence import believed, combine_tests, dataset_sentence, p_value, power_sentence, samples_sentence
+from mi_core.report.evidence import (
+    believed,
+    combine_tests,
+    dataset_sentence,
+    dots,
+    p_value,
+    power_sentence,
+    samples_sentence,
+)
 from mi_core.report.html import render_html
 from mi_core.report.sides import sides_of
 from mi_core.validity.dataset import dataset_test
@@ -138,3 +146,32 @@ def test_images_that_are_no_suspects_are_folded_away(report: dict[str, Any]) -> 
     assert folded < page.index("pool/000000") < page.index("</details>", folded)
     assert page.count('data-label="Evidence">none</td>') == 6
     assert 'data-label="Evidence">flagged' not in page
+
+
+@pytest.mark.parametrize(
+    ("flagged", "least", "expected"),
+    [(164, 0.9312, (37, 56)), (0, 0.5, (0, 50)), (440, 0.2, (100, 0)), (4, 0.29, (0, 29))],
+)
+def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple[int, int]) -> None:
+    """Rounded down: nothing is shown as found that was not."""
+    report = {
+        "validity": {"verdict": "leak"},
+        "membership": "asked",
+        "evidence": {
+            "samples": [{"flagged": flagged, "n_candidate": 440}],
+            "tests": [{"least_share": 0.99}, {"primary": True, "least_share": least}],
+        },
+    }
+    found = dots(report)
+    assert found is not None
+    assert (found.named, found.used) == expected
+    assert len(found.kinds) == 100 and found.kinds.count("unknown") == 100 - sum(expected)
+    assert f"Of every 100 of your images, at least {sum(expected)} were used" in found.words
+
+
+def test_no_picture_without_a_leak() -> None:
+    samples = {"samples": [{"flagged": 9, "n_candidate": 10}], "tests": [{"primary": True, "least_share": 0.9}]}
+    assert dots({"validity": {"verdict": "no-evidence"}, "evidence": samples}) is None
+    assert dots({"validity": {"verdict": "leak"}, "evidence": {}}) is None
+    none_found = {"samples": [{"flagged": 0, "n_candidate": 10}], "tests": [{"primary": True, "least_share": 0.001}]}
+    assert dots({"validity": {"verdict": "leak"}, "evidence": none_found}) is None

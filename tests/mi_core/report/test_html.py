@@ -31,7 +31,7 @@ def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any], drawings: d
     assert source.startswith("<!DOCTYPE html>")
     assert not any(tag in ("script", "link", "iframe", "object") for tag, _ in page.tags)
     images = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(images) == len(drawings)
+    assert len(images) == len(drawings) + 1  # and the picture of dots
     assert all(image["role"] == "img" and image["aria-label"] for image in images)
     names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(names) == len(set(names))  # several figures in one page
@@ -109,7 +109,7 @@ def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any]
     inverted = re.findall(r"([^{}]+)\{[^{}]*invert", style)
     assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) svg"]
     figures = [attributes.get("class") for tag, attributes in Page(source).tags if tag == "figure"]
-    assert sorted(figures, key=str) == [None, "photographs"]
+    assert sorted(figures, key=str) == [None, "dots", "photographs"]
 
 
 def test_hashes_stand_at_the_end(report: dict[str, Any]) -> None:

@@ -101,7 +101,9 @@ def test_offline_takes_the_cache_and_asks_nothing(served: list[str], monkeypatch
     assert len(served) == before
 
 
-@pytest.mark.parametrize("address", ["hf://org/other/f", "hf://org/name/f", "hf://org/name@v9/f", "hf://org/name"])
+@pytest.mark.parametrize(
+    "address", ["hf://org/other/f", "hf://org/name/f", "hf://org/name@v9/f", "hf://org/name", "hf://o/n/../x"]
+)
 def test_no_such_file_is_one_line(served: list[str], address: str) -> None:
     with pytest.raises(UserError, match=address) as caught:
         hub.read(address)
