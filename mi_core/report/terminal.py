@@ -25,11 +25,13 @@ _TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
 
-def terminal_table(report: Mapping[str, Any]) -> RenderableType:
+def terminal_table(report: Mapping[str, Any], *, whole: bool = True) -> RenderableType:
     """What a run found, for ``rich.console.Console.print``.
 
     Args:
         report: the content of report.json.
+        whole: every table; else the verdict, its controls and the attacks on the output that it rests on, and the names
+            of what else there is.
 
     Example:
         >>> from rich.console import Console
@@ -49,10 +51,14 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
+    lead = primary_row(pooled_rows(report))
+    if not whole:
+        place = None if lead is None else (lead["target"], lead["output"])
+        shown = [row for row in pooled_rows(report) if place in (None, (row["target"], row["output"]))]
+        return Group(*parts, *_attacks(shown, sides_of(report)), *_elsewhere(report, shown))
     if "evidence" in report:
         parts.append(_evidence(report))
     parts += _attacks(pooled_rows(report), sides_of(report))
-    lead = primary_row(pooled_rows(report))
     parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
     inferred = final_inferences(report.get("attribute_inference", []))
     if inferred:
@@ -63,6 +69,23 @@ def terminal_table(report: Mapping[str, Any]) -> RenderableType:
     if report.get("timings"):
         parts.append(_timings(report["timings"], wording.stages(report)))
     return Group(*parts)
+
+
+def _elsewhere(report: Mapping[str, Any], shown: Sequence[Row]) -> list[RenderableType]:
+    """The names of what the terminal leaves to the report."""
+    others = len({(row["target"], row["output"]) for row in pooled_rows(report)}) - 1
+    parts = {
+        "other outputs": len(shown) < len(pooled_rows(report)) and others > 0,
+        "candidates against controls": "evidence" in report,
+        "sweeps": "sweeps" in report,
+        "attributes": "attribute_inference" in report,
+        "defenses": "defenses" in report,
+        "search": "tuning" in report,
+        "utility": any("utility" in encoder for encoder in report.get("encoders", {}).values()),
+        "time": "timings" in report,
+    }
+    names = [name for name, there in parts.items() if there]
+    return [Text(f"In the report, and here with -v: {', '.join(names)}.\n", style="dim")] if names else []
 
 
 def _head(answer: wording.Answer) -> Text:

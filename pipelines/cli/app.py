@@ -125,7 +125,7 @@ def _run_loaded(
     if last == "tune":
         output.print(report.tuned(folder))
     if last == "report":
-        output.print(report.terminal(folder))
+        output.print(report.terminal(folder, whole=verbose))
         tell("report", f"{folder.path}/report.html", show=show)
 
 

@@ -31,7 +31,7 @@ Force = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own logs.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show every table, and Ray's own logs.")]
 Encoder = Annotated[
     str | None, typer.Option("--encoder", help="The encoder, kind:architecture, such as open_clip:ViT-B-32.")
 ]

@@ -79,9 +79,9 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     say("report", f"{results}, {count_of(len(figures), 'figure', 'figures')}")
 
 
-def terminal(folder: RunFolder) -> RenderableType:
-    """The tables of a finished run for a rich console."""
-    return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
+def terminal(folder: RunFolder, *, whole: bool) -> RenderableType:
+    """The tables of a finished run for a rich console; see `terminal_table`."""
+    return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")), whole=whole)
 
 
 def tuned(folder: RunFolder) -> RenderableType:

@@ -140,3 +140,20 @@ def test_the_terminal_fits_and_holds_the_numbers(report: dict[str, Any]) -> None
 def test_the_terminal_does_not_read_names_as_markup(short_report: dict[str, Any]) -> None:
     short_report["name"] = "[bold]x[/bold]"
     assert "[bold]x[/bold]" in said(short_report)
+
+
+def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
+    """The verdict, its controls and the primary table; the names of everything else."""
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(terminal_table(report, whole=False))
+    text = capture.get()
+    lead = next(row for row in report["pooled"] if row.get("primary"))
+    assert f"Attacks on {lead['target']}, {lead['output']} output" in text
+    assert text.count("Attacks on") == 1
+    assert "clearly above" in text
+    assert "In the report, and here with -v: other outputs" in " ".join(text.split())
+    assert "Where the time went" not in text
+    with console.capture() as capture:
+        console.print(terminal_table(report))
+    assert len(capture.get().splitlines()) > 1.5 * len(text.splitlines())
