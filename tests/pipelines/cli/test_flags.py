@@ -109,8 +109,9 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
         place.mkdir(exist_ok=True)
         (place / f"{row}.png").write_bytes(encode_png(pixels))
     torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
-    flags = ["--encoder", "checkpoint:conv4", "--weights", "weights.pth", "--candidates", "photos"]
-    flags += ["--controls", "others", "--size", "8", "--out", "run", "queries.views=3"]
+    here = str(tmp_path)  # Ray's workers may stand elsewhere
+    flags = ["--encoder", "checkpoint:conv4", "--weights", f"{here}/weights.pth", "--candidates", f"{here}/photos"]
+    flags += ["--controls", f"{here}/others", "--size", "8", "--out", f"{here}/run", "queries.views=3"]
     done = CliRunner().invoke(app, ["audit", *flags])
     assert done.exit_code == 0, done.exception
     assert load("run/config.yaml").queries.views == 3
