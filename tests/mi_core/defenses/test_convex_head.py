@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from mi_core.checks import ConfigError, NumericError
+from mi_core.defenses import convex_head
 from mi_core.defenses.convex_head import TOLERANCE, UnitLinear, sensitivity_bound, solve_head
 
 
@@ -36,6 +40,23 @@ def test_the_gradient_by_autograd_is_within_the_tolerance() -> None:
     (loss + 0.01 / 2 * weights.square().sum()).backward()
     assert weights.grad is not None
     assert float(weights.grad.norm()) <= 1.001 * TOLERANCE
+
+
+def test_a_search_that_stops_short_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many samples, differences of the objective are lost in rounding before the gradient is short enough."""
+    embeddings, labels = data(count=500)
+    expected = solve_head(embeddings, labels, classes=4, penalty=0.001)
+    stopped = []
+
+    def early(*arguments: Any, options: dict[str, Any], **settings: Any) -> Any:
+        found = minimize(*arguments, options=options | {"gtol": 1e-5}, **settings)
+        stopped.append(np.linalg.norm(arguments[0](found.x)[1]))
+        return found
+
+    monkeypatch.setattr(convex_head, "minimize", early)
+    found = solve_head(embeddings, labels, classes=4, penalty=0.001)
+    assert stopped[0] > 10 * TOLERANCE
+    assert np.linalg.norm(found - expected) <= 2 * TOLERANCE / 0.001
 
 
 @pytest.mark.parametrize("penalty", [0.003, 0.03, 0.3])
