@@ -211,7 +211,8 @@ class Dots:
 def dots(report: Mapping[str, Any]) -> Dots | None:
     """The picture of a report; None where there is no leak or nothing is known of single candidates.
 
-    Shares are rounded down: nothing is shown as found that was not.
+    Shares are rounded down. Named images hold errors, so their number bounds nothing: where it is above the share
+    that was used at the least, that share stands in the words as it is.
     """
     found = report.get("evidence", {})
     samples = found.get("samples", [])
@@ -219,10 +220,13 @@ def dots(report: Mapping[str, Any]) -> Dots | None:
         return None
     named = 100 * samples[0]["flagged"] // samples[0]["n_candidate"]
     least = next((row.get("least_share", 0.0) for row in found.get("tests", []) if row.get("primary")), 0.0)
-    used = max(named, math.floor(100 * least + 1e-9))
-    if not used:
+    used = math.floor(100 * least + 1e-9)
+    if not named and not used:
         return None
     sides = sides_of(report)
-    words = f"Of every 100 {'members' if sides.known else 'of your images'}, at least {used} were used"
-    words += f"; {named} of them can be named." if named else "; none of them can be named."
-    return Dots(named, used - named, words)
+    said = [f"at least {used} were used"] if used else []
+    wrong = f" (about 1 in {round(1 / samples[0]['fdr'])} of those by error)"
+    few = "fewer than 1" if samples[0]["flagged"] else ""
+    said.append(f"{named or few} can be named{wrong}" if named or few else "none of them can be named")
+    words = f"Of every 100 {'members' if sides.known else 'of your images'}, {', and '.join(said)}."
+    return Dots(named, max(0, used - named), words)

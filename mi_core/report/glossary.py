@@ -8,10 +8,14 @@ from mi_core.report.sides import Sides
 def glossary(sides: Sides) -> dict[str, str]:
     """Term to meaning, with the report's words for the two groups."""
     found = {
+        "Encoder": "The model under audit. It turns an image into a list of numbers, an embedding.",
+        "Attack": "A test that asks the encoder about an image and judges from the answers whether the image was used "
+        "in training. It breaks into nothing.",
+        "Leak": "The encoder treats images it was trained on differently, so an attack recognises them.",
         "AUC": f"The chance that the attack gives {sides.one} a higher score than {sides.other}. Guessing gives .5; 1 "
         "separates the two groups completely.",
-        "95 % interval": "The range in brackets. It covers the true value in 19 of 20 audits with other images of the "
-        "same kind.",
+        "95 % interval": "The range in brackets covers the true value in 19 of 20 audits with other images of "
+        "the same kind.",
         "n": "The number of images that a number rests on.",
         "Membership score": "The number that an attack gives to an image. Higher means more likely used in training.",
         "False-positive rate (FPR)": f"The share of {sides.outside} that the attack wrongly calls used.",

@@ -36,6 +36,7 @@ _METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "rec
 _UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
 _SHOWN = 528 / 345.6  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_LISTED = 5000  # ids of flagged images in the page, some 150 kB
 _REFERENCES = {
     "shadow": "fitted on the encoder",
     "shadows": "fitted on the encoders",
@@ -57,7 +58,8 @@ def render_html(
         report: the content of report.json.
         figures: what `draw_figures` returned; the page embeds them.
         thumbnails: PNG files of the candidates shown, by id.
-        flagged: ids of all flagged candidates of the first seed, the highest score first.
+        flagged: ids of the flagged candidates of the first seed, the highest score first; the page holds
+            the first 5,000.
 
     Returns:
         A complete HTML5 document.
@@ -106,7 +108,7 @@ def render_html(
         settings=list(_settings(report.get("config", {}))),
         evidence=evidence,
         shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
-        flagged=flagged,
+        flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         unsupported=unsupported(sides),

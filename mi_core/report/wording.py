@@ -125,6 +125,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "pair": _pair(attack_auc, sides),
         "proved": _proved(report, sides),
         "compared": _compared(validity),
+        "limits": _LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report),
     }
@@ -159,12 +160,12 @@ _HEADLINES = {  # whether the truth is known, what is said
     },
 }
 _LINES = {
-    "leak": ("{proved}", "{pair}", "{compared}"),
+    "leak": ("{proved}", "{pair}", "{compared}", "{limits}"),
     "no-evidence": ("{pair}", "This does not prove that {opposite}. {unseen}"),
     "confounded": (
         "{compared}",
         "The attack's success may come from that difference, not from training. Choose {outside} that were made, saved "
-        "and selected like {inside}.",
+        "and selected like {inside}. This says neither that {inside} were used nor that they were not.",
     ),
     "undecided": (
         "{pair}",
@@ -174,6 +175,14 @@ _LINES = {
         "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder you meant. "
         "Repair the weights or the preprocessing, and run the audit again.",
     ),
+}
+_LIMITS = {  # whether the truth is known, what a leak does not say
+    True: "“Leak” means that the encoder treats images it was trained on differently. It does not mean that anybody "
+    "copied, stored or published them.",
+    False: "“Leak” means that the encoder treats images it was trained on differently. It does not mean that anybody "
+    "copied, stored or published them, and it does not say whether the use was allowed. A single named image "
+    "may be one of the errors. All of this holds only if the control images come from the same source as yours and "
+    "were surely not used.",
 }
 _SENTENCES = {
     "leak": (
@@ -256,7 +265,7 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
         said.append(f"{named} can be named (about 1 in {wrong} of those by error)")
     if not said:
         return ""
-    start = "Without using the known answer: " if sides.known else ""
+    start = "Without using the known answer, the audit finds that " if sides.known else ""
     return start + ", and ".join(said) + "."
 
 

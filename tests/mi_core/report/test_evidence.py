@@ -153,12 +153,12 @@ def test_images_that_are_no_suspects_are_folded_away(report: dict[str, Any]) -> 
     [(164, 0.9312, (37, 56)), (0, 0.5, (0, 50)), (440, 0.2, (100, 0)), (4, 0.29, (0, 29))],
 )
 def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple[int, int]) -> None:
-    """Rounded down: nothing is shown as found that was not."""
+    """Rounded down; images that can be named hold errors, so their number is no lower bound of those used."""
     report = {
         "validity": {"verdict": "leak"},
         "membership": "asked",
         "evidence": {
-            "samples": [{"flagged": flagged, "n_candidate": 440}],
+            "samples": [{"flagged": flagged, "n_candidate": 440, "fdr": 0.05}],
             "tests": [{"least_share": 0.99}, {"primary": True, "least_share": least}],
         },
     }
@@ -166,12 +166,20 @@ def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple
     assert found is not None
     assert (found.named, found.used) == expected
     assert len(found.kinds) == 100 and found.kinds.count("unknown") == 100 - sum(expected)
-    assert f"Of every 100 of your images, at least {sum(expected)} were used" in found.words
+    assert f"Of every 100 of your images, at least {round(100 * least)} were used" in found.words
+    assert ("about 1 in 20 of those by error" in found.words) == bool(flagged)
+    assert ("none of them can be named" in found.words) == (not flagged)
 
 
 def test_no_picture_without_a_leak() -> None:
-    samples = {"samples": [{"flagged": 9, "n_candidate": 10}], "tests": [{"primary": True, "least_share": 0.9}]}
+    samples = {
+        "samples": [{"flagged": 9, "n_candidate": 10, "fdr": 0.05}],
+        "tests": [{"primary": True, "least_share": 0.9}],
+    }
     assert dots({"validity": {"verdict": "no-evidence"}, "evidence": samples}) is None
     assert dots({"validity": {"verdict": "leak"}, "evidence": {}}) is None
-    none_found = {"samples": [{"flagged": 0, "n_candidate": 10}], "tests": [{"primary": True, "least_share": 0.001}]}
+    none_found = {
+        "samples": [{"flagged": 0, "n_candidate": 10, "fdr": 0.05}],
+        "tests": [{"primary": True, "least_share": 0.001}],
+    }
     assert dots({"validity": {"verdict": "leak"}, "evidence": none_found}) is None

@@ -116,7 +116,27 @@ def test_hashes_stand_at_the_end(report: dict[str, Any]) -> None:
     source = render_html(report, {})
     role = report["data"]["roles"]["target-member"]["sha256"]
     assert source.index(role) > source.index('id="reproduction"')
-    assert source.index('id="evidence"') < source.index('id="controls"') < source.index('id="attacks"')
+    with_config = render_html(report | {"config": {"seeds": [0]}}, {})
+    assert '<dt class="unprinted">Every setting' in with_config
+    assert re.search(r"@media print \{.*\.unprinted \{ display: none", source, re.DOTALL)
+
+
+def test_the_answer_comes_first_and_details_last(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
+    rates = {name: report["pooled"][0][name] for name in ("auc", "recall")}
+    of_class = {"class": "4", "n_member": 48, "n_nonmember": 40, "false_positive_rate": rates["auc"], **rates}
+    report["classes"] = [of_class, of_class | {"class": "7"}]
+    source = render_html(report, drawings)
+    order = ["verdict", "evidence", "attacks", "controls", "figures", "classes", "audited", "glossary", "reproduction"]
+    places = [source.index(f'id="{name}"') for name in order]
+    assert places == sorted(places)
+    role = report["data"]["roles"]["target-member"]["sha256"]
+    for folded in ("The primary attack by class", "Threat models", "Output: backbone", role):
+        before = source[: source.index(folded)]
+        assert before.count("<details") > before.count("</details"), folded
+    first = next(attributes.get("href") for tag, attributes in Page(source).tags if tag == "a")
+    assert first == "#verdict"
+    head = Page(source).text
+    assert head.index("In numbers") < head.index("AUC: the chance that the attack") < head.index("p: chance of so high")
 
 
 def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -133,8 +153,17 @@ def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, A
 
 
 def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:
+    report["evidence"]["samples"][0]["flagged"] = 2
     source = render_html(report, {}, flagged=["pool/000000", HOSTILE])
     fold = source.index("<details><summary>All 2 flagged images, the highest score first</summary>")
     assert fold < source.index("pool/000000, ", fold) < source.index("</details>", fold)
     assert "<script" not in source
     assert "flagged images, the highest" not in render_html(report, {})
+
+
+def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
+    """Of very many flagged images the page holds the first ones, and tells how many there are."""
+    report["evidence"]["samples"][0]["flagged"] = 6000
+    text = Page(render_html(report, {}, flagged=[f"pool/{number:06}" for number in range(6000)])).text
+    assert "The first 5,000 of 6,000 flagged images" in text
+    assert "pool/004999" in text and "pool/005000" not in text

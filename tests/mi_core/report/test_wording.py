@@ -74,6 +74,19 @@ def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
     assert not any("finds more than both" in line for line in confounded.lines)
 
 
+def test_a_leak_says_what_it_does_not_mean(report: dict[str, Any]) -> None:
+    def limits(report: dict[str, Any]) -> str:
+        return " ".join(wording.answer(report).lines)
+
+    assert "does not mean that anybody copied, stored or published" in limits(report)
+    assert "whether the use was allowed" not in limits(report)
+    report["membership"] = "asked"
+    assert "does not say whether the use was allowed" in limits(report)
+    assert "holds only if the control images come from the same source as yours" in limits(report)
+    assert "copied" not in limits(with_verdict(report, "no-evidence"))
+    assert "neither that your images were used nor that they were not" in limits(with_verdict(report, "confounded"))
+
+
 def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
     """What could have been missed is the same number in the head and further down."""
     quiet = with_verdict(report, "no-evidence")
