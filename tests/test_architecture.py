@@ -175,7 +175,13 @@ def test_attacks_see_features_alone() -> None:
     """The threat model is an import rule: who attacks reads features, and neither encoders nor their training."""
     for path in sources("pipelines/attack"):
         for line, module in imports(path):
-            for banned in ("pipelines.encoders", "pipelines.pretrain", "mi_core.encoders.foreign", "mi_core.training"):
+            for banned in (
+                "pipelines.encoders",
+                "pipelines.pretrain",
+                "mi_core.encoders.foreign",
+                "mi_core.encoders.builders",
+                "mi_core.training",
+            ):
                 assert not module.startswith(banned), f"{where(path, line)}: attacks must not import {banned}"
             if module.startswith("pipelines.extract."):
                 assert module.startswith("pipelines.extract.features"), f"{where(path, line)}: {module}"

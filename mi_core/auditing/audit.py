@@ -25,9 +25,12 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.builders import folder_preprocessing, of_captions
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.model_folder import Definition, folder_kind
 from mi_core.encoders.published import PUBLISHED, published
+from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -79,13 +82,14 @@ def audit(
             (N, H, W), (N, H, W, C) or (N, C, H, W), a torch or Hugging Face data set.
         controls: images of the same kind that were surely not trained on, at least 64 of them.
         size: side of the images as the encoder gets them; None: the published one of a named encoder, else 224.
-        weights: file of weights for a named encoder.
+        weights: of a named encoder: a file, ``"hf://org/name/file"``, or a folder for the models of transformers. A
+            model of the Hub needs none: ``"transformers:org/name"``, ``"open_clip:hf-hub:org/name"``.
         control: an encoder that saw neither group, as ``model``; None: the same network with fresh weights, or a fresh
             ResNet-18 where ``model`` is a function or an API.
-        objective: pre-training framework whose views the queries imitate; None: ``clip`` for open_clip, else
-            ``simclr``.
+        objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and SigLIP,
+            else ``simclr``.
         augmentation: settings of these views, for example ``{"crop_scale": (0.4, 1.0)}``; None: the framework's own.
-        output: embedding that is attacked; None: ``projection`` for open_clip, else ``backbone``.
+        output: embedding that is attacked; None: ``projection`` for CLIP and SigLIP, else ``backbone``.
         views: of each image, at least 2.
         mean, std: normalisation per channel; None: the published one of a named encoder, else none.
         endpoint: settings of an API, as ``EndpointParameters`` has them, for example ``{"adapter": "openai"}``.
@@ -105,12 +109,14 @@ def audit(
     """
     check_range("views", views, 2)
     check_range("fdr", fdr, 0, 1, open_low=True)
-    named_clip = isinstance(model, str) and model.startswith("open_clip:")
-    objective = objective or ("clip" if named_clip else "simclr")
+    named = model if isinstance(model, str) else ""
+    files = definition_of(named, None if weights is None else str(weights), read_local)
+    captioned = of_captions(named, files)
+    objective = objective or ("clip" if captioned else "simclr")
     recipe = recipe_of(objective, augmentation or {})
-    output = output or ("projection" if named_clip else "backbone")
+    output = output or ("projection" if captioned else "backbone")
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
-    decoder = _decoder(model, size)
+    decoder = _decoder(named, size, files)
     how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed)
     with _evaluating(model, control), _bar(progress) as bar:
         target = model_of(model, how)
@@ -132,7 +138,7 @@ def audit(
         augmentation=augmentation or {},
         output=output,
         views=views,
-        image_size=None if size is None and _publishes(model) else decoder.image_size,
+        decoding=_decoding(named, size, files),
         fdr=fdr,
         seed=seed,
         grid=setup.grid(samples),
@@ -156,18 +162,29 @@ def recipe_of(objective: str, settings: Mapping[str, Any]) -> SimCLRAugmentation
     return recipe(**given)
 
 
-def _publishes(model: Any) -> bool:
-    return isinstance(model, str) and model.partition(":")[0] in PUBLISHED
+def _publishes(named: str) -> bool:
+    """Whether a config knows by the name how images reach an encoder."""
+    return named.partition(":")[0] in PUBLISHED and folder_kind(named) is None
 
 
-def _decoder(model: Any, size: int | None) -> Decoder:
+def _decoder(named: str, size: int | None, files: Definition) -> Decoder:
     """As the publisher of a named encoder decodes, unless a size is given."""
-    if size is not None or not _publishes(model):
-        return Decoder(_SIZE if size is None else size)
-    found = published(model)
-    assert found is not None
-    own = found.preprocessing
-    return Decoder(own.size or _SIZE, 3, own.interpolation, own.fit, own.resize if own.fit else None)
+    how = _decoding(named, size, files)
+    if not how:
+        found = published(named)
+        assert found is not None
+        how = found.preprocessing.decoding()
+    return Decoder(**{**how, "image_size": how["image_size"] or _SIZE})
+
+
+def _decoding(named: str, size: int | None, files: Definition) -> dict[str, Any]:
+    """Decoding as a config says it; empty where the encoder's name says it already."""
+    folder = folder_kind(named)
+    if size is not None:
+        return {"image_size": size}
+    if folder is not None:
+        return folder_preprocessing(folder, files).decoding()
+    return {} if _publishes(named) else {"image_size": _SIZE}
 
 
 def _check_numbers(samples: Samples, seed: int) -> None:

@@ -19,7 +19,7 @@ def audit_settings(
     *,
     objective: str,
     augmentation: Mapping[str, Any] = {},
-    image_size: int | None,
+    decoding: Mapping[str, Any],
     output: str,
     views: int,
     seed: int,
@@ -32,7 +32,7 @@ def audit_settings(
         target, control: settings of the encoders, as ``encoders`` has them.
         sources: settings of ``candidates``, ``controls`` and, with ``known``, of ``known``.
         objective: training whose views the queries imitate; augmentation: settings of these views.
-        image_size: side of the images; None: the published one of a named encoder.
+        decoding: side of the images and how they come to it; empty: as a named encoder's publisher says.
         output: that is attacked.
         views: of each image.
         seed: of everything random.
@@ -57,7 +57,7 @@ def audit_settings(
         "seeds": [seed],
         "data": {
             "sources": {name: dict(one) for name, one in sources.items()},
-            **({} if image_size is None else {"image_size": image_size}),
+            **decoding,
             "near_duplicates": {},
             "roles": roles,
         },

@@ -185,7 +185,7 @@ class Found:
         augmentation: Mapping[str, Any],
         output: str,
         views: int,
-        image_size: int | None,
+        decoding: Mapping[str, Any],
         fdr: float,
         seed: int,
         grid: tuple[np.ndarray, np.ndarray] | None = None,
@@ -194,7 +194,8 @@ class Found:
 
         Args:
             measured: by the audit.
-            objective, augmentation, output, views, image_size, fdr, seed: as `mi_core.audit`.
+            objective, augmentation, output, views, fdr, seed: as `mi_core.audit`.
+            decoding: as `config_text.audit_settings` takes it.
             grid: some images and their views, for the report.
         """
         scores = measured.scores
@@ -203,7 +204,7 @@ class Found:
         fault = fault_in_words(measured.consistency)
         verdict = doubted(validity.verdict, recognises=not fault)
         proof, answers = evidence_of(scores, validity, output, fdr, seed, measured.samples)
-        settings = settings_of(measured, (objective, augmentation), output, views, image_size, seed)
+        settings = settings_of(measured, (objective, augmentation), output, views, decoding, seed)
         told = validity.as_json() | {"verdict": verdict}
         told |= {"warning": f"The encoder target: {fault}"} if fault else {}
         report = report_of(measured, told, proof, settings, output, views, seed)

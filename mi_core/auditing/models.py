@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +14,17 @@ from torch import nn
 
 from mi_core.auditing.config_text import OTHER_CONTROL
 from mi_core.checks import ConfigError
+from mi_core.encoders.builders import CODE, LOADERS
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
 from mi_core.encoders.code import CodeBackbone
-from mi_core.encoders.foreign import CODE, LOADERS, adopt
+from mi_core.encoders.foreign import adopt
+from mi_core.encoders.model_folder import folder_kind, without_weights
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.soundness import check_answers
+from mi_core.encoders.weight_sources import read_local, read_weights_of
 from mi_core.hashing import digest64
 
 
@@ -54,7 +56,7 @@ class Preparation:
 
     Args:
         image_size: side S of the images.
-        weights: file of the weights, for an encoder that is named.
+        weights: file or folder of the weights, for an encoder that is named; see `weight_sources`.
         mean, std: normalisation per channel; None: the encoder's own, or none.
         endpoint: settings of `EndpointParameters`, for an encoder behind an API.
         key: secret that the API asks for.
@@ -76,6 +78,10 @@ class Preparation:
         """Settings that replace the encoder's own."""
         given = {"mean": self.mean, "std": self.std}
         return {name: tuple(values) for name, values in given.items() if values is not None}
+
+    def content(self, load: str, *, bare: bool = False) -> bytes | None:
+        """The weights of a named encoder as bytes; ``bare``: of a folder, what defines the network alone."""
+        return read_weights_of(load, None if self.weights is None else str(self.weights), read_local, bare=bare).content
 
 
 def model_of(model: Any, how: Preparation) -> Model:
@@ -115,8 +121,7 @@ def control_of(model: Any, made: Model, how: Preparation) -> Model:
     """
     seed = digest64(how.seed, "encoder", "fresh")
     if isinstance(model, str) and not model.startswith(("http://", "https://")) and model.partition(":")[0] not in CODE:
-        data = None if how.weights is None else Path(how.weights).read_bytes()
-        return _adopted(model, data, how, fresh=seed)
+        return _adopted(model, how.content(model, bare=True), how, fresh=seed)
     if isinstance(model, Encoder):
         fresh = seeded(seed, lambda: reinitialised(model))
         return Model(fresh, fingerprint(fresh), made.load, "fresh ones", *_AS_GIVEN[1:])
@@ -190,10 +195,9 @@ def _of_name(load: str, how: Preparation) -> Model:
         raise ConfigError(f"model = {load!r}: give kind:architecture, a kind of {', '.join(LOADERS)}, or an address")
     if kind in CODE and not how.trust_code:
         raise ConfigError(f"model = {load!r} runs code of others; give trust_code=True if you trust it")
-    if how.weights is None and kind != "python":
+    if how.weights is None and kind != "python" and folder_kind(load) is None:
         raise ConfigError(f"model = {load!r} needs weights; give weights=FILE")
-    data = None if how.weights is None else Path(how.weights).read_bytes()
-    return _adopted(load, data, how)
+    return _adopted(load, how.content(load), how)
 
 
 def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None = None) -> Model:
@@ -207,8 +211,10 @@ def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None 
     reference = None
     if fresh is None and load.partition(":")[0] not in CODE:
         side = found.encoder.size or how.image_size
-        reference = adopt(load, None, channels=3, image_size=side, preprocessing=own, fresh=0).encoder
-    weights = "fresh ones" if fresh is not None else str(how.weights or "its own")
+        bare = without_weights(found.files)
+        reference = adopt(load, bare, channels=3, image_size=side, preprocessing=own, fresh=0).encoder
+    own_name = "of the Hub" if folder_kind(load) else "its own"
+    weights = "fresh ones" if fresh is not None else str(how.weights or own_name)
     words = found.preprocessing.words()
     return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference)
 

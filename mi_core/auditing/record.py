@@ -218,7 +218,7 @@ def settings_of(
     recipe: tuple[str, Mapping[str, Any]],
     output: str,
     views: int,
-    image_size: int | None,
+    decoding: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
     """Settings of a config, and remarks on what it cannot name."""
@@ -245,7 +245,7 @@ def settings_of(
         sources,
         objective=recipe[0],
         augmentation=recipe[1],
-        image_size=image_size,
+        decoding=decoding,
         output=output,
         views=views,
         seed=seed,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mi_core.checks import ConfigError
 from mi_core.encoders import parse_backbone
+from mi_core.encoders.model_folder import folder_kind
 
 
 def check_architecture(load: str, channels: int, image_size: int) -> None:
@@ -28,7 +29,7 @@ def check_architecture(load: str, channels: int, image_size: int) -> None:
         parse_backbone(name, channels, image_size)
     elif kind == "python" and not all(name.partition(":")):
         raise ConfigError(f"load = {load!r}: write python:module:function")
-    elif kind in _PACKAGES:
+    elif kind in _PACKAGES and folder_kind(load) is None:
         known = _names(kind)
         bare = name.partition("." if kind == "timm" else ":")[0]  # names may end in a tag of published weights
         if known and bare not in known:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.model_folder import folder_kind
 
 SHORTEST, SQUASH = "shortest", "squash"
 
@@ -50,6 +51,11 @@ class Preprocessing:
             return f"shorter side to {self.resize}, centre crop"
         return f"both sides to {self.resize}" + (", centre crop" if self.resize != self.size else "")
 
+    def decoding(self) -> dict[str, Any]:
+        """The fields of a config's data section that decode as the published transform does."""
+        crop = {"fit": self.fit, "resize": self.resize} if self.fit else {}
+        return {"image_size": self.size, "interpolation": self.interpolation, **crop}
+
     def changed(self, settings: Mapping[str, Any]) -> Preprocessing:
         """The same with some fields set; another ``size`` scales the side before the crop."""
         new = replace(self, **settings)
@@ -70,13 +76,13 @@ def published(load: str) -> Published | None:
     """The published preprocessing of a model, by ``kind:name`` or ``kind:name:tag``.
 
     Returns:
-        None for kinds that publish nothing.
+        None for kinds that publish nothing, and for models whose folder says it (`model_folder`).
 
     Raises:
         ConfigError: no such model or tag, a package that is missing, or images that are not square.
     """
     kind, _, name = load.partition(":")
-    return PUBLISHED[kind](*split_name(name)) if kind in PUBLISHED else None
+    return PUBLISHED[kind](*split_name(name)) if kind in PUBLISHED and folder_kind(load) is None else None
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -155,7 +161,18 @@ def _timm(name: str, tag: str) -> Published:
         config = timm.get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:
         raise ConfigError(f"timm has no weights {name!r}; see timm.list_pretrained()") from error
-    known = timm.data.resolve_data_config(pretrained_cfg={} if config is None else config.to_dict())
+    return _of_timm(name, {} if config is None else config.to_dict())
+
+
+def timm_preprocessing(config: Mapping[str, Any]) -> Published:
+    """The preprocessing in the ``config.json`` of a folder of timm. Raises ConfigError: images that are not square."""
+    if not isinstance(config.get("architecture"), str):
+        raise ConfigError("config.json names no architecture of timm")
+    return _of_timm(config["architecture"], config.get("pretrained_cfg", config))
+
+
+def _of_timm(name: str, settings: Mapping[str, Any]) -> Published:
+    known = import_timm().data.resolve_data_config(pretrained_cfg=dict(settings))
     channels, height, width = known["input_size"]
     if height != width or channels != 3:
         raise ConfigError(f"timm:{name} takes {channels} x {height} x {width}; only square colour images are queried")
@@ -191,10 +208,7 @@ def open_clip_tags(architecture: str) -> dict[str, dict[str, Any]]:
 
 
 def _open_clip(name: str, tag: str) -> Published:
-    size = open_clip_config(name)["vision_cfg"].get("image_size", 224)
-    if not isinstance(size, int) and size[0] != size[1]:
-        raise ConfigError(f"open_clip:{name} takes {size[0]} x {size[1]} px; only square images are queried")
-    side = size if isinstance(size, int) else int(size[0])
+    side = _open_clip_side(name, open_clip_config(name))
     tags = open_clip_tags(name)
     if tag and tag not in tags:
         allowed = ", ".join(tags) or "none"
@@ -206,6 +220,21 @@ def _open_clip(name: str, tag: str) -> Published:
     others = [known for known, entry in settings.items() if entry != chosen]
     note = f"as for most of its weights; for {others[0]} write open_clip:{name}:{others[0]}" if others else ""
     return Published(chosen, note)
+
+
+def open_clip_preprocessing(config: Mapping[str, Any]) -> Published:
+    """The preprocessing in the ``open_clip_config.json`` of a folder. Raises ConfigError: its images are not square."""
+    model = config.get("model_cfg", config)
+    if not isinstance(model.get("vision_cfg"), Mapping):
+        raise ConfigError("open_clip_config.json has no model_cfg.vision_cfg")
+    return Published(_open_clip_settings(config.get("preprocess_cfg", {}), _open_clip_side("hf-hub", model)))
+
+
+def _open_clip_side(name: str, model: Mapping[str, Any]) -> int:
+    size = model["vision_cfg"].get("image_size", 224)
+    if not isinstance(size, int) and size[0] != size[1]:
+        raise ConfigError(f"open_clip:{name} takes {size[0]} x {size[1]} px; only square images are queried")
+    return size if isinstance(size, int) else int(size[0])
 
 
 def _open_clip_settings(entry: Mapping[str, Any], side: int) -> Preprocessing:

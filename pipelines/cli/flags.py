@@ -9,8 +9,8 @@ from typing import Any
 from mi_core.auditing.config_text import OTHER_CONTROL, audit_settings
 from pipelines.errors import UserError
 
-_PUBLISHED = ("open_clip", "timm", "torchvision")  # kinds whose image size is known by name
 _CODE = ("python", "torchscript")
+_FOLDERS = ("transformers:", "open_clip:hf-hub:", "timm:hf_hub:", "timm:hf-hub:")  # the Hub has their weights
 _SIZE = 224
 
 
@@ -23,11 +23,11 @@ class Flags:
         url: of the API.
         adapter: shape of the API's requests and answers.
         api_key_env: name of the environment variable with the API's key.
-        weights: file of the weights.
+        weights: file or folder of the weights; a model of the Hub needs none.
         candidates, controls, known: folders of images, or patterns of shards (``.tar``, ``.parquet``).
         captions: whether images have captions.
-        objective: pre-training framework whose views the queries imitate; None: ``clip`` for open_clip,
-            else ``simclr``.
+        objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and
+            SigLIP, else ``simclr``.
         size: side of the images; None: the published one, else 224.
     """
 
@@ -63,20 +63,43 @@ class Flags:
                 raise UserError(f"--{name} is missing; give the folder of the images")
         kind = (self.encoder or "").partition(":")[0]
         target, control = self._encoders(kind)
+        captioned, decoding = self._of_publisher()
         sources = {"candidates": self.candidates, "controls": self.controls}
         sources |= {} if self.known is None else {"known": self.known}
         return audit_settings(
             target,
             control,
             {name: _source(str(path)) for name, path in sources.items()},
-            objective=self.objective or ("clip" if kind == "open_clip" else "simclr"),
-            image_size=self.size if self.size is not None else None if kind in _PUBLISHED else _SIZE,
-            output="projection" if kind == "open_clip" else "backbone",
+            objective=self.objective or ("clip" if captioned else "simclr"),
+            decoding=decoding,
+            output="projection" if captioned else "backbone",
             views=10,
             seed=0,
             known=self.known is not None,
             captions=self.captions,
         )
+
+    def _of_publisher(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the encoder learned from captions, and how images come to it; empty where its name says that."""
+        from mi_core.checks import ConfigError
+        from mi_core.encoders.builders import folder_preprocessing, of_captions
+        from mi_core.encoders.model_folder import folder_kind
+        from mi_core.encoders.published import PUBLISHED
+        from mi_core.encoders.weight_sources import definition_of
+        from pipelines.files.storage import file_or_none
+
+        named = self.encoder or ""
+        folder = folder_kind(named)
+        try:
+            files = definition_of(named, self.weights, file_or_none)
+            captioned = of_captions(named, files)
+            if self.size is not None:
+                return captioned, {"image_size": self.size}
+            if folder is not None:
+                return captioned, folder_preprocessing(folder, files).decoding()
+        except ConfigError as error:
+            raise UserError(f"--encoder {named}: {error}") from error
+        return captioned, {} if named.partition(":")[0] in PUBLISHED else {"image_size": _SIZE}
 
     def _encoders(self, kind: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Settings of the encoder and of its control."""
@@ -87,7 +110,7 @@ class Flags:
         named: dict[str, Any] = {"load": self.encoder} | ({"weights": self.weights} if self.weights else {})
         if kind in _CODE:
             return named | {"trust_code": True}, other
-        if self.weights is None:
+        if self.weights is None and not (self.encoder or "").startswith(_FOLDERS):
             raise UserError(f"--weights is missing; give the file of the weights of {self.encoder}")
         return named, named | {"fresh": True}
 

@@ -33,12 +33,19 @@ Force = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show every table, and Ray's own logs.")]
 Encoder = Annotated[
-    str | None, typer.Option("--encoder", help="The encoder, kind:architecture, such as open_clip:ViT-B-32.")
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="The encoder: kind:architecture, such as open_clip:ViT-B-32, or transformers:org/name of the Hub.",
+    ),
 ]
 EncoderUrl = Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")]
 Adapter = Annotated[str | None, typer.Option("--adapter", help="Shape of its requests: json, multipart or openai.")]
 ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="NAME of the variable with the API's key.")]
-Weights = Annotated[str | None, typer.Option("--weights", help="File of the encoder's weights.", metavar="FILE")]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", help="File of the encoder's weights; for transformers, its folder.", metavar="FILE"),
+]
 Candidates = Annotated[str | None, typer.Option("--candidates", help="Images in question: a folder, or shards.")]
 Controls = Annotated[
     str | None, typer.Option("--controls", help="Images of the same kind that were surely not trained on.")

@@ -27,7 +27,8 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 
 _EXAMPLES = (
-    "open_clip:ViT-B-32, timm:resnet50, torchvision:resnet50, checkpoint:resnet50-imagenet (MoCo, SimCLR), a URL"
+    "open_clip:ViT-B-32, timm:resnet50, torchvision:resnet50, checkpoint:resnet50-imagenet (MoCo, SimCLR), "
+    "transformers:org/name (Hugging Face), a URL"
 )
 
 
@@ -55,16 +56,18 @@ def init(
 
 def answered(flags: Flags) -> Flags:
     """The same with answers to all questions that are open."""
+    from mi_core.encoders.model_folder import folder_kind
+
     if not flags.given:
         named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
         url = named.startswith(("http://", "https://"))
         flags = changed(flags, **({"url": named} if url else {"encoder": named}))
     code = (flags.encoder or "").startswith("python:")
-    if flags.encoder is not None and flags.weights is None and not code:
+    if flags.encoder is not None and flags.weights is None and not code and folder_kind(flags.encoder) is None:
         flags = changed(flags, weights=typer.prompt("File of its weights?"))
     if flags.url is not None and flags.adapter is None:
         flags = changed(flags, adapter=typer.prompt("Shape of its requests (json, multipart, openai)?", default="json"))
-    if flags.objective is None and not (flags.encoder or "").startswith("open_clip:"):
+    if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
         question = "How was it trained (simclr, moco-v1, moco-v2, moco-v3, clip)? If you do not know:"
         flags = changed(flags, objective=typer.prompt(question, default="simclr"))
     if flags.candidates is None:

@@ -23,9 +23,10 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.base import Defense
 from mi_core.encoders import parse_backbone
+from mi_core.encoders.builders import CODE, LOADERS
 from mi_core.encoders.checkpoint import INTERPOLATIONS, OUTPUTS
-from mi_core.encoders.foreign import CODE, LOADERS
 from mi_core.encoders.layouts.heads import ACTIVATIONS
+from mi_core.encoders.model_folder import folder_kind, repository
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters
@@ -208,8 +209,14 @@ class HeadConfig(Section):
 class LoadedConfig(ForeignConfig):
     """One encoder from elsewhere, by its weights or its code."""
 
-    load: str = Field(description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32")
-    weights: str | None = Field(default=None, description="weights file: a path, a URI or hf://org/name@revision/file")
+    load: str = Field(
+        description="kind:architecture, for example checkpoint:resnet50-imagenet or open_clip:ViT-B-32; or a model of "
+        "the Hub: transformers:org/name, open_clip:hf-hub:org/name, timm:hf_hub:org/name"
+    )
+    weights: str | None = Field(
+        default=None,
+        description="weights file: a path, a URI or hf://org/name@revision/file; of transformers, also a folder",
+    )
     fresh: bool = Field(
         default=False, description="fresh weights for the same architecture, with the heads that the file has if given"
     )
@@ -244,6 +251,9 @@ class LoadedConfig(ForeignConfig):
         if kind == "python":
             if self.weights is not None:
                 raise ValueError(f"weights = {self.weights!r}: a Python callable brings its own")
+        elif folder_kind(self.load) is not None:
+            if self.weights is None:
+                repository(self.load)
         elif self.weights is None and not self.fresh:
             raise ValueError(f"weights is missing for {self.load!r}; give the file, or fresh: true for fresh weights")
         if kind in CODE and self.fresh:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.architectures import check_architecture
+from mi_core.encoders.model_folder import folder_kind
 from mi_core.encoders.published import PUBLISHED, Preprocessing, published
 
 
@@ -20,11 +21,11 @@ def with_published(raw: dict[str, Any]) -> dict[str, Any]:
         return raw
     for name, settings in encoders.items():
         load = settings.get("load") if isinstance(settings, dict) else None
-        if not isinstance(load, str) or load.partition(":")[0] not in PUBLISHED:
+        if not isinstance(load, str) or load.partition(":")[0] not in PUBLISHED or folder_kind(load):
             continue
         own = {part: settings[part] for part in ("size", "interpolation") if settings.get(part) is not None}
         given = {part: value for part, value in data.items() if value is not None}
-        return {**raw, "data": decoding_of(_published(name, load).changed(own)) | given}
+        return {**raw, "data": _published(name, load).changed(own).decoding() | given}
     return raw
 
 
@@ -36,9 +37,3 @@ def _published(name: str, load: str) -> Preprocessing:
         raise ValueError(f"encoders.{name}: {error}") from error
     assert found is not None
     return found.preprocessing
-
-
-def decoding_of(own: Preprocessing) -> dict[str, Any]:
-    """The fields of the data section that decode as a published transform does."""
-    crop = {"fit": own.fit, "resize": own.resize} if own.fit else {}
-    return {"image_size": own.size, "interpolation": own.interpolation, **crop}

@@ -15,9 +15,13 @@ import torch
 
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders import hub
+from mi_core.encoders.builders import CODE
 from mi_core.encoders.checkpoint import weights_bytes
-from mi_core.encoders.foreign import CODE, Adopted, adopt
+from mi_core.encoders.foreign import Adopted, adopt
+from mi_core.encoders.model_folder import with_definition
 from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
     Agreement,
@@ -39,7 +43,7 @@ from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
 from pipelines.errors import UserError
-from pipelines.files import hub, storage
+from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, SeedFolder, now
 from pipelines.run.once import Once
@@ -96,7 +100,9 @@ def run(runs: Sequence[Run]) -> None:
     probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
-        mapped(_adopt, [(job, access) for job in jobs], "encoders", "loading and trying out", gpus=gpus)
+        commits = _commits(jobs)
+        asked = [(job, access, commits.get(_address(job))) for job in jobs]
+        mapped(_adopt, asked, "encoders", "loading and trying out", gpus=gpus)
     for job in jobs:
         record = describe(job.folder, job.name).record
         layout = layout_in_words(record)
@@ -150,7 +156,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             adopted = _read(name, encoder, config.data, seed).adopted
             check_outputs(config, name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
-            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted.encoder))
+            worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = _compared(adopted, config.data, splits, config.audited)
             words = preprocessing.in_words(adopted.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
@@ -169,22 +175,15 @@ class _Read:
     source: dict[str, str]
 
 
-def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> _Read:
-    content, source = None, {}
-    if config.weights is not None and hub.is_hub(config.weights):
-        try:
-            file = hub.read(config.weights)
-        except UserError as error:
-            raise UserError(f"encoders.{name}.weights = {error}") from error
-        content, source = file.content, {"commit": file.commit, "sha256": file.sha256}
-    elif config.weights is not None:
-        if not storage.exists(config.weights) or storage.is_folder(config.weights):
-            raise UserError(f"encoders.{name}.weights = {config.weights} is no file")
-        content = storage.read_bytes(config.weights)
+def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: str | None = None) -> _Read:
+    try:
+        source = read_weights_of(config.load, config.weights, storage.file_or_none, commit=commit, bare=config.fresh)
+    except ConfigError as error:
+        raise UserError(f"encoders.{name}: {error}") from error
     try:
         adopted = adopt(
             config.load,
-            content,
+            source.content,
             channels=data.channels,
             image_size=data.image_size,
             preprocessing=config.preprocessing(),
@@ -193,13 +192,31 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> _Read
         )
     except (ConfigError, ShapeError) as error:
         raise UserError(f"{config.place(name)}: {error}") from error
-    return _Read(adopted, content or b"", source)
+    return _Read(adopted, source.content or b"", dict(source.pinned))
 
 
-def _adopt(job: Adoption, access: Access | None) -> None:
+def _commits(jobs: Sequence[Adoption]) -> dict[str, str]:
+    """Commits by address on the Hub: the same for all seeds, even if the Hub changes under way."""
+    commits: dict[str, str] = {}
+    for job in jobs:
+        address = _address(job)
+        try:
+            commits |= {address: hub.commit_of(address)} if address and address not in commits else {}
+        except ConfigError as error:
+            raise UserError(f"encoders.{job.name}: {error}") from error
+    return commits
+
+
+def _address(job: Adoption) -> str:
+    """Where an encoder is on the Hub; empty: it is elsewhere."""
+    config = job.config
+    return (on_hub(config.load, config.weights) or "") if isinstance(config, LoadedConfig) else ""
+
+
+def _adopt(job: Adoption, access: Access | None, commit: str | None) -> None:
     """Try an encoder out, and write its record."""
     if isinstance(job.config, LoadedConfig):
-        fields = _adopt_weights(job, job.config)
+        fields = _adopt_weights(job, job.config, commit=commit)
     else:
         fields = _adopt_endpoint(job, job.config, access)
     job.write(adopted=now(), **fields)
@@ -210,12 +227,14 @@ def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
     job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}}))
 
 
-def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None) -> dict[str, Any]:
+def _adopt_weights(
+    job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None, commit: str | None = None
+) -> dict[str, Any]:
     """Read the weights, convert them and try them out, unless the view consistency is ``shown``."""
-    read = _read(job.name, config, job.data, job.folder.seed)
+    read = _read(job.name, config, job.data, job.folder.seed, commit)
     adopted, data = read.adopted, read.content
     if config.load.partition(":")[0] not in CODE:
-        data = weights_bytes(adopted.encoder)
+        data = with_definition(weights_bytes(adopted.encoder), adopted.files)
     compared = None if shown else _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data)
     return {
@@ -225,7 +244,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, shown: dict[str, Any] | 
         "preprocessing": asdict(adopted.preprocessing),
         "preprocessing_words": preprocessing.in_words(adopted.preprocessing, job.data, compared),
         "decoding": {} if compared is None else asdict(compared),
-        "consistency": shown or weights_consistency(_probe(job, config), adopted.encoder),
+        "consistency": shown or weights_consistency(_probe(job, config), adopted),
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
     }

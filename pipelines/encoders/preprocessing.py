@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mi_core.encoders.model_folder import folder_kind
 from mi_core.encoders.published import Preprocessing, published
 from mi_core.querying.sanity import Agreement
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import LoadedConfig
-from pipelines.config.published import decoding_of
 
 SAME = 0.9999  # cosine from which on two ways of decoding are one
 COMPARED = 32  # images on which another way is measured
@@ -23,7 +23,9 @@ def as_published(own: Preprocessing, data: DataConfig) -> DataConfig | None:
 
 
 def compared(config: LoadedConfig, data: DataConfig) -> int:
-    """On how many images the two ways of decoding are compared."""
+    """On how many images the two ways of decoding are compared; at most, where only its folder says the other way."""
+    if folder_kind(config.load):
+        return COMPARED
     found = published(config.load)
     own = None if found is None else found.preprocessing.changed(config.preprocessing())
     return COMPARED if own is not None and as_published(own, data) is not None else 0
@@ -45,4 +47,4 @@ def in_words(own: Preprocessing, data: DataConfig, found: Agreement | None) -> s
 
 def _published(own: Preprocessing, data: DataConfig) -> dict[str, Any]:
     """The fields of the data section to change: no publisher decodes JPEGs at less than their size."""
-    return decoding_of(own) | ({"decode": "full"} if data.decode != "full" else {})
+    return own.decoding() | ({"decode": "full"} if data.decode != "full" else {})

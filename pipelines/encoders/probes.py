@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from mi_core.encoders.builders import CODE
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.foreign import CODE, adopt
+from mi_core.encoders.foreign import Adopted, adopt
+from mi_core.encoders.model_folder import without_weights
 from mi_core.querying.sanity import view_consistency
 from mi_core.streams import sample_streams
 from pipelines.config.data import DataConfig
@@ -36,15 +38,16 @@ class Probe:
         return view_consistency(encoder, reference, images, streams, self.config.views(), device=device, fresh=fresh)
 
 
-def weights_consistency(probe: Probe, encoder: Encoder) -> dict[str, Any]:
+def weights_consistency(probe: Probe, adopted: Adopted) -> dict[str, Any]:
     """View consistency beside that of fresh weights, where these can be built."""
     assert isinstance(probe.config, LoadedConfig)
+    encoder = adopted.encoder
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     reference = None
     if probe.config.load.partition(":")[0] not in CODE:
         fresh = adopt(
             probe.config.load,
-            None,
+            without_weights(adopted.files),
             channels=probe.data.channels,
             image_size=encoder.size or probe.data.image_size,
             preprocessing=probe.config.preprocessing(),

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from mi_core.costs import Range, total
-from mi_core.encoders.foreign import CODE
+from mi_core.encoders.builders import CODE
 from mi_core.objectives import OBJECTIVES
 from pipelines.config.checks import check_outputs
 from pipelines.config.data import DataConfig

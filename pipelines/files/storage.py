@@ -230,6 +230,11 @@ def read_bytes(path: str) -> bytes:
         return bytes(stream.read())
 
 
+def file_or_none(path: str) -> bytes | None:
+    """The whole file; None: there is none, or it is a folder."""
+    return read_bytes(path) if _info(path).type == fs.FileType.File else None
+
+
 def write_atomic(path: str, data: bytes) -> None:
     """Write a file whole: readers see the old one or the new one, never a part.
 

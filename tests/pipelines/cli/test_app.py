@@ -140,7 +140,7 @@ def test_a_list_is_printed_without_pytorch(listed: list[str]) -> None:
 def test_lists_name_every_method(call) -> None:
     from mi_core.attacks import ATTACKS
     from mi_core.encoders import ENCODERS
-    from mi_core.encoders.foreign import LOADERS
+    from mi_core.encoders.builders import LOADERS
     from mi_core.encoders.remote.adapters import ADAPTERS
     from mi_core.objectives import OBJECTIVES
 

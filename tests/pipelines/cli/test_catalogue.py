@@ -14,7 +14,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.checks import ConfigError
 from mi_core.defenses import DEFENSES
 from mi_core.encoders import ENCODERS
-from mi_core.encoders.foreign import LOADERS
+from mi_core.encoders.builders import LOADERS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.objectives import OBJECTIVES
 from pipelines.cli import catalogue, listing, source_files
