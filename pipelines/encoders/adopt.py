@@ -179,7 +179,8 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: 
     try:
         source = read_weights_of(config.load, config.weights, storage.file_or_none, commit=commit, bare=config.fresh)
     except ConfigError as error:
-        raise UserError(f"encoders.{name}: {error}") from error
+        # The error names the weights first; without weights it names what `load` asked for.
+        raise UserError(f"encoders.{name}{'.weights =' if config.weights else ':'} {error}") from error
     try:
         adopted = adopt(
             config.load,
