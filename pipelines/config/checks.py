@@ -83,6 +83,7 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
         raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
     if isinstance(encoder, DefendedConfig):
         _check_defended(config, place, encoder)
+    _check_values(config, place, encoder)
     counts = [config.data.roles[role].count for role in encoder.train_on]
     members = None if None in counts else sum(count or 0 for count in counts)
     if members is not None and encoder.half is not None:
@@ -100,6 +101,19 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
         )
     except ConfigError as error:
         raise ValueError(f"{place}: {error}") from error
+
+
+def _check_values(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
+    """Raise ValueError if the objective knows fewer values of the attribute than there are."""
+    values = encoder.parameters.get("values")
+    if encoder.attribute is None or values is None:
+        return
+    names = config.data.attributes[encoder.attribute].names
+    if values < len(names):
+        raise ValueError(
+            f"{place}.parameters.values = {values}, but data.attributes.{encoder.attribute} has {len(names)} values; "
+            f"set {place}.parameters.values={len(names)}"
+        )
 
 
 def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> None:

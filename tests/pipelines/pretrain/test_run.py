@@ -215,6 +215,16 @@ def test_mistakes_in_phases(changes: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_an_objective_knows_every_value_of_its_attribute() -> None:
+    """Found when the config is read, not when the encoder's turn comes to be trained."""
+    raw = phases(objective="talos", attribute="digit", parameters={"values": 9})
+    raw["data"]["attributes"] = {"digit": {"from": "class", "values": list(range(10))}}
+    with pytest.raises(UserError, match="digit has 10 values; set encoders.target.parameters.values=10"):
+        parse(raw, "phases.yaml")
+    raw["encoders"]["target"]["parameters"]["values"] = 10
+    assert parse(raw, "phases.yaml").encoders["target"].attribute == "digit"
+
+
 def test_an_encoder_that_started_from_members_is_no_control() -> None:
     config = parse(phases(), "phases.yaml")
     assert config.control_of(config.attacks[0]) == "shadow"
