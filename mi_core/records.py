@@ -32,6 +32,7 @@ class Features:
         values: need (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
         anchors: (A, D) embeddings of further images by the same encoder, for attacks that compare with them.
         labels: (N,) true classes, from 0, for attacks on classifiers.
+        population: features of further images by the same encoder, for attacks that compare with what it never saw.
 
     Raises:
         ShapeError: an array's first axis is not N, an id stands twice, or there are no anchors in ``anchors``.
@@ -42,6 +43,7 @@ class Features:
     values: dict[str, FloatArray]
     anchors: FloatArray | None = None
     labels: npt.NDArray[np.int64] | None = None
+    population: Features | None = None
 
     def __post_init__(self) -> None:
         if len(np.unique(self.ids)) != len(self.ids):
@@ -61,9 +63,8 @@ class Features:
     def take(self, rows: npt.NDArray[np.intp] | BoolArray) -> Features:
         """The same features of some rows: an index array or a boolean mask."""
         labels = None if self.labels is None else self.labels[rows]
-        return Features(
-            self.ids[rows], {need: array[rows] for need, array in self.values.items()}, self.anchors, labels
-        )
+        values = {need: array[rows] for need, array in self.values.items()}
+        return Features(self.ids[rows], values, self.anchors, labels, self.population)
 
 
 @dataclass(frozen=True)

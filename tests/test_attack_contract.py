@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import torch
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
-from mi_core.attacks.lira import shadow_row
+from mi_core.attacks.shadows import shadow_row
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes, parse_need
@@ -45,7 +45,7 @@ def plant(
     ids = np.array([f"pool/{row}" for row in range(count)])
     labels = generator.integers(0, WIDTH, count)
     values = logits_at(level, labels, needs, generator) if classifies else values_at(level, needs, generator)
-    return Features(ids, values, ANCHORS, labels), member
+    return Features(ids, values, ANCHORS, labels, Features(ids, values)), member
 
 
 def logits_at(
@@ -94,20 +94,27 @@ def reference_and_target(
         features, member = plant(needs, counts[1], leak, seed + 1, classifies=classifies)
         return LabelledFeatures(*plant(needs, counts[0], leak, seed, classifies=classifies)), features, member
     generator = np.random.default_rng(seed)
-    hardness = generator.normal(0, 3, counts[1])  # told only by shadows that saw the same sample
+    sizes = {"pool": counts[1], "others": counts[0]}
+    hardness = {part: generator.normal(0, 3, size) for part, size in sizes.items()}  # told only by other encoders
 
-    def seen(member: np.ndarray, ids: list[str]) -> Features:
-        level = hardness + leak * member + generator.normal(0, 1, counts[1])
+    def seen(part: str, member: np.ndarray | bool, shadow: str | None = None) -> Features:
+        level = hardness[part] + leak * member + generator.normal(0, 1, sizes[part])
+        ids = [f"{part}/{row}" if shadow is None else shadow_row(f"{part}/{row}", shadow) for row in range(sizes[part])]
         return Features(np.array(ids), values_at(level, needs, generator))
 
-    samples = [f"pool/{row}" for row in range(counts[1])]
     halves = [generator.permutation(counts[1]) % 2 == 0 for _ in range(SHADOWS // 2)]
     inside = [side for half in halves for side in (half, ~half)]
-    parts = [seen(side, [shadow_row(one, f"s-{k}") for one in samples]) for k, side in enumerate(inside)]
-    joined = {need: np.concatenate([part.values[need] for part in parts]) for need in needs}
-    reference = LabelledFeatures(Features(np.concatenate([part.ids for part in parts]), joined), np.concatenate(inside))
+    shadows = joined([seen("pool", side, f"s-{number}") for number, side in enumerate(inside)])
+    beside = joined([seen("others", False, f"s-{number}") for number in range(SHADOWS)])
     member = generator.permutation(counts[1]) % 2 == 0
-    return reference, seen(member, samples), member
+    reference = LabelledFeatures(replace(shadows, population=beside), np.concatenate(inside))
+    return reference, replace(seen("pool", member), population=seen("others", False)), member
+
+
+def joined(parts: list[Features]) -> Features:
+    """The rows of several features."""
+    values = {need: np.concatenate([part.values[need] for part in parts]) for need in parts[0].values}
+    return Features(np.concatenate([part.ids for part in parts]), values)
 
 
 @pytest.fixture(params=sorted(ATTACKS))
@@ -191,6 +198,12 @@ def test_mistakes_are_named(name: str) -> None:
     if ATTACKS[name].anchored:
         with pytest.raises(ConfigError, match=f"{name} needs anchors"):
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
+    if ATTACKS[name].populated:
+        with pytest.raises(ConfigError, match=f"{name} needs a population"):
+            attack.fit(LabelledFeatures(replace(features, population=None), member))
+        beside = replace(features, population=Features(features.ids, {"other": np.zeros(40)}))
+        with pytest.raises(ConfigError, match=f"{name} needs the feature '{attack.needs[0]}'; given: other"):
+            attack.fit(LabelledFeatures(beside, member))
     if ATTACKS[name].labelled:
         with pytest.raises(ConfigError, match=f"{name} needs the true classes"):
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
@@ -210,7 +223,8 @@ def test_constant_features_are_refused_or_give_equal_scores(name: str) -> None:
 
     def flat(given: Features) -> Features:
         values = {need: np.broadcast_to(array[:1] * 0 + 0.5, array.shape) for need, array in given.values.items()}
-        return Features(given.ids, values, given.anchors, np.zeros(len(given), dtype=np.int64))
+        beside = None if given.population is None else flat(given.population)
+        return Features(given.ids, values, given.anchors, np.zeros(len(given), dtype=np.int64), beside)
 
     try:
         attack.fit(LabelledFeatures(flat(reference.features), reference.member))
@@ -244,6 +258,6 @@ def test_two_of_each_side_suffice_or_the_number_needed_is_named(name: str) -> No
         attack.fit(reference)
     except NumericError as refused:
         assert "needs" in str(refused)
-        assert "got 2" in str(refused)
+        assert f"got {4 if attack.populated else 2}" in str(refused)
         return
     assert np.isfinite(attack.score(features)).all()

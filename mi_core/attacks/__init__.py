@@ -18,6 +18,7 @@ from mi_core.attacks.part_crop import PartCrop
 from mi_core.attacks.patch_similarity import PatchSimilarity
 from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN
 from mi_core.attacks.quantile_regression import QuantileRegression
+from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
 
@@ -32,6 +33,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "sd-mi": SDMI,
     "part-crop": PartCrop,
     "lira": LiRA,
+    "rmia": RMIA,
     "mean-cosine": MeanCosine,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,

@@ -49,6 +49,8 @@ class Attack(ABC):
     """The only outputs of an encoder it reads; None: any."""
     anchored: ClassVar[bool] = False
     """Whether it compares embeddings with those of anchors: further images, `Features.anchors`."""
+    populated: ClassVar[bool] = False
+    """Whether it compares samples with a population that the target did not see: `Features.population`."""
     labelled: ClassVar[bool] = False
     """Whether it knows the true classes of the samples: `Features.labels`."""
     sequential: ClassVar[bool] = False
@@ -116,6 +118,10 @@ class Attack(ABC):
         """(N,) the one number per sample that the attack reads, in its own unit; None where it reads several."""
         return None
 
+    def condensed(self, features: Features) -> Features:
+        """As much of the features as a fit needs, for attacks that are fitted on those of many encoders at once."""
+        return features
+
     def stopping_rule(self) -> StoppingRule:
         """When to stop asking for the views of an image; known after the fit.
 
@@ -146,12 +152,19 @@ class Attack(ABC):
         if width != fitted:
             raise NotApplicable(f"{self.name} was fitted on embeddings of {fitted} numbers, these have {width}")
 
-    def _check_needs(self, features: Features) -> None:
+    def _check_given(self, features: Features) -> None:
         missing = [need for need in self.needs if need not in features.values]
         if missing:
             raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")
+
+    def _check_needs(self, features: Features) -> None:
+        self._check_given(features)
         if self.anchored and features.anchors is None:
             raise ConfigError(f"{self.name} needs anchors; give the embeddings of further images")
+        if self.populated:
+            if features.population is None:
+                raise ConfigError(f"{self.name} needs a population; give the features of images that no encoder saw")
+            self._check_given(features.population)
         if self.labelled and features.labels is None:
             raise ConfigError(f"{self.name} needs the true classes of the samples")
 

@@ -17,43 +17,35 @@ sample's own shift. The last catches up at 64 shadows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from mi_core.attacks.base import Attack, Scores, State
-from mi_core.checks import ConfigError, NumericError, check_choice, check_range
+from mi_core.attacks.base import Scores, State
+from mi_core.attacks.shadows import Rows, ShadowsAttack, ShadowsParameters
+from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.records import Features
 
 _LEAST = 1e-12  # below this a deviation is rounding
-_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
-
-
-def shadow_row(sample: str, shadow: str) -> str:
-    """The id of a sample as one shadow encoder sees it."""
-    return f"{sample}#{shadow}"
 
 
 @dataclass(frozen=True)
-class LiRAParameters:
+class LiRAParameters(ShadowsParameters):
     """Settings of the attack.
 
     Args:
         shift: online, the difference between a sample's two Gaussians. ``pooled``: each sample's shift is drawn towards
             the mean shift, the more so the less shifts differ beyond what so few shadows make them differ. With 4
             shadows it is about one shift for all. ``per-sample`` (the paper): each sample's own.
-        statistic: ``cosine``, atanh of the mean pairwise cosine; ``norm``, log of the 2-norm.
-        mode: ``online`` uses shadows that saw the sample and shadows that did not; ``offline`` the latter only.
-        variance: ``pooled`` over samples, better with few shadows (section VI-C), or ``per-sample`` (from 2 shadows).
+        variance: ``pooled`` over samples, better with few shadows (section VI-C), or ``per-sample`` (from 4 shadows).
         location: ``mean`` (the paper) or ``median`` (its code).
         fpr: offline, the share of non-members that may be called members, if the statistic is Gaussian.
         side: offline, where members lie: ``high`` or ``low``. A sample's views agree more after training; of norms the
             LpLA paper shows members below non-members (figure 4), and small encoders trained here above them.
     """
 
-    statistic: str = "cosine"
-    mode: str = "online"
     variance: str = "pooled"
     location: str = "mean"
     fpr: float = 0.05
@@ -61,105 +53,82 @@ class LiRAParameters:
     shift: str = "pooled"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("shift", self.shift, ("pooled", "per-sample"))
         check_choice("side", self.side, ("high", "low"))
-        check_choice("statistic", self.statistic, ("cosine", "norm"))
-        check_choice("mode", self.mode, ("online", "offline"))
         check_choice("variance", self.variance, ("pooled", "per-sample"))
         check_choice("location", self.location, ("mean", "median"))
         check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
-class LiRA(Attack):
+class LiRA(ShadowsAttack):
     """Each sample against what shadow encoders with and without it give.
 
     Some images look like members to every encoder. Attacks with one threshold for all take them for such; this one asks
-    of each image what is usual for it. The price is the training of the shadows: at least four, on random halves of the
-    audited samples themselves (``halves: 4``).
+    of each image what is usual for it. The price is the training of the shadows, on random halves of the audited
+    samples themselves (``halves: 4``); with fewer than four, take its threshold for a rough one.
     """
 
     name = "lira"
-    queries = "10 at 10 views"
     threat_model = (
         "embeddings of views, or one un-normalised embedding; shadow encoders trained on halves of the samples"
     )
     source = "LiRA (IEEE S&P 2022), sections IV-V, on statistics of encoders"
-    reference = frozenset({"shadows"})
     Parameters = LiRAParameters
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Cosines of all pairs of views, or a norm."""
-        return ("pairwise:cosine",) if self.parameters.statistic == "cosine" else ("norm:2",)
-
-    def statistic(self, features: Features) -> Scores:
-        """(N,) Fisher's z of the mean cosine, or the log of the norm.
-
-        Raises:
-            NumericError: an embedding of length 0 has no log norm.
-        """
-        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
-        if self.parameters.statistic == "cosine":
-            return np.asarray(np.arctanh(values.mean(axis=1).clip(-_BELOW_ONE, _BELOW_ONE)))
-        if (values <= 0).any():
-            raise NumericError(f"lira: the embedding of {features.ids[int(np.argmin(values))]} has length 0")
-        return np.asarray(np.log(values))
-
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        samples = np.array([name.rpartition("#")[0] for name in features.ids], dtype=np.str_)
-        names, sample_of = np.unique(samples, return_inverse=True)
-        values = self.statistic(features)
-        online = self.parameters.mode == "online"
-        state: State = {"names": names, "threshold": np.array(0.0)}
-        for side, rows in {"in": member, "out": ~member}.items():
-            if side == "out" or online:
-                gaussians = self._gaussians(side, values[rows], sample_of[rows], names)
-                state |= {f"{side}_{part}": array for part, array in gaussians.items()}
-        if online and self.parameters.shift == "pooled":
-            state |= _with_pooled_shift(state)
-        if not online:
-            shadows = state["out_count"]
+        rows, values = Rows.of(features.ids), self.statistic(features)
+        sides = {
+            side: self._side(values[places], rows.sample[places], len(rows.names))
+            for side, places in {"in": member, "out": ~member}.items()
+        }
+        if self.parameters.variance == "per-sample":
+            self._check_counts(sides, rows.names)
+        if not all(found.degrees for found in sides.values()):
+            few = _few(sides["in"], sides["out"], values, member)
+            sides = {side: found if found.degrees else found.with_deviation(*few) for side, found in sides.items()}
+        outside = _filled(sides["out"], sides["in"])
+        state: State = {"names": rows.names, "threshold": np.array(0.0), "out_count": outside.count}
+        state |= outside.state("out")
+        if self.parameters.mode == "online":
+            state |= _filled(sides["in"], sides["out"]).state("in")
+            state |= _with_pooled_shift(sides["in"], sides["out"]) if self.parameters.shift == "pooled" else {}
+        else:
             pooled = self.parameters.variance == "pooled"
-            degrees = int(shadows.sum()) - len(names) if pooled else int(shadows.min()) - 1
+            degrees = outside.degrees if pooled else int(outside.count.min()) - 1
             state["threshold"] = np.array(-stdtrit(degrees, self.parameters.fpr))
         return state
 
-    def _gaussians(
-        self, side: str, values: npt.NDArray[np.float64], sample_of: npt.NDArray[np.intp], names: npt.NDArray[np.str_]
-    ) -> State:
-        """Location and deviation per sample (n,) of what the shadows on one side give."""
-        counts = np.bincount(sample_of, minlength=len(names))
-        least = 2 if self.parameters.variance == "per-sample" else 1
-        if counts.min() < least:
-            raise NumericError(
-                f"lira needs {least} shadows {side} of whose training data each sample is; "
-                f"{names[int(np.argmin(counts))]} has {counts.min()}"
-            )
-        means = np.bincount(sample_of, values, len(names)) / counts
+    def _side(self, values: Scores, sample_of: npt.NDArray[np.intp], size: int) -> _Side:
+        """What the shadows on one side give."""
+        count = np.bincount(sample_of, minlength=size)
+        least = np.maximum(count, 1)
+        means = np.bincount(sample_of, values, size) / least
+        locations = means
         if self.parameters.location == "median":
             order = np.argsort(sample_of, kind="stable")
-            groups = np.split(values[order], np.cumsum(counts)[:-1])
-            locations = np.array([np.median(group) for group in groups])
-        else:
-            locations = means
-        squares = np.bincount(sample_of, (values - means[sample_of]) ** 2, len(names))
-        if len(values) == len(names):
-            raise NumericError(f"lira needs 2 shadows {side} of whose training data some sample is")
-        pooled = np.sqrt(squares.sum() / (len(values) - len(names)))
-        deviations = np.full(len(names), pooled)
+            groups = np.split(values[order], np.cumsum(count)[:-1])
+            locations = np.array([np.median(group) if len(group) else 0.0 for group in groups])
+        squares = np.bincount(sample_of, (values - means[sample_of]) ** 2, size)
+        degrees = len(values) - int((count > 0).sum())
+        pooled = np.sqrt(squares.sum() / max(degrees, 1))
+        deviations = np.full(size, pooled)
         if self.parameters.variance == "per-sample":
-            deviations = np.sqrt(squares / (counts - 1))
-        found = {"location": locations, "deviation": np.maximum(deviations, _LEAST), "count": counts}
-        return found | {"pooled": np.maximum(pooled, _LEAST)}
+            deviations = np.sqrt(squares / np.maximum(count - 1, 1))
+        return _Side(locations, np.maximum(deviations, _LEAST), count, float(max(pooled, _LEAST)), degrees)
+
+    def _check_counts(self, sides: dict[str, _Side], names: npt.NDArray[np.str_]) -> None:
+        """Raise NumericError if a sample has too few shadows for a deviation of its own."""
+        for side in ("in", "out") if self.parameters.mode == "online" else ("out",):
+            count = sides[side].count
+            if count.min() < 2:
+                raise NumericError(
+                    f"lira with variance = 'per-sample' needs 2 shadows {side} of whose training data each sample is; "
+                    f"{names[int(np.argmin(count))]} has {count.min()}"
+                )
 
     def _score(self, features: Features, state: State) -> Scores:
-        names = state["names"]
-        place = np.searchsorted(names, features.ids).clip(max=len(names) - 1)
-        unknown = features.ids[names[place] != features.ids]
-        if len(unknown):
-            raise ConfigError(
-                f"lira: {unknown[0]} is in no shadow's data; shadows must be drawn from the audited samples"
-            )
+        place = self._places(state["names"], features.ids)
         value = self.statistic(features)
         outside = (value - state["out_location"][place]) / state["out_deviation"][place]
         if self.parameters.mode == "offline":  # a new value also misses the mean of so few shadows
@@ -170,20 +139,84 @@ class LiRA(Attack):
         return np.asarray(0.5 * (outside**2 - inside**2) + ratio)
 
 
-def _with_pooled_shift(state: State) -> State:
+class _Side(NamedTuple):
+    """What the shadows on one side give for n samples.
+
+    Args:
+        location: (n,) of a sample's values; meaningless where ``count`` is 0.
+        deviation: (n,) of a sample's values.
+        count: (n,) shadows.
+        pooled: deviation within samples.
+        degrees: of freedom of ``pooled``.
+    """
+
+    location: Scores
+    deviation: Scores
+    count: npt.NDArray[np.intp]
+    pooled: float
+    degrees: int
+
+    def with_deviation(self, pooled: float, degrees: int) -> _Side:
+        """The same with another deviation for all samples."""
+        return self._replace(deviation=np.full(len(self.count), pooled), pooled=pooled, degrees=degrees)
+
+    def state(self, side: str) -> State:
+        """The two numbers of each Gaussian, as arrays by name."""
+        return {f"{side}_location": self.location, f"{side}_deviation": self.deviation}
+
+
+def _few(inside: _Side, outside: _Side, values: Scores, member: npt.NDArray[np.bool_]) -> tuple[float, int]:
+    """A deviation, and its degrees of freedom, where no two shadows stand on one side of a sample.
+
+    With a shadow on either side it is read off their differences, as if all shifts were equal. With one shadow in all it
+    is the deviation between samples. Both are at least as large as the noise, so that too few are called members; they
+    are the same for all samples, so that the ranking does not depend on them.
+
+    Raises:
+        NumericError: there are fewer than 2 samples to tell it from.
+    """
+    both = (inside.count > 0) & (outside.count > 0)
+    residuals = [(inside.location - outside.location)[both]] if both.any() else [values[member], values[~member]]
+    degrees = sum(map(len, residuals)) - len(residuals)
+    if degrees < 1:
+        raise NumericError("lira needs 2 samples to tell a deviation from, got 1")
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in residuals)
+    return max(float(np.sqrt(squares / degrees / (2 if both.any() else 1))), _LEAST), degrees
+
+
+def _mean_shift(inside: _Side, outside: _Side) -> float:
+    """Mean difference between a sample's two locations; between samples where none has two."""
+    both = (inside.count > 0) & (outside.count > 0)
+    if both.any():
+        return float((inside.location - outside.location)[both].mean())
+    return float(inside.location[inside.count > 0].mean() - outside.location[outside.count > 0].mean())
+
+
+def _filled(own: _Side, other: _Side) -> _Side:
+    """One side where samples without a shadow take the other side's location, moved by the mean shift."""
+    there = other.location + _mean_shift(own, other)
+    location = np.where(own.count > 0, own.location, there)
+    return own._replace(location=location, count=np.where(own.count > 0, own.count, other.count))
+
+
+def _with_pooled_shift(inside: _Side, outside: _Side) -> State:
     """Locations of both Gaussians from all shadows of a sample, where shifts between samples are Gaussian.
 
     With d the difference of a sample's two locations and s its squared standard error, shifts have the mean of d and
     the variance of d that s does not explain (at least 0). Either location is the posterior mean under this prior: a
-    mean of its own side and of the other side moved by the mean shift, weighted by their precisions.
+    mean of its own side and of the other side moved by the mean shift, weighted by their precisions. A side without a
+    shadow has the weight 0.
     """
-    squared = {side: state[f"{side}_pooled"] ** 2 / state[f"{side}_count"] for side in ("in", "out")}
-    difference = state["in_location"] - state["out_location"]
-    shift = difference.mean()
-    between = max(0.0, float(difference.var(ddof=1) - (squared["in"] + squared["out"]).mean()))
+    both = (inside.count > 0) & (outside.count > 0)
+    precision = {side: found.count / found.pooled**2 for side, found in (("in", inside), ("out", outside))}
+    shift, between = _mean_shift(inside, outside), 0.0
+    if both.sum() > 1:
+        difference = (inside.location - outside.location)[both]
+        errors = 1 / precision["in"][both] + 1 / precision["out"][both]
+        between = max(0.0, float(difference.var(ddof=1) - errors.mean()))
     locations = {}
-    for side, other, sign in (("in", "out", 1.0), ("out", "in", -1.0)):
-        own, moved = 1 / squared[side], 1 / (squared[other] + between)
-        there = state[f"{other}_location"] + sign * shift
-        locations[f"{side}_location"] = (own * state[f"{side}_location"] + moved * there) / (own + moved)
+    for side, mine, other, sign in (("in", inside, outside, 1.0), ("out", outside, inside, -1.0)):
+        own, far = precision[side], precision["out" if side == "in" else "in"]
+        moved = far / (1 + far * between)
+        locations[f"{side}_location"] = (own * mine.location + moved * (other.location + sign * shift)) / (own + moved)
     return locations

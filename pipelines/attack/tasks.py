@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from mi_core.attacks.lira import shadow_row
+from mi_core.attacks.shadows import shadow_row
 from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among

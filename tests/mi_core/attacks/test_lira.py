@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from mi_core.attacks.lira import LiRA, LiRAParameters, shadow_row
+from mi_core.attacks.lira import LiRA, LiRAParameters
+from mi_core.attacks.shadows import shadow_row
 from mi_core.checks import ConfigError, NumericError
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
@@ -163,9 +164,10 @@ def test_fishers_z_of_the_mean_cosine() -> None:
 
 def test_what_it_refuses() -> None:
     reference, _ = shadows(count=2)
-    with pytest.raises(NumericError, match="lira needs 2 shadows in of whose training data some sample is"):
-        LiRA(LiRAParameters(statistic="norm")).fit(reference)  # one shadow each: no spread to estimate
-    with pytest.raises(NumericError, match=r"needs 2 shadows in of whose training data each sample is; .* has 1"):
+    pair = reference.features.take(np.array([0, 30]))
+    with pytest.raises(NumericError, match="lira needs 2 samples to tell a deviation from, got 1"):
+        LiRA(LiRAParameters(statistic="norm")).fit(LabelledFeatures(pair, np.array([True, False])))
+    with pytest.raises(NumericError, match=r"lira with variance = 'per-sample' needs 2 shadows in of whose training data each sample is; .* has 1"):
         LiRA(LiRAParameters(statistic="norm", variance="per-sample")).fit(reference)
     attack = LiRA(LiRAParameters(statistic="norm"))
     attack.fit(shadows()[0])

@@ -1,0 +1,118 @@
+"""What attacks share that are fitted on several shadow encoders, each trained on a half of the audited samples.
+
+They read one number per sample and encoder that is about Gaussian: Fisher's z, atanh of the mean cosine of a sample's
+views, or the logarithm of its embedding's norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.attacks.base import Attack, Scores
+from mi_core.checks import ConfigError, NumericError, check_choice
+from mi_core.records import Features
+
+Places = npt.NDArray[np.intp]
+
+_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
+
+
+def shadow_row(sample: str, shadow: str) -> str:
+    """The id of a sample as one shadow encoder sees it."""
+    return f"{sample}#{shadow}"
+
+
+class Rows(NamedTuple):
+    """Whose the rows of several shadows are.
+
+    Args:
+        names: (n,) samples, ascending.
+        sample: (N,) the sample of each row, as its place in ``names``.
+        shadow: (N,) the shadow of each row, as its place in ``shadows``.
+        shadows: (K,) names of the shadows, ascending.
+    """
+
+    names: npt.NDArray[np.str_]
+    sample: Places
+    shadow: Places
+    shadows: npt.NDArray[np.str_]
+
+    @classmethod
+    def of(cls, ids: npt.NDArray[np.str_]) -> Rows:
+        """Read off ids that `shadow_row` made."""
+        parts = [name.rpartition("#") for name in ids]
+        names, sample = np.unique(np.array([part[0] for part in parts], dtype=np.str_), return_inverse=True)
+        shadows, shadow = np.unique(np.array([part[2] for part in parts], dtype=np.str_), return_inverse=True)
+        return cls(names, sample, shadow, shadows)
+
+    def by_shadow(self) -> list[Places]:
+        """The rows of each shadow."""
+        return np.split(np.argsort(self.shadow, kind="stable"), np.cumsum(np.bincount(self.shadow))[:-1])
+
+
+@dataclass(frozen=True)
+class ShadowsParameters:
+    """Settings of an attack that is fitted on several shadows.
+
+    Args:
+        statistic: ``cosine``, atanh of the mean pairwise cosine; ``norm``, log of the 2-norm.
+        mode: ``online`` uses shadows that saw the sample and shadows that did not; ``offline`` the latter only.
+    """
+
+    statistic: str = "cosine"
+    mode: str = "online"
+
+    def __post_init__(self) -> None:
+        check_choice("statistic", self.statistic, ("cosine", "norm"))
+        check_choice("mode", self.mode, ("online", "offline"))
+
+
+class ShadowsAttack(Attack):
+    """An attack that compares a sample's statistic with what shadow encoders give for the same sample."""
+
+    queries = "10 at 10 views"
+    reference = frozenset({"shadows"})
+    Parameters = ShadowsParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Cosines of all pairs of views, or a norm."""
+        return ("pairwise:cosine",) if self.parameters.statistic == "cosine" else ("norm:2",)
+
+    def statistic(self, features: Features) -> Scores:
+        """(N,) Fisher's z of the mean cosine, or the log of the norm.
+
+        Raises:
+            NumericError: an embedding of length 0 has no log norm.
+        """
+        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        if self.parameters.statistic == "cosine":
+            return np.asarray(np.arctanh(values.mean(axis=1).clip(-_BELOW_ONE, _BELOW_ONE)))
+        if (values <= 0).any():
+            raise NumericError(f"{self.name}: the embedding of {features.ids[int(np.argmin(values))]} has length 0")
+        return np.asarray(np.log(values))
+
+    def condensed(self, features: Features) -> Features:
+        """Features with the mean cosine in place of all cosines: as much as the statistic needs."""
+        if self.parameters.statistic == "norm":
+            return features
+        need = self.needs[0]
+        return replace(features, values={need: features.values[need].mean(axis=1, keepdims=True, dtype=np.float64)})
+
+    def _places(self, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> Places:
+        """Where samples stand among those of the fit.
+
+        Raises:
+            ConfigError: one is not among them.
+        """
+        place = np.searchsorted(names, ids).clip(max=len(names) - 1)
+        unknown = ids[names[place] != ids]
+        if len(unknown):
+            raise ConfigError(
+                f"{self.name}: {unknown[0]} is in no shadow's data; shadows must be drawn from the audited samples"
+            )
+        return place
