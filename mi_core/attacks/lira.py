@@ -16,8 +16,7 @@ sample's own shift. The last catches up at 64 shadows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +138,8 @@ class LiRA(ShadowsAttack):
         return np.asarray(0.5 * (outside**2 - inside**2) + ratio)
 
 
-class _Side(NamedTuple):
+@dataclass(frozen=True)
+class _Side:
     """What the shadows on one side give for n samples.
 
     Args:
@@ -158,7 +158,7 @@ class _Side(NamedTuple):
 
     def with_deviation(self, pooled: float, degrees: int) -> _Side:
         """The same with another deviation for all samples."""
-        return self._replace(deviation=np.full(len(self.count), pooled), pooled=pooled, degrees=degrees)
+        return replace(self, deviation=np.full(len(self.count), pooled), pooled=pooled, degrees=degrees)
 
     def state(self, side: str) -> State:
         """The two numbers of each Gaussian, as arrays by name."""
@@ -168,8 +168,8 @@ class _Side(NamedTuple):
 def _few(inside: _Side, outside: _Side, values: Scores, member: npt.NDArray[np.bool_]) -> tuple[float, int]:
     """A deviation, and its degrees of freedom, where no two shadows stand on one side of a sample.
 
-    With a shadow on either side it is read off their differences, as if all shifts were equal. With one shadow in all it
-    is the deviation between samples. Both are at least as large as the noise, so that too few are called members; they
+    With a shadow on either side it is read off their differences, as if all shifts were equal. With one shadow in all
+    it is the deviation between samples. Both are at least as large as the noise, so that too few are called members; they
     are the same for all samples, so that the ranking does not depend on them.
 
     Raises:
@@ -196,7 +196,7 @@ def _filled(own: _Side, other: _Side) -> _Side:
     """One side where samples without a shadow take the other side's location, moved by the mean shift."""
     there = other.location + _mean_shift(own, other)
     location = np.where(own.count > 0, own.location, there)
-    return own._replace(location=location, count=np.where(own.count > 0, own.count, other.count))
+    return replace(own, location=location, count=np.where(own.count > 0, own.count, other.count))
 
 
 def _with_pooled_shift(inside: _Side, outside: _Side) -> State:

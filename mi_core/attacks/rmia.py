@@ -6,15 +6,15 @@ ratio of "theta saw x" to "theta saw z" is, by Bayes' rule (equation 1),
 
     LR(x, z) = (Pr(x | theta) / Pr(x)) / (Pr(z | theta) / Pr(z)),
 
-and the score of x is the share of z with LR(x, z) > gamma. Pr(x | theta) is a classifier's confidence in the true class.
-Pr(x) is its mean over encoders that saw x and encoders that did not, half and half. Offline there are only the latter,
-and Pr_in = a Pr_out + (1 - a) stands for the former, so that Pr(x) = ((1 + a) Pr_out + (1 - a)) / 2. For z, which no
-encoder saw, this holds in any case. ``a`` is chosen on the reference models.
+and the score of x is the share of z with LR(x, z) > gamma. Pr(x | theta) is a classifier's confidence in the true
+class. Pr(x) is its mean over encoders that saw x and encoders that did not, half and half. Offline there are only the
+latter, and Pr_in = a Pr_out + (1 - a) stands for the former, so that Pr(x) = ((1 + a) Pr_out + (1 - a)) / 2. ``a`` is
+chosen on the reference models.
 
 **The adaptation.** An encoder has no confidence. As for LiRA, the statistic t is Fisher's z of the mean cosine of
-views, or the log of the norm. u = (t - m) / s compares it with mean m and deviation s of the population under the same
-encoder; so encoders whose answers are all larger or all spread wider compare. If u is N(0, 1) for images that an encoder
-did not see and N(d, 1) for those that it saw, then with even odds it saw an image with the probability
+views, or the log of the norm. u = (t - m) / s measures it by mean m and deviation s of the population under the same
+encoder, since encoders differ in both. If u is N(0, 1) for images that an encoder did not see and N(d, 1) for those that
+it saw, then with even odds it saw an image with the probability
 
     Pr(x | theta) = 1 / (1 + exp(-d (u - d / 2))),
 
@@ -140,7 +140,7 @@ class RMIA(ShadowsAttack):
                 f"{self.name} at fpr = {self.parameters.fpr:g} needs {self.needed_nonmembers} images of a population, "
                 f"got {count}"
             )
-        return rank / count
+        return float(rank / count)
 
     def _score(self, features: Features, state: State) -> Scores:
         population = cast(Features, features.population)
@@ -171,7 +171,7 @@ class _Seen(NamedTuple):
         """(n,) sums of probabilities over some rows, and their numbers."""
         sample, size = self.sample[rows], int(self.sample.max()) + 1
         found = expit(_logit(self.level[rows] + moved, shift))
-        return np.bincount(sample, found, size), np.bincount(sample, minlength=size)
+        return np.asarray(np.bincount(sample, found, size), dtype=np.float64), np.bincount(sample, minlength=size)
 
 
 def _scale(levels: Scores) -> Scores:

@@ -12,7 +12,7 @@ from mi_core.checks import NumericError
 from mi_core.records import BoolArray, FloatArray
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.share import effective_size, least_share, share_used
-from pipelines.attack.fitting import FITTED
+from pipelines.attack.fitting import FITTED, divisible
 from pipelines.attack.tasks import Task, features_of
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
@@ -57,10 +57,12 @@ def share_of(
 ) -> dict[str, Any]:
     """The share of the candidates that was used, by the rate of known members; empty where there are none.
 
+    Nor do attacks that are fitted on several shadows say it: none of these was trained on the known members.
+
     Args:
         candidates, controls: number called members and number in all, as `called_by` gives them.
     """
-    if CALIBRATION_ROLE not in config.data.roles or task.stopping is not None:
+    if CALIBRATION_ROLE not in config.data.roles or task.stopping is not None or not divisible(config, task):
         return {}
     some = splits.sampled([CALIBRATION_ROLE], FITTED, task.folder.seed)
     known = features_of(config, task, some, task.attack.target, [CALIBRATION_ROLE])

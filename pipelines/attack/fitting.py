@@ -28,7 +28,7 @@ class Fitted:
         method: scores the target.
         control: scores the control encoder: the same, or one fitted on samples of that encoder; None: nothing does.
         samples: of the reference.
-        anchors: further images that the reference is compared with.
+        anchors: further images that the reference is compared with: anchors or a population, by each of its encoders.
         seconds: of the fit.
         control_fault: why the attack cannot be fitted on the control encoder; else empty.
     """
@@ -82,7 +82,7 @@ class Scored:
     Args:
         table: see `pipelines.attack.scores`.
         spent: views that a stopping rule asked for; None: there is no rule.
-        anchors: further images that the samples are compared with.
+        anchors: further images that the samples are compared with: anchors or a population.
         control_fault: why the control encoder is not scored; else empty.
     """
 
@@ -139,8 +139,9 @@ def outline(
     queries = method.queries_per_sample(attack.views or config.queries.views) * repeats
     samples, spent, anchors = scored
     of_samples = queries * samples if spent is None else spent * repeats
-    evaluation = of_samples + (anchors * repeats if config.shadows(attack) else 0)
-    training = 0 if fitted is None else queries * fitted.samples + fitted.anchors * repeats
+    each = queries if method.populated else repeats
+    evaluation = of_samples + (anchors * each if config.shadows(attack) else 0)
+    training = 0 if fitted is None else queries * fitted.samples + fitted.anchors * each
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
     if task.stopping is not None and samples:
         told["mean_per_sample"] = evaluation / samples
@@ -165,4 +166,4 @@ def packed(method: Attack) -> bytes:
 
 
 def _anchors(features: Features) -> int:
-    return 0 if features.anchors is None else len(features.anchors)
+    return sum(len(images) for images in (features.anchors, features.population) if images is not None)

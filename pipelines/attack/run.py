@@ -77,16 +77,21 @@ def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
     divided = [piece for piece in work if piece.is_divided(runs)]
     configs = [ray.put(config) for config, _ in runs]
     given = [(piece.function, configs[piece.run], *piece.arguments) for piece in work if piece not in divided]
-    audited = (
-        Splits.load(folder.seed(seed).path).count(config.audited) for config, folder in runs for seed in config.seeds
-    )
-    memory = TASK_MEMORY + _EACH * min(EXACT, max(audited))
+    held = (_held(config, folder.seed(seed)) for config, folder in runs for seed in config.seeds)
+    memory = TASK_MEMORY + _EACH * max(held)
     mapped(_call, given, "results", "attacks and controls", memory=memory)
     for number, (config, _) in enumerate(runs):
         mine = [piece.arguments[0] for piece in divided if piece.run == number]
         if mine:
             run_divided(config, mine)
     say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")
+
+
+def _held(config: RunConfig, folder: SeedFolder) -> int:
+    """The most rows that one attack holds: a sample counts once for each shadow of several."""
+    audited = Splits.load(folder.path).count(config.audited)
+    several = max(len(config.shadows(attack)) for attack in config.attacks)
+    return audited * several if several > 1 else min(EXACT, audited)
 
 
 @dataclass(frozen=True)

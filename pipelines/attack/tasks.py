@@ -56,15 +56,14 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
 
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
-    """Load the features, anchors and labels that an attack uses, for some roles and one encoder.
+    """Load the features, anchors, labels and population that an attack uses, for some roles and one encoder.
 
     ``splits`` are whole, or of some shards alone.
     """
     attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
-    asking = asking_of(config, attack, encoder)
-    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles, splits)
-    drawn, used = config.queries.views, attack.views or config.queries.views
-    values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
+    features = _measured(config, task, splits, encoder, roles)
+    beside = config.population_roles(attack)
+    population = _measured(config, task, None, encoder, beside) if beside else None
     anchors = None
     if attack.method().anchored:
         given = load_features(config, task.folder, Asking(encoder), epoch, task.output, ["embedding"], [ANCHOR_ROLE])
@@ -73,7 +72,17 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     if attack.method().labelled:
         known = splits.labels()
         labels = np.array([known_label(name, known[name]) for name in features.ids], dtype=np.int64)
-    return Features(features.ids, values, anchors, labels)
+    return replace(features, anchors=anchors, labels=labels, population=population)
+
+
+def _measured(config: RunConfig, task: Task, splits: Splits | None, encoder: str, roles: Sequence[str]) -> Features:
+    """Load the membership features that an attack reads, of the views that it uses; ``splits`` None: the whole."""
+    attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
+    asking = asking_of(config, attack, encoder)
+    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles, splits)
+    drawn, used = config.queries.views, attack.views or config.queries.views
+    values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
+    return Features(features.ids, values)
 
 
 def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
@@ -92,16 +101,29 @@ def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> 
 
 def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
     """Features of the audited samples from several shadow encoders; members are the training samples of each."""
-    seen, members = [], []
+    method = task.attack.method()(task.attack.parameters())
+    seen, members, beside = [], [], []
     for name in shadows:
         features = features_of(config, task, splits, name, config.audited)
         encoder = cast(TrainedConfig, config.encoders[name])
         trained = members_of(splits, encoder, task.folder.seed)
-        seen.append(Features(np.array([shadow_row(one, name) for one in features.ids]), features.values))
+        seen.append(_by(name, method.condensed(features)))
         members.append(trained.among(features.ids, encoder.train_on))
-    ids = np.concatenate([features.ids for features in seen])
-    values = {need: np.concatenate([features.values[need] for features in seen]) for need in seen[0].values}
-    return LabelledFeatures(Features(ids, values), np.concatenate(members))
+        if features.population is not None:
+            beside.append(_by(name, method.condensed(features.population)))
+    population = _joined(beside) if beside else None
+    return LabelledFeatures(replace(_joined(seen), population=population), np.concatenate(members))
+
+
+def _by(shadow: str, features: Features) -> Features:
+    """Features under the ids of a shadow's rows."""
+    return Features(np.array([shadow_row(one, shadow) for one in features.ids]), features.values)
+
+
+def _joined(parts: Sequence[Features]) -> Features:
+    """The rows of several features."""
+    values = {need: np.concatenate([part.values[need] for part in parts]) for need in parts[0].values}
+    return Features(np.concatenate([part.ids for part in parts]), values)
 
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:

@@ -125,9 +125,12 @@ def table(out: str) -> Table:
 
 def _check(config: RunConfig) -> None:
     primary = config.attacks[config.validity.attack]
-    shadows = config.shadows(primary)
     missing = [role for role in (*TARGET_ROLES, KNOWN_ROLES[1]) if role not in config.data.roles]
-    if missing or len(shadows) != 1 or not isinstance(config.encoders[primary.target], TrainedConfig):
+    if (
+        missing
+        or primary.reference not in config.encoders
+        or not isinstance(config.encoders[primary.target], TrainedConfig)
+    ):
         need = f"the role {missing[0]}" if missing else "a primary attack on an encoder trained here, with one shadow"
         raise UserError(f"a self-test needs {need}; take configs/quickstart.yaml or configs/cifar10.yaml")
 

@@ -34,6 +34,9 @@ class AttackConfig(Section):
     outputs: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
     )
+    shadows: int | None = Field(
+        default=None, ge=1, description="encoders made by `halves` that it is fitted on, the first; default: all"
+    )
     reference_count: int | None = Field(
         default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
     )

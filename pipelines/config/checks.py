@@ -153,8 +153,8 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     check_choice(f"{place}.target", attack.target, config.encoders)
     _check_reference(config, f"{place}.reference", attack)
     _check_apart(config, place, attack)
-    anchors = (ANCHOR_ROLE,) if attack.method().anchored else ()
-    check_roles(place, (*config.audited, *config.reference_roles(attack), *anchors), config.data)
+    beside = (*((ANCHOR_ROLE,) if attack.method().anchored else ()), *config.population_roles(attack))
+    check_roles(place, (*config.audited, *config.reference_roles(attack), *beside), config.data)
     _check_counts(config, place, attack)
     if attack.draws_views and (attack.views or config.queries.views) < 2:
         raise ValueError(
@@ -174,8 +174,10 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
     elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
         needed = "one shadow encoder, or known samples" if halves else "several encoders with halves: N"
         raise ValueError(f"{given}, but {attack.attack} needs {needed}")
-    if halves and len(shadows) < 4:
-        raise ValueError(f"{given}: halves = {len(shadows)} show no spread; use 4")
+    if attack.shadows is not None and not halves:
+        raise ValueError(f"{place} = {attack.reference!r} is not made by halves; leave shadows out")
+    if attack.shadows is not None and attack.shadows > len(shadows):
+        raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
     if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
     unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]
@@ -205,7 +207,8 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
     """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    known = [sizes[role] for role in config.reference_roles(attack) if of_nonmembers(role)]
+    roles = config.population_roles(attack) or config.reference_roles(attack)
+    known = [sizes[role] for role in roles if of_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers
@@ -234,6 +237,12 @@ def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
                 f"{place}.reference = {attack.reference!r} is fitted on "
                 f"{judged[0] if judged else config.audited[0]!r}, on which the attack is judged; "
                 "train it on other images, or use reference: known"
+            )
+    for role in config.population_roles(attack):
+        if _inside_audited(config, role):
+            raise ValueError(
+                f"data.roles.{role} is a part of {config.data.roles[role].source_name}, which the shadows of "
+                f"{attack.attack} are trained on; draw it from a source"
             )
     if attack.method().anchored and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
         raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")

@@ -114,7 +114,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
         if control is not None:
             queried[control] = [*queried.get(control, []), *config.audited, *own]
         for name, roles in queried.items():
-            want(replace(asking, encoder=name), needs, roles)
+            want(replace(asking, encoder=name), needs, [*roles, *config.population_roles(attack)])
             if attack.method().anchored:
                 want(Asking(name, outputs), ("embedding",), config.whole_roles([ANCHOR_ROLE]))
     for inference in config.attribute_inference:

@@ -66,6 +66,8 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
     model = ATTACK_CONFIGS.get(str(attack.get("attack")))
     if model is None or field.partition(".")[0] not in model.model_fields:
         return False
+    if field == "shadows" and SHADOWS not in ATTACKS[str(attack["attack"])].reference:
+        return False
     if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
         return False
     own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}

@@ -33,6 +33,7 @@ from pipelines.config.roles import (
     BANK_ROLE,
     CANDIDATE_ROLES,
     KNOWN_ROLES,
+    POPULATION_ROLE,
     SHADOW_ROLES,
     TARGET_ROLES,
     TEST_ROLE,
@@ -175,7 +176,9 @@ class RunConfig(Section):
 
     def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
         """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""
-        return (attack.reference,) if attack.reference in self.encoders else self.families.get(attack.reference, ())
+        if attack.reference in self.encoders:
+            return (attack.reference,)
+        return self.families.get(attack.reference, ())[: attack.shadows]
 
     @property
     def families(self) -> dict[str, tuple[str, ...]]:
@@ -196,6 +199,10 @@ class RunConfig(Section):
             return self.audited
         trained = self.member_roles(attack.reference)
         return tuple(role for members in trained for role in (members, nonmembers_beside(members))) or SHADOW_ROLES
+
+    def population_roles(self, attack: AttackConfig) -> tuple[str, ...]:
+        """The role whose images, seen by no encoder, an attack compares samples with; none if it compares with none."""
+        return (POPULATION_ROLE,) if attack.method().populated else ()
 
     def fitted_on_target(self, attack: AttackConfig) -> tuple[str, ...]:
         """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""

@@ -36,7 +36,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     if any(not config.shadows(attack) for attack in config.attacks):
         told.append("Attacks fitted on known samples of the target were judged on the other images only.")
     noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
-    if any(noisy & set(config.reference_roles(attack)) for attack in config.attacks):
+    if any(noisy & {*config.reference_roles(attack), *config.population_roles(attack)} for attack in config.attacks):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
             "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."

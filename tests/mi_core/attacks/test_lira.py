@@ -167,7 +167,10 @@ def test_what_it_refuses() -> None:
     pair = reference.features.take(np.array([0, 30]))
     with pytest.raises(NumericError, match="lira needs 2 samples to tell a deviation from, got 1"):
         LiRA(LiRAParameters(statistic="norm")).fit(LabelledFeatures(pair, np.array([True, False])))
-    with pytest.raises(NumericError, match=r"lira with variance = 'per-sample' needs 2 shadows in of whose training data each sample is; .* has 1"):
+    with pytest.raises(
+        NumericError,
+        match=r"lira with variance = 'per-sample' needs 2 shadows in of whose training data each sample is; .* has 1",
+    ):
         LiRA(LiRAParameters(statistic="norm", variance="per-sample")).fit(reference)
     attack = LiRA(LiRAParameters(statistic="norm"))
     attack.fit(shadows()[0])
