@@ -8,7 +8,8 @@ the score is the ratio of the two Gaussians that the sample's own shadows give, 
 over all samples (`LiRAParameters.shift`; the paper does not, and needs many shadows). Offline, only shadows that did
 not see the sample are used, and the score says how far above them the target lies (one-sided, section V-D), in units
 of what another such shadow would differ from the mean of these few; the threshold is a quantile of Student's
-distribution.
+distribution. Where no shadow stands on one side of a sample, as with a single shadow, that side is the other one moved
+by the mean shift.
 
 In simulations with as much noise as shift, AUC with 4 shadows is .745 in this way, .72 offline and .68 to .69 with each
 sample's own shift. The last catches up at 64 shadows.
@@ -169,8 +170,8 @@ def _few(inside: _Side, outside: _Side, values: Scores, member: npt.NDArray[np.b
     """A deviation, and its degrees of freedom, where no two shadows stand on one side of a sample.
 
     With a shadow on either side it is read off their differences, as if all shifts were equal. With one shadow in all
-    it is the deviation between samples. Both are at least as large as the noise, so that too few are called members; they
-    are the same for all samples, so that the ranking does not depend on them.
+    it is the deviation between samples. Both are at least as large as the noise, so that too few are called members.
+    They are the same for all samples, so that the ranking does not depend on them.
 
     Raises:
         NumericError: there are fewer than 2 samples to tell it from.

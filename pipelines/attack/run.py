@@ -32,6 +32,7 @@ from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, mapped
 
 _EACH = 2000  # bytes of a sample in the process of an attack: its features, and what is made of them
+_BY_SHADOW = 800  # bytes of a sample as one of several shadows sees it: its id, one number, and what is made of them
 
 
 def run(runs: Sequence[Run]) -> None:
@@ -78,7 +79,7 @@ def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
     configs = [ray.put(config) for config, _ in runs]
     given = [(piece.function, configs[piece.run], *piece.arguments) for piece in work if piece not in divided]
     held = (_held(config, folder.seed(seed)) for config, folder in runs for seed in config.seeds)
-    memory = TASK_MEMORY + _EACH * max(held)
+    memory = TASK_MEMORY + max(held)
     mapped(_call, given, "results", "attacks and controls", memory=memory)
     for number, (config, _) in enumerate(runs):
         mine = [piece.arguments[0] for piece in divided if piece.run == number]
@@ -88,10 +89,10 @@ def _compute(work: Sequence[_Work], runs: Sequence[Run]) -> None:
 
 
 def _held(config: RunConfig, folder: SeedFolder) -> int:
-    """The most rows that one attack holds: a sample counts once for each shadow of several."""
+    """The most bytes of samples that one attack holds."""
     audited = Splits.load(folder.path).count(config.audited)
-    several = max(len(config.shadows(attack)) for attack in config.attacks)
-    return audited * several if several > 1 else min(EXACT, audited)
+    several = [len(config.shadows(attack)) for attack in config.attacks if attack.reference in config.families]
+    return max(_EACH * min(EXACT, audited), _BY_SHADOW * audited * max(several, default=0))
 
 
 @dataclass(frozen=True)

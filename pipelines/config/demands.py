@@ -81,8 +81,8 @@ class _Asked:
         self.count = None if count is None or self.count is None else max(count, self.count)
 
 
-def demands_of(config: RunConfig) -> tuple[Demand, ...]:
-    """All work of the extraction, one entry per encoder, set of outputs and way of asking.
+def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, ...]:
+    """All work of the extraction, one entry per encoder, set of outputs and way of asking; or that of one encoder.
 
     Features that read the same queries share an entry, also where attacks read different outputs. Features that consume
     no views go with the first recipe, so that one pass queries both.
@@ -90,7 +90,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
     wanted: dict[tuple[Asking, str, str], _Asked] = {}
 
     def want(asking: Asking, needs: Iterable[str], roles: Sequence[str]) -> None:
-        for need in needs:
+        for need in needs if encoder in (None, asking.encoder) else ():
             for role in roles:
                 together = wanted.setdefault((asking.narrowed(need), asked(need), role), _Asked())
                 together.add(need, asking.outputs, asking.count)
@@ -109,7 +109,7 @@ def demands_of(config: RunConfig) -> tuple[Demand, ...]:
                 want(stopped, (SEQUENTIAL,), config.audited)
         elif CALIBRATION_ROLE in config.data.roles:
             queried[attack.target] = [*queried[attack.target], CALIBRATION_ROLE]
-        queried |= dict.fromkeys(shadows, config.reference_roles(attack))
+        queried |= {name: config.reference_roles(attack) for name in shadows if encoder in (None, name)}
         control = config.control_of(attack)
         if control is not None:
             queried[control] = [*queried.get(control, []), *config.audited, *own]

@@ -168,9 +168,8 @@ def _in_order(parts: Sequence[_Part]) -> Features:
 
 def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -> Iterator[QueryPass]:
     """Passes recorded for the demands of a run, for all encoders or for one."""
-    for demand in demands_of(config):
-        if encoder in (None, demand.asking.encoder):
-            yield from passes_of(demand, config, folder)
+    for demand in demands_of(config, encoder):
+        yield from passes_of(demand, config, folder)
 
 
 def _same(need: str, query: QueryPass, asking: Asking) -> bool:

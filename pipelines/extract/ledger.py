@@ -83,7 +83,7 @@ def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: Seed
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
     """Passes that this run queried and no demand reads any more, because an added attack needs a larger pass."""
-    demands = [demand for demand in demands_of(config) if demand.asking.encoder == encoder]
+    demands = demands_of(config, encoder)
     read = {query.base for demand in demands for query in passes_of(demand, config, folder)}
     return [entry for entry in recorded_passes(folder, encoder) if "per_image" in entry and entry["base"] not in read]
 

@@ -38,9 +38,9 @@ def target(level: np.ndarray, member: np.ndarray, seed: int = 9) -> Features:
 
 
 @pytest.mark.parametrize("variance", ["pooled", "per-sample"])
-@pytest.mark.parametrize("location", ["mean", "median"])
-def test_online_scores_by_hand(variance: str, location: str) -> None:
-    reference, truth = shadows()
+@pytest.mark.parametrize(("location", "count"), [("mean", 6), ("median", 6), ("mean", 64)])
+def test_online_scores_by_hand(variance: str, location: str, count: int) -> None:
+    reference, truth = shadows(count)
     attack = LiRA(LiRAParameters(statistic="norm", variance=variance, location=location, shift="per-sample"))
     attack.fit(reference)
     features = target(truth["level"], np.arange(30) < 15)
@@ -62,6 +62,75 @@ def test_online_scores_by_hand(variance: str, location: str) -> None:
             density[side] = norm.logpdf(value, centre(values), deviation)
         assert score == pytest.approx(density[True] - density[False], rel=1e-6, abs=1e-6)
     assert attack.threshold == 0
+
+
+@pytest.mark.parametrize("count", [2, 4, 64])
+def test_pooled_shifts_by_hand(count: int) -> None:
+    """Each location is a mean of both sides by their precisions; with two shadows the noise is half that of shifts."""
+    reference, truth = shadows(count)
+    logs = dict(zip(reference.features.ids, np.log(reference.features.values["norm:2"]), strict=True))
+    saw = dict(zip(reference.features.ids, reference.member, strict=True))
+    values = {
+        side: [[logs[row] for row in logs if row.startswith(f"{name}#") and saw[row] == side] for name in SAMPLES]
+        for side in (True, False)
+    }
+    shifts = [np.mean(ins) - np.mean(outs) for ins, outs in zip(values[True], values[False], strict=True)]
+    noise = {side: np.var(shifts, ddof=1) / 2 for side in values}
+    if count > 2:
+        for side, groups in values.items():
+            within = [value - np.mean(group) for group in groups for value in group]
+            noise[side] = np.sum(np.square(within)) / (len(within) - len(groups))
+    errors = noise[True] / (count / 2) + noise[False] / (count / 2)
+    between = max(0, np.var(shifts, ddof=1) - errors)
+    attack = LiRA(LiRAParameters(statistic="norm"))
+    attack.fit(reference)
+    features = target(truth["level"], np.arange(30) < 15)
+    for number, score in enumerate(attack.score(features)):
+        value, density = np.log(features.values["norm:2"][number]), {}
+        for side, sign in ((True, 1), (False, -1)):
+            own, other = 1 / (noise[side] / (count / 2)), 1 / (noise[not side] / (count / 2) + between)
+            moved = np.mean(values[not side][number]) + sign * np.mean(shifts)
+            centre = (own * np.mean(values[side][number]) + other * moved) / (own + other)
+            density[side] = norm.logpdf(value, centre, np.sqrt(noise[side]))
+        assert score == pytest.approx(density[True] - density[False], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_one_shadow_that_saw_half_of_the_samples(mode: str) -> None:
+    """The side that it does not show is the one it shows, moved by the mean difference between the two halves."""
+    whole, truth = shadows(2)
+    first = np.arange(30)
+    reference = LabelledFeatures(whole.features.take(first), whole.member[first])
+    logs, saw = np.log(reference.features.values["norm:2"]), reference.member
+    shift = logs[saw].mean() - logs[~saw].mean()
+    outside = logs - shift * saw
+    squares = sum(((logs[side] - logs[side].mean()) ** 2).sum() for side in (saw, ~saw))
+    noise = np.sqrt(squares / 28)
+    attack = LiRA(LiRAParameters(statistic="norm", mode=mode))
+    attack.fit(reference)
+    features = target(truth["level"], np.arange(30) < 15)
+    value = np.log(features.values["norm:2"])
+    expected = norm.logpdf(value, outside + shift, noise) - norm.logpdf(value, outside, noise)
+    if mode == "offline":
+        expected = (value - outside) / noise / np.sqrt(2)
+        assert attack.threshold == pytest.approx(student.ppf(0.95, 28))
+    np.testing.assert_allclose(attack.score(features), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("statistic", ["cosine", "norm"])
+def test_condensed_features_give_the_same_fit(statistic: str) -> None:
+    """Many shadows' features are held at once, with one number in place of all cosines."""
+    reference, _ = shadows(4)
+    cosines = np.tanh(np.random.default_rng(0).normal(0.5, 0.1, (120, 45))).astype(np.float32)
+    values = {"pairwise:cosine": cosines, "norm:2": reference.features.values["norm:2"]}
+    attack, again = (LiRA(LiRAParameters(statistic=statistic)) for _ in range(2))
+    whole = Features(reference.features.ids, {need: values[need] for need in attack.needs})
+    attack.fit(LabelledFeatures(whole, reference.member))
+    condensed = attack.condensed(whole)
+    again.fit(LabelledFeatures(condensed, reference.member))
+    assert condensed.values[attack.needs[0]].size == 120
+    for name, array in attack.state().items():
+        np.testing.assert_array_equal(again.state()[name], array)
 
 
 def test_offline_is_one_sided_and_uses_shadows_without_the_sample_only() -> None:

@@ -202,13 +202,20 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
 
 @pytest.mark.slow
 def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_path: Path) -> None:
-    raw = small_config(attacks=[{"attack": "lira", "reference": "half"}])
+    raw = small_config(attacks=[{"attack": ["lira", "rmia"], "target": "target", "reference": "half"}])
+    raw["data"]["roles"]["known-nonmember"] = {"from": "digits", "count": 40}
     raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
     raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
+    raw["sweep"] = {"attacks.*.shadows": [2]}
     audit.run(parse(raw, "halves.yaml"), str(tmp_path / "run"))
     swept = tmp_path / "run"
-    (spent,) = {entry["queries"]["attack_training"] for entry in report(swept)["attacks"]}
-    assert spent == 4 * 4 * 120  # four shadows, four views
+    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
+    assert spent["lira"]["attack_training"] == 4 * 4 * 120  # four shadows, four views
+    assert spent["rmia"]["attack_training"] == 4 * 4 * (120 + 40)  # with the population
+    assert spent["rmia"]["evaluation"] == 4 * (120 + 40)
+    (point,) = report(swept)["sweeps"][0]["points"]
+    assert {entry["queries"]["attack_training"] for entry in point["rows"]} == {2 * 4 * 120, 2 * 4 * 160}
+    assert not list((swept / "sweep").glob("*/2/**/*.safetensors"))  # nothing is trained anew
     place = RunFolder(str(swept)).seed(0)
     splits = Splits.load(place.path)
     roles = ("target-member", "target-nonmember")
@@ -224,3 +231,6 @@ def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_
         assert description["images"] == 60
     state = np.load(next((swept / "seed-0" / "attacks").glob("lira-*-projection-0003")) / "attack.npz")
     assert set(state["names"]) == every
+    state = np.load(next((swept / "seed-0" / "attacks").glob("rmia-*-projection-0003")) / "attack.npz")
+    assert set(state["names"]) == every
+    assert set(state["population_names"]) == set(splits.ids(["known-nonmember"]))

@@ -174,6 +174,7 @@ def config_with(lines: dict[str, Any], target: dict[str, Any], reference: str = 
         del raw["encoders"]["shadow"]
     if reference == "shadows":
         raw["encoders"]["shadows"] = {"like": "target", "train_on": list(sides), "halves": 4}
+        raw["data"]["roles"]["known-nonmember"] = {"from": "pool", "count": 100}
     return parse(raw, "lines")
 
 

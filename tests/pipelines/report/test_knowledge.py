@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pipelines.config.demands import demands_of
+from pipelines.config.fields import with_changes
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -128,7 +129,6 @@ def test_halves_stand_for_several_encoders() -> None:
     ("changes", "expected"),
     [
         ({"halves": 3}, "half.halves = 3, allowed: an even number"),
-        ({"halves": 2}, "halves = 2 show no spread; use 4"),
         ({"train_on": "target-member"}, "train its encoders on ['target-member', 'target-nonmember']"),
     ],
 )
@@ -137,6 +137,57 @@ def test_impossible_halves(changes: dict[str, Any], expected: str) -> None:
     half = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
     raw["encoders"]["half"] = half | changes
     raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
+    assert expected in refused(raw)
+
+
+def halved(**attack: Any) -> dict[str, Any]:
+    """Four shadows on halves, with a population apart."""
+    raw = small_config(attacks=[{"attack": "rmia", "reference": "half"} | attack])
+    raw["data"]["roles"]["known-nonmember"] = {"from": "digits", "count": 30}
+    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
+    return raw
+
+
+def test_an_attack_takes_the_first_shadows_and_asks_no_others() -> None:
+    config = parse(halved(shadows=3), "halved.yaml")
+    assert config.shadows(config.attacks[0]) == ("half-0", "half-1", "half-2")
+    asked = {demand.asking.encoder: set(demand.needs) for demand in demands_of(config) if demand.asking.recipe}
+    roles = {"target-member", "target-nonmember", "known-nonmember"}
+    assert asked == dict.fromkeys(("target", "shadow", "half-0", "half-1", "half-2"), roles)
+    for name in (*asked, "half-3"):
+        mine = tuple(demand for demand in demands_of(config) if demand.asking.encoder == name)
+        assert demands_of(config, name) == mine
+
+
+def test_a_sweep_over_shadows_trains_nothing_anew() -> None:
+    raw = halved()
+    raw["attacks"] = [*raw["attacks"], {"attack": "lira", "reference": "half"}, {"attack": "encodermi-t"}]
+    raw["sweep"] = {"attacks.*.shadows": [1, 2]}
+    config = parse(raw, "halved.yaml")
+    for point, count in zip(points(config, RunFolder("x")), (1, 2), strict=True):
+        assert point.config.encoders == config.encoders
+        assert [attack.shadows for attack in point.config.attacks] == [count, count, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"attacks.0.shadows": 5}, "'half' has 4 encoders, not shadows = 5; raise its halves"),
+        ({"attacks.1": {"attack": "encodermi-t", "shadows": 1}}, "'shadow' is not made by halves; leave shadows out"),
+        ({"attacks.0.reference": "shadow"}, "rmia needs several encoders with halves: N"),
+        ({"data.roles.known-nonmember": None}, "attacks.0 needs the role 'known-nonmember'"),
+        ({"data.roles.known-nonmember.count": 18}, "rmia needs 19 known non-members with its fpr, not 18"),
+        (
+            {"data.roles.known-nonmember": {"from": "target-nonmember", "count": 30}},
+            "known-nonmember is a part of target-nonmember, which the shadows of rmia are trained on; draw it from a",
+        ),
+    ],
+)
+def test_impossible_shadows_and_populations(changes: dict[str, Any], expected: str) -> None:
+    raw = halved()
+    raw["attacks"].append({"attack": "encodermi-t"})
+    raw = with_changes(raw, changes)
+    raw["data"]["roles"] = {name: role for name, role in raw["data"]["roles"].items() if role is not None}
     assert expected in refused(raw)
 
 

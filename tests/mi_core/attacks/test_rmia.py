@@ -1,0 +1,258 @@
+"""RMIA against a loop from the paper, its threshold, and what it gains and loses beside LiRA with few shadows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mi_core.attacks.lira import LiRA, LiRAParameters
+from mi_core.attacks.rmia import RMIA, RMIAParameters
+from mi_core.attacks.shadows import shadow_row
+from mi_core.checks import ConfigError, NumericError
+from mi_core.metrics.delong import auc
+from mi_core.records import Features, LabelledFeatures
+
+NORM = "norm:2"
+
+
+def simulated(
+    shadows: int,
+    seed: int,
+    *,
+    samples: int = 60,
+    population: int = 40,
+    difficulty: float = 1.0,
+    noise: float = 1.0,
+    shift: float = 1.0,
+    wide: float = 0.0,
+) -> tuple[LabelledFeatures, Features, np.ndarray]:
+    """What shadows and the target give: each sample has its own level, each encoder its own mean and scale."""
+    generator = np.random.default_rng(seed)
+    level = {"pool": generator.normal(0, difficulty, samples), "others": generator.normal(0, difficulty, population)}
+
+    def seen(part: str, inside: np.ndarray | bool, encoder: tuple[float, float], name: str) -> Features:
+        noisy = level[part] + shift * inside + generator.normal(0, noise, len(level[part]))
+        rows = [f"{part}/{row:05d}" for row in range(len(noisy))]
+        ids = [shadow_row(row, name) for row in rows] if name else rows
+        return Features(np.array(ids), {NORM: np.exp(encoder[0] + encoder[1] * noisy)})
+
+    halves = [generator.permutation(samples) % 2 == 0 for _ in range(shadows)]
+    inside = [side for half in halves for side in (half, ~half)]
+    parts, beside = [], []
+    for number in range(shadows):
+        encoder = (generator.normal(0, wide), math.exp(generator.normal(0, wide / 3)))
+        parts.append(seen("pool", inside[number], encoder, f"half-{number}"))
+        beside.append(seen("others", False, encoder, f"half-{number}"))
+    member = generator.permutation(samples) % 2 == 0
+    own = (generator.normal(0, wide), math.exp(generator.normal(0, wide / 3)))
+    target = replace(seen("pool", member, own, ""), population=seen("others", False, own, ""))
+    reference = replace(joined(parts), population=joined(beside))
+    return LabelledFeatures(reference, np.concatenate(inside[:shadows])), target, member
+
+
+def joined(parts: list[Features]) -> Features:
+    values = np.concatenate([one.values[NORM] for one in parts])
+    return Features(np.concatenate([one.ids for one in parts]), {NORM: values})
+
+
+def in_units(reference: LabelledFeatures) -> dict[str, float]:
+    """u of each row of shadows, also of the population's, in a loop."""
+    population = reference.features.population
+    assert population is not None
+    logs, units = {}, {}
+    for features in (reference.features, population):
+        logs |= {str(row): math.log(value) for row, value in zip(features.ids, features.values[NORM], strict=True)}
+    for name in {row.split("#")[1] for row in logs}:
+        values = [logs[row] for row in population.ids if row.endswith(f"#{name}")]
+        mine = [row for row in logs if row.endswith(f"#{name}")]
+        units |= {row: float((logs[row] - np.mean(values)) / np.std(values)) for row in mine}
+    return units
+
+
+def fitted(reference: LabelledFeatures, **settings: object) -> RMIA:
+    attack = RMIA(RMIAParameters(statistic="norm", **settings))  # type: ignore[arg-type]
+    attack.fit(reference)
+    return attack
+
+
+def by_the_paper(
+    reference: LabelledFeatures, target: Features, *, online: bool, a: float, gamma: float
+) -> tuple[list[float], list[float]]:
+    """(score, own ratio) per sample, image by image: equation 1, the share of z, and the adaptation's likelihood."""
+    assert reference.features.population is not None
+    assert target.population is not None
+    units = in_units(reference)
+    saw = dict(zip(reference.features.ids, reference.member, strict=True))
+    names = sorted({row.split("#")[1] for row in saw})
+    others = sorted({row.split("#")[0] for row in reference.features.population.ids})
+    inside = [units[row] for row in saw if saw[row]]
+    outside = [units[row] for row in saw if not saw[row]]
+    d = sum(inside) / len(inside) - sum(outside) / len(outside)
+
+    def likelihood(u: float) -> float:
+        return 1 / (1 + math.exp(-d * (u - d / 2)))
+
+    def marginal(pairs: list[tuple[float, bool]]) -> float:
+        """From u by each shadow, and whether it saw the image."""
+        without = [u for u, seen in pairs if not seen] or [u - d for u, _ in pairs]
+        within = [u for u, seen in pairs if seen] or [u + d for u, _ in pairs]
+        out = sum(map(likelihood, without)) / len(without)
+        if not online:
+            return ((1 + a) * out + (1 - a)) / 2
+        return (out + sum(map(likelihood, within)) / len(within)) / 2
+
+    def of_sample(x: str) -> float:
+        return marginal([(units[f"{x}#{name}"], bool(saw[f"{x}#{name}"])) for name in names])
+
+    def of_population(number: int, z: str) -> float:
+        """As if every other shadow had seen it."""
+        seen = [(number + place) % 2 == 0 for place in range(len(names))]
+        return marginal([(units[f"{z}#{name}"] + d * side, side) for name, side in zip(names, seen, strict=True)])
+
+    beside = [math.log(value) for value in target.population.values[NORM]]
+    centre, spread = np.mean(beside), np.std(beside)
+    ratios = [
+        likelihood((value - centre) / spread) / of_population(others.index(z), z)
+        for z, value in zip(target.population.ids, beside, strict=True)
+    ]
+    scores, own = [], []
+    for x, value in zip(target.ids, target.values[NORM], strict=True):
+        ratio = likelihood((math.log(value) - centre) / spread) / of_sample(x)
+        scores.append(sum(ratio / one > gamma for one in ratios) / len(ratios))
+        own.append(ratio)
+    return scores, own
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize(("shadows", "a", "gamma"), [(1, 0.3, 1.0), (2, 0.3, 2.0), (3, 0.0, 1.0), (6, 0.8, 1.3)])
+def test_scores_by_the_paper(mode: str, shadows: int, a: float, gamma: float) -> None:
+    reference, target, _ = simulated(shadows, shadows, shift=2.0, wide=1.0)
+    shares, ratios = by_the_paper(reference, target, online=mode == "online", a=a, gamma=gamma)
+    scores = fitted(reference, mode=mode, a=a, gamma=gamma).score(target)
+    images = len(target.population or ())
+    added = np.array([ratio / (1 + ratio) / 2 / images for ratio in ratios])  # orders samples of one share
+    np.testing.assert_allclose(scores, shares + added, atol=1e-9)
+    assert (np.floor(scores * images + 1e-6) == np.round(np.array(shares) * images)).all()
+
+
+def test_neither_gamma_nor_which_images_make_up_the_population_changes_the_ranking() -> None:
+    reference, target, member = simulated(4, 3, samples=400)
+    found = {gamma: auc(fitted(reference, gamma=gamma).score(target), member).value for gamma in (0.5, 1.0, 2.0, 8.0)}
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("shadows", [1, 2, 4])
+def test_false_positives_are_what_was_asked_for_however_few_the_shadows(mode: str, shadows: int) -> None:
+    """Were all shadows to count as without the population, offline with 2 of them would call .126."""
+    rates = []
+    for seed in range(100):
+        reference, target, member = simulated(shadows, seed, samples=200, population=99, difficulty=0.3, wide=1.0)
+        attack = fitted(reference, mode=mode, fpr=0.1)
+        rates.append((attack.score(target) >= attack.threshold)[~member].mean())
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.016)  # 100 populations: a standard error of .004
+
+
+def test_encoders_whose_answers_are_larger_or_spread_wider_compare() -> None:
+    """A target whose norms are all 20 times as large and spread 3 times as wide is no other target."""
+    reference, target, _ = simulated(4, 5, samples=400)
+    population = target.population
+    assert population is not None
+    other = Features(
+        target.ids,
+        {NORM: 20 * target.values[NORM] ** 3},
+        population=Features(population.ids, {NORM: 20 * population.values[NORM] ** 3}),
+    )
+    attack = fitted(reference)
+    np.testing.assert_allclose(attack.score(other), attack.score(target), atol=1e-9)
+
+
+def test_it_learns_on_which_side_members_lie() -> None:
+    for side in (-1.5, 1.5):
+        reference, target, member = simulated(4, 7, samples=600, shift=side)
+        assert auc(fitted(reference).score(target), member).value > 0.75
+
+
+def compared(difficulty: float, shadows: int = 2) -> dict[str, float]:
+    """Mean AUC over eight simulations with as much noise as shift; two shadows are one without each sample."""
+    found: dict[str, list[float]] = {}
+    for seed in range(8):
+        reference, target, member = simulated(shadows, seed, samples=2000, population=500, difficulty=difficulty)
+        ways = {
+            "offline": fitted(reference, mode="offline"),
+            "online": fitted(reference),
+            "a = 1": fitted(reference, mode="offline", a=1.0),
+            "lira": LiRA(LiRAParameters(statistic="norm", mode="offline")),
+        }
+        ways["lira"].fit(reference)
+        for way, attack in ways.items():
+            found.setdefault(way, []).append(auc(attack.score(target), member).value)
+    return {way: float(np.mean(values)) for way, values in found.items()}
+
+
+def test_with_one_shadow_it_is_better_than_lira_where_encoders_differ_as_much_as_images() -> None:
+    """The paper's claim: Pr(x) rests on one noisy number, which a < 1 draws towards the same for all."""
+    found = compared(difficulty=1.0)
+    assert found["offline"] > found["lira"] + 0.015
+    assert found["a = 1"] < found["lira"]  # the gain is that of a, not of the population
+
+
+def test_with_one_shadow_lira_is_better_where_images_differ_much_more_than_encoders() -> None:
+    """The claim does not hold there: a = .3 takes out too little of the difficulty. Online it is still the better."""
+    found = compared(difficulty=3.0)
+    assert found["lira"] > found["offline"] + 0.03
+    assert found["online"] > found["lira"] + 0.01
+
+
+def test_a_is_chosen_on_the_shadows() -> None:
+    """Large where images differ more than encoders, small where they differ less."""
+    chosen = {}
+    for difficulty in (0.3, 4.0):
+        reference, _, _ = simulated(8, 1, samples=1000, difficulty=difficulty)
+        chosen[difficulty] = float(fitted(reference, mode="offline", a=None).state()["a"])
+    assert chosen[0.3] <= 0.3
+    assert chosen[4.0] >= 0.9
+
+
+def test_the_chosen_a_by_a_loop() -> None:
+    reference, _, _ = simulated(4, 11, samples=200)
+    state = fitted(reference, mode="offline", a=None).state()
+    d, best, units = float(state["shift"]), {}, in_units(reference)
+    saw = {tuple(row.split("#")): side for row, side in zip(reference.features.ids, reference.member, strict=True)}
+    p = {(x, name): 1 / (1 + math.exp(-d * (units[f"{x}#{name}"] - d / 2))) for x, name in saw}
+    names = sorted({name for _, name in saw})
+    for a in np.linspace(0, 1, 11):
+        areas = []
+        for name in names:
+            ratios, members = [], []
+            for x in {x for x, _ in saw}:
+                out = np.mean([p[x, other] for other in names if other != name and not saw[x, other]])
+                ratios.append(p[x, name] / (((1 + a) * out + 1 - a) / 2))
+                members.append(saw[x, name])
+            areas.append(auc(np.array(ratios), np.array(members)).value)
+        best[float(a)] = float(np.mean(areas))
+    assert state["a"] == max(best, key=lambda a: best[a])
+
+
+def test_what_it_refuses() -> None:
+    reference, target, _ = simulated(2, 0)
+    few = simulated(2, 0, population=10)[0]
+    with pytest.raises(NumericError, match=r"rmia at fpr = 0.05 needs 19 images of a population, got 10"):
+        fitted(few)
+    with pytest.raises(NumericError, match=r"rmia with a = None needs 2 shadows out of .*; pool/00000 has 1"):
+        fitted(reference, mode="offline", a=None)
+    population = reference.features.population
+    assert population is not None
+    one = population.take(np.char.endswith(population.ids, "#half-0"))
+    with pytest.raises(ConfigError, match="the population needs features by every shadow"):
+        fitted(LabelledFeatures(replace(reference.features, population=one), reference.member))
+    stranger = replace(target, population=Features(np.array(["others/77777"]), {NORM: np.ones(1)}))
+    with pytest.raises(ConfigError, match="others/77777 is in no shadow's data"):
+        fitted(reference).score(stranger)
+    with pytest.raises(ConfigError, match="gamma = 0"):
+        RMIAParameters(gamma=0)
+    with pytest.raises(ConfigError, match=r"a = 1\.5"):
+        RMIAParameters(a=1.5)
