@@ -166,28 +166,33 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
     points = sweep["points"]
     places, numeric = _places(points)
     utility = _utility_series(points, lead)
-    figure, panels = blank(height=4.9 if utility else 3.4, rows=2 if utility else 1)
+    _, measured = measured_by(row for rows in series.values() for _, row in rows)
+    shown = tuple(dict.fromkeys((measured, "AUC")))
+    figure, panels = blank(height=1.9 + 1.5 * (len(shown) + bool(utility)), rows=len(shown) + bool(utility))
     told = []
-    measure, measured = measured_by(row for rows in series.values() for _, row in rows)
     for index, (key, name) in enumerate(_called(series).items()):
         rows = sorted(series[key], key=lambda entry: places[entry[0]])
-        band(panels[0], [(places[number], row[measure]) for number, row in rows], name, index)
-        first, last = rows[0][1][measure]["value"], rows[-1][1][measure]["value"]
-        told.append(f"{name} from {rate(first)} to {rate(last)}")
-    level(panels[0])
+        for panel, shows in zip(panels, shown, strict=False):
+            band(panel, [(places[number], row[shows.lower()]) for number, row in rows], name, index)
+        ends = [[rate(row[shows.lower()]["value"]) for shows in shown] for row in (rows[0][1], rows[-1][1])]
+        told.append(f"{name} from {' and '.join(ends[0])} to {' and '.join(ends[1])}")
     x = sweep["name"].replace("attacks.*.", "")
-    label_axes(panels[0], "" if utility else x, f"attack {measured}")
+    for panel, shows in zip(panels, shown, strict=False):
+        level(panel)
+        label_axes(panel, x if panel is panels[-1] else "", f"attack {shows}")
+        if panel is not panels[0]:
+            panel.get_legend().remove()
     for index, (name, entries) in enumerate(utility.items()):
-        band(panels[1], [(places[number], entry) for number, entry in entries], name, index + 4)
+        band(panels[-1], [(places[number], entry) for number, entry in entries], name, index + 4)
     if utility:
-        label_axes(panels[1], x, "downstream accuracy")
+        label_axes(panels[-1], x, "downstream accuracy")
     if not numeric:
         panels[-1].set_xticks(places, [point["label"] for point in points], rotation=20, ha="right")
     elif max(places) > 20 * max(1e-12, min(places)) > 0:
         log_scale(panels[-1].xaxis)
         panels[-1].set_xticks(places, [point["label"] for point in points])
         panels[-1].minorticks_off()
-    alt = f"Attack {measured} over {x}, first to last: {'; '.join(told)}."
+    alt = f"Attack {' and '.join(shown)} over {x}, first to last: {'; '.join(told)}."
     return Drawing(svg(figure), f"Sweep of {x}", alt)
 
 

@@ -68,10 +68,12 @@ def test_a_sweep_is_drawn_if_something_changed(swept: dict[str, Any]) -> None:
     alt = drawings["sweep-attacks._.views"].alt
     assert "lpla" not in alt  # it does not change
     first, last = (
-        next(row for row in point["rows"] if row.get("primary"))["accuracy"]["value"]
+        next(row for row in point["rows"] if row.get("primary"))
         for point in (swept["sweeps"][0]["points"][0], swept["sweeps"][0]["points"][-1])
     )
-    assert f"encodermi-v from {rate(first)} to {rate(last)}" in alt
+    ends = [f"{rate(row['accuracy']['value'])} and {rate(row['auc']['value'])}" for row in (first, last)]
+    assert "Attack accuracy and AUC over views, first to last: encodermi-t from" in alt
+    assert f"encodermi-v from {ends[0]} to {ends[1]}" in alt
 
 
 def test_what_an_audited_image_cost_is_drawn_where_that_differs(swept: dict[str, Any]) -> None:
