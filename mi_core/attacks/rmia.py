@@ -57,10 +57,11 @@ class RMIAParameters(ShadowsParameters):
     """Settings of the attack.
 
     Args:
-        gamma: by how much x must be likelier than z. The paper's experiments take 2, for confidences that differ by
-            orders of magnitude; the probabilities here rarely differ by a factor of 2.
-        a: offline, what a shadow that saw an image adds: 1 is nothing, 0 makes it surely a member. None: the one with
-            the best mean AUC on the shadows, each attacked by means of the others; this takes 4 shadows.
+        gamma: by how much x must be likelier than z. Published code takes 1 or 2; confidences differ by orders of
+            magnitude, the probabilities here rarely by a factor of 2.
+        a: offline, what a shadow that saw an image adds: 1 is nothing, 0 makes it surely a member. Published code takes
+            .3. None: the one with the best mean AUC on the shadows, each attacked by means of the others; this takes 4
+            shadows.
         fpr: the share of non-members that may be called members, with gamma = 1.
     """
 
@@ -90,7 +91,7 @@ class RMIA(ShadowsAttack):
         "embeddings of views, or one un-normalised embedding; shadow encoders trained on halves of the samples; "
         "a population of known non-members"
     )
-    source = "RMIA (ICML 2024), section 3, on statistics of encoders"
+    source = "RMIA (ICML 2024), equation 1, on statistics of encoders"
     populated = True
     Parameters = RMIAParameters
 
@@ -195,7 +196,7 @@ def _log_ratio(level: Scores, marginal: Scores, shift: float) -> Scores:
 
 
 def _offline(outside: Scores, a: float) -> Scores:
-    """Pr(x) from Pr_out (paper, section 3.2)."""
+    """Pr(x) from Pr_out, with Pr_in = a Pr_out + (1 - a)."""
     return np.asarray(((1 + a) * outside + (1 - a)) / 2)
 
 
