@@ -9,6 +9,8 @@ KNOWN_ROLES = ("known-member", "known-nonmember")
 UNLABELLED_ROLE = "unlabelled"
 ANCHOR_ROLE = "anchor"
 CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
+CANARY_ROLE = "canary"  # samples that a fair coin each puts into the training set or leaves out
+CANARY_IN, CANARY_OUT = COINS = ("canary-in", "canary-out")  # how the coins fell
 BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
 
 
