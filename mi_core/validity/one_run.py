@@ -8,9 +8,9 @@ Two bounds on the chance of v or more right guesses among r, with m canaries:
 
 - `p_value`, for any (epsilon, delta)-private mechanism: Steinke, Nasr, Jagielski, "Privacy auditing with one (1)
   training run" (NeurIPS 2023), theorem 5.2 and corollary 5.4, computed as in their appendix D;
-- `gaussian_p_value`, for a mechanism that promises mu-Gaussian differential privacy, as if it released one number of each
-  canary, from N(mu, 1) if it is in and from N(0, 1) if not: Mahloujifar, Melis, Chaudhuri, "Auditing f-differential
-  privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2.
+- `gaussian_p_value`, for a mechanism that promises mu-Gaussian differential privacy: Mahloujifar, Melis, Chaudhuri,
+  "Auditing f-differential privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2. Such a
+  mechanism tells no more than one number of each canary, from N(mu, 1) if it is in and from N(0, 1) if not.
 
 Both are about data sets that differ in one sample that is there or not. `epsilon_bound` and `mu_bound` turn them
 around: the largest promise that the guesses still refute. A lower bound is no measure of the epsilon that holds: a
