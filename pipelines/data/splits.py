@@ -20,14 +20,12 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined
 from pipelines.data.losses import Rejection
-from pipelines.data.rules import Rules
+from pipelines.data.rules import Rules, marked
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
 
 if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports
@@ -234,9 +232,7 @@ class Splits:
 
     def role_digest(self, role: str) -> str:
         """Which samples a role has, by ids, pixels and wrong classes: what a registration binds. 64 hex digits."""
-        own = self.sums.digest(self.sums.rows([role]))
-        wrong = self.rules.wrong if self.rules is not None and role in (CANARY_ROLE, *COINS) else ()
-        return digest(own, wrong) if wrong else own
+        return marked(self.rules, role, self.sums.digest(self.sums.rows([role])))
 
     def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
         """The samples in some roles or parts, shard by shard."""

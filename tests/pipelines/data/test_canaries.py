@@ -76,6 +76,9 @@ def test_a_mislabelled_canary_never_has_its_own_class_and_every_other_one(tmp_pa
     assert canaries == set(plain.ids(["canary"])) and wrong.ids(["canary-in"]) == plain.ids(["canary-in"])
     assert {(true[name], labels[name]) for name in canaries} == {(a, b) for a in (2, 5, 7) for b in (2, 5, 7) if a != b}
     assert all(labels[name] == true[name] for name in labels if name not in canaries)
+    digests = [{role: one.role_digest(role) for role in one.roles} for one in (plain, wrong)]
+    other = {role for role in plain.roles if digests[0][role] != digests[1][role]}
+    assert other == {"canary", "canary-in", "canary-out"}  # so that no training is taken for the other's
     again = drawn(config_of("mislabelled"), made(shards=1), tmp_path / "c")
     assert again.labels() == labels  # what training, queries and attacks read
     here = wrong.classes("pool", "000", ["canary-in"])
