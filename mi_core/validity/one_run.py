@@ -189,10 +189,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu at which ``epsilon`` holds with ``delta``: the other direction of `gaussian_epsilon`.
 
+    An epsilon below 1e-9, as of overwhelming noise, is read as 1e-9.
+
     Raises:
-        ConfigError: epsilon is not above 0, or delta not within (0, 1).
+        ConfigError: epsilon is negative, or delta not within (0, 1).
     """
-    return 1 / calibrated("gaussian", epsilon, 1.0, delta=delta).scale
+    check_range("epsilon", epsilon, 0)
+    return 1 / calibrated("gaussian", max(epsilon, 1e-9), 1.0, delta=delta).scale
 
 
 def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float:
@@ -278,7 +281,7 @@ def corrected_p_value(
 
     Args:
         several, gaussian: as in `best_bound`.
-        epsilon: that is promised, 0 or above; with ``gaussian`` above 0.
+        epsilon: that is promised, 0 or above.
         delta: as in `best_bound`.
 
     Raises:

@@ -124,6 +124,7 @@ def test_mu_and_epsilon_are_converted_both_ways() -> None:
     found = norm.cdf(-epsilon / 0.8 + 0.4) - math.exp(epsilon) * norm.cdf(-epsilon / 0.8 - 0.4)
     assert found == pytest.approx(1e-5, rel=1e-6)
     assert gaussian_mu(epsilon, 1e-5) == pytest.approx(0.8, rel=1e-9)
+    assert 2 * norm.cdf(gaussian_mu(0, 0.01) / 2) - 1 == pytest.approx(0.01, rel=1e-6)  # epsilon 0: delta is all
 
 
 def responses(rng: np.random.Generator, inside: np.ndarray, epsilon: float) -> np.ndarray:
@@ -236,7 +237,7 @@ def test_the_grid_is_even_and_distinct() -> None:
         (lambda: gaussian_p_value(Guesses(5, 3, 3), -1), "mu = -1"),
         (lambda: gaussian_epsilon(-1, 0.1), "mu = -1"),
         (lambda: gaussian_epsilon(1, 0), "delta = 0"),
-        (lambda: gaussian_mu(0, 0.1), "epsilon = 0"),
+        (lambda: gaussian_mu(-1, 0.1), "epsilon = -1"),
         (lambda: best_bound([]), "no number of guesses"),
         (lambda: corrected_p_value([], 1.0), "no number of guesses"),
         (lambda: guess(np.zeros(2), np.ones(2, bool), 3, np.arange(2)), "guesses of 2 canaries = 3"),
