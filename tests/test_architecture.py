@@ -40,7 +40,7 @@ MI_CORE = {
     "metrics": set(),
     "attacks": {"features", "metrics"},
     "querying": {"augmentations", "encoders", "features", "metrics"},
-    "validity": {"image_files", "metrics"},
+    "validity": {"defenses", "image_files", "metrics"},
     "report": {"metrics", "validity"},
     "auditing": {
         *("attacks", "augmentations", "encoders", "features", "image_files", "images", "metrics", "querying"),

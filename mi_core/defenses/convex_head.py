@@ -12,6 +12,9 @@ one margin whose slope is at most L; here L = sqrt(2), the longest p - e_y of a 
 have a gradient of at most `TOLERANCE`, so they are at most `TOLERANCE` / penalty from the optimum: `sensitivity_bound`
 adds this for both. In the 1-norm the bound is sqrt(C D) times as large.
 
+The bound also holds between n samples and n - 1 of them: leaving one out changes the gradient by its g minus the mean
+of the others, over n, which is no longer than 2 sqrt(2) / n either.
+
 The bound holds for every pair of data sets, while a sampled sensitivity (`mi_core.defenses.sensitivity`) holds for a
 random pair with probability 1 - gamma. So noise calibrated by it gives differential privacy proper.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scipy.special import lambertw, log_ndtr
@@ -118,6 +118,17 @@ def calibrated(
     else:
         scale = sensitivity / _analytic_ratio(epsilon, delta)
     return Guarantee(scale, epsilon, delta)
+
+
+def promised(numbers: Mapping[str, float]) -> tuple[float, float] | None:
+    """The (epsilon, delta) that a defense promises, from the numbers that it reports; None: it promises nothing.
+
+    Example:
+        >>> promised({"epsilon_rdp": 2.0, "delta": 1e-5}), promised({"scale": 0.1})
+        ((2.0, 1e-05), None)
+    """
+    epsilon = numbers.get("epsilon_rdp", numbers.get("epsilon", math.inf))
+    return (epsilon, numbers.get("delta", 0.0)) if math.isfinite(epsilon) else None
 
 
 def standard_deviation(mechanism: str, scale: float) -> float:

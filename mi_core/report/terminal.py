@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import evidence, tuning, wording
+from mi_core.report import dp_audit, evidence, tuning, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
@@ -51,6 +51,7 @@ def terminal_table(report: Mapping[str, Any], *, whole: bool = True) -> Renderab
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
+    parts += [_dp_audit(report["dp_audit"])] if "dp_audit" in report else []
     lead = primary_row(pooled_rows(report))
     if not whole:
         place = None if lead is None else (lead["target"], lead["output"])
@@ -118,6 +119,13 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
         bound = "0" if condition.bound == 0 else ".5"
         table.add_row(condition.name, estimate(condition.entry, 3), f"{bound}: {'yes' if condition.holds else 'no'}")
     return table
+
+
+def _dp_audit(entries: Sequence[Row]) -> Group:
+    """What the canaries of each encoder show of its promise."""
+    lines = [f"{entry['target']}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, dp_audit.MEANING)]
+    return Group(Text("Promise of differential privacy", style="bold"), *shown, Text())
 
 
 def _evidence(report: Mapping[str, Any]) -> Group:

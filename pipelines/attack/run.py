@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pipelines.attack.blind import blind_path, run_blind, telling_path
+from pipelines.attack.canaries import CANARIES, guesses_canaries
 from pipelines.attack.divided import EXACT, is_divided, run_divided
 from pipelines.attack.inference import inferences, planes, run_inference, run_plane
 from pipelines.attack.scores import PARTS
@@ -130,8 +131,10 @@ def _copy(done: _Work, piece: _Work) -> None:
 def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     common = config.model_dump(mode="json", include={"data", "encoders", "queries", "fold"}), folder.seed
     for task in tasks(config, folder):
-        same = digest(common, task.name, task.attack.model_dump(mode="json"), task.control)
-        files = ("scores.parquet", "sums.npz", "attack.npz")
+        same = digest(
+            common, task.name, task.attack.model_dump(mode="json"), task.control, guesses_canaries(config, task)
+        )
+        files = ("scores.parquet", "sums.npz", "attack.npz", CANARIES)
         yield _Work(f"{folder.attack(task.name)}/result.json", run_whole, (task,), same, files)
     for name in config.measured:
         for epoch in config.attacked_epochs(name):

@@ -13,6 +13,7 @@ from mi_core.checks import NumericError
 from mi_core.metrics.histograms import Histogram
 from mi_core.validity.dataset import dataset_test_of_histograms
 from mi_core.validity.share import least_share_of_histograms
+from pipelines.attack.canaries import score_canaries
 from pipelines.attack.evidence import share_of
 from pipelines.attack.fitting import Fitted
 from pipelines.attack.grouped import ByGroup
@@ -82,6 +83,7 @@ def finish(
         metrics = grouped.metrics(method.threshold, seed)
     if task.epoch == config.attacked_epochs(task.attack.target)[-1]:
         result["evidence"] = _evidence(config, task, splits, fitted, sums, grouped)
+    score_canaries(config, task, splits, method)
     sums.save(sums_path(task))
     result["metrics"] = metrics.as_json()
     result["seconds"] = round(time.time() - begun + fitted.seconds, 3)

@@ -9,6 +9,7 @@ import numpy as np
 from mi_core.attacks.base import NotApplicable
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
+from pipelines.attack.canaries import score_canaries
 from pipelines.attack.evidence import of_dataset
 from pipelines.attack.fitting import fit, outline, packed, score
 from pipelines.attack.scores import scores_path
@@ -27,6 +28,7 @@ def run_whole(config: RunConfig, task: Task) -> None:
     try:
         fitted = fit(config, task, splits)
         scored = score(config, task, splits, fitted)
+        score_canaries(config, task, splits, fitted.method)
     except NotApplicable as error:
         known = outline(config, task, fitted, (0, None, 0))
         storage.write_json(f"{place}/result.json", known | {"not_applicable": str(error)})

@@ -118,6 +118,8 @@ def register(config: RunConfig, folder: RunFolder) -> None:
             for seed, of_seed in drawn.items()
         },
     }
+    if config.dp_audit is not None:
+        statement["dp_audit"] = config.dp_audit.model_dump(mode="json")
     sha = digest(statement)
     if sha not in [entry["sha256"] for entry in folder.manifest.get("registrations", [])]:
         folder.append_manifest("registrations", {"registered": now(), "sha256": sha, **statement})

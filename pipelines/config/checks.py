@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mi_core.checks import ConfigError, check_choice
+from mi_core.defenses import DEFENSES
+from mi_core.defenses.head import HeadDefense
 from mi_core.encoders.architectures import check_architecture
 from pipelines.config.attacks import SAMPLES, SHADOW, SHADOWS, AttackConfig, AttributeInferenceConfig
 from pipelines.config.data import DataConfig
@@ -16,7 +18,16 @@ from pipelines.config.demands import Demand, demands_of
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
-from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, KNOWN_ROLES, of_members, of_nonmembers
+from pipelines.config.roles import (
+    ANCHOR_ROLE,
+    CALIBRATION_ROLE,
+    CANARY_IN,
+    CANARY_OUT,
+    CANARY_ROLE,
+    KNOWN_ROLES,
+    of_members,
+    of_nonmembers,
+)
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 
@@ -52,6 +63,7 @@ def _check(config: RunConfig) -> None:
         check_inference(config, f"attribute_inference.{position}", inference)
     check_controls(config)
     check_calibration(config)
+    check_dp_audit(config)
     check_repeats(config)
     demands = demands_of(config)
     for name, encoder in config.encoders.items():
@@ -281,6 +293,66 @@ def check_calibration(config: RunConfig) -> None:
     for name in dict.fromkeys(attack.target for attack in config.attacks):
         if isinstance(config.encoders[name], TrainedConfig) and CALIBRATION_ROLE not in config.members_of(name):
             raise ValueError(f"{place}: {name} was not trained on it; add it to encoders.{name}.train_on")
+
+
+def check_dp_audit(config: RunConfig) -> None:
+    """Raise ValueError if guesses of canaries would say nothing of the promise that they are to test."""
+    whole = {CANARY_ROLE, CANARY_OUT}
+    spoiled = [name for name, encoder in config.encoders.items() if whole & set(encoder.train_on)]
+    if spoiled:
+        raise ValueError(
+            f"encoders.{spoiled[0]}.train_on holds canaries whose coin says out; train it on {CANARY_IN} alone"
+        )
+    chosen = config.dp_audit
+    if chosen is None:
+        return
+    check_roles("dp_audit", [CANARY_ROLE], config.data)
+    if chosen.attack >= len(config.attacks):
+        raise ValueError(f"dp_audit.attack = {chosen.attack}, but there are {len(config.attacks)} attacks")
+    if not config.dp_audits:
+        target = config.attacks[chosen.attack].target
+        raise ValueError(f"dp_audit: {target} was not trained on {CANARY_IN}; add it to encoders.{target}.train_on")
+    canaries = config.data.roles[CANARY_ROLE].count or 0
+    most = max(chosen.guesses, default=2)
+    if most > canaries:
+        raise ValueError(f"dp_audit.guesses = {most} exceeds the {canaries} canaries; lower it")
+    for position in config.dp_audits:
+        _check_guesser(config, config.attacks[position])
+    if chosen.epsilon is None:
+        for name in config.promising:
+            _check_promised(config, name)
+
+
+def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack cannot guess coins that it knows nothing of."""
+    given = f"dp_audit.attack = {config.dp_audit.attack if config.dp_audit else 0} ({attack.attack})"
+    check_choice("dp_audit.output", config.dp_output(config.attacks.index(attack)), config.outputs_of(attack))
+    if attack.count is not None:
+        raise ValueError(
+            f"{given} queries count = {attack.count} of each role; every canary is scored, so leave it out"
+        )
+    if attack.method().sequential or (config.shadows(attack) and attack.reference not in config.encoders):
+        raise ValueError(f"{given} does not score canaries by themselves; choose another attack")
+    known = {role for name in config.shadows(attack) for role in config.members_of(name)}
+    known |= set(config.reference_roles(attack))
+    if CANARY_IN in known:
+        raise ValueError(f"{given} is fitted on {CANARY_IN}, so it knows the coins; fit it on other images")
+
+
+def _check_promised(config: RunConfig, name: str) -> None:
+    """Raise ValueError if a defense of the last layer would be blamed for what the layers before it have seen."""
+    encoder = config.encoders[name]
+    if not isinstance(encoder, DefendedConfig) or not issubclass(DEFENSES[encoder.defense], HeadDefense):
+        return
+    chain = config.chain(encoder.defends)
+    below = {role for step in chain[1:] for role in config.encoders[step].train_on}
+    if CANARY_IN in below or not encoder.parameters.get("freeze_backbone", False):
+        raise ValueError(
+            f"dp_audit: {encoder.defense} promises something of the last layer alone, but the backbone of "
+            f"{encoder.defends} was trained on {CANARY_IN} too; set "
+            f"encoders.{encoder.defends}.parameters.freeze_backbone=true and start it from an encoder without "
+            "canaries, or give dp_audit.epsilon"
+        )
 
 
 def check_controls(config: RunConfig) -> None:

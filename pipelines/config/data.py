@@ -12,6 +12,7 @@ from mi_core.checks import check_choice
 from mi_core.images import Decoder
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.names import LONGEST, shortened
+from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.config.section import Section
 from pipelines.config.sources import SourceConfig
 from pipelines.files.digest import digest
@@ -33,6 +34,10 @@ class Role(Section):
     )
     key_column: str | None = Field(
         default=None, min_length=1, description="column of the keys in a CSV or Parquet file"
+    )
+    kind: Literal["plain", "mislabelled"] | None = Field(
+        default=None,
+        description="of the role canary: plain samples (default), or each with a wrong class, drawn by a hash",
     )
 
     @model_validator(mode="after")
@@ -60,6 +65,9 @@ class Role(Section):
     def whole(self) -> bool:
         """Whether the role is a whole source."""
         return not self.drawn and not self.listed
+
+
+_COIN = Role(source_name=CANARY_ROLE, fraction=0.5)
 
 
 class CaptionWords(Section):
@@ -121,6 +129,14 @@ class DataConfig(Section):
     label: str | None = Field(default=None, description="attribute that classifiers learn; default: the class")
     max_rejected: float = Field(default=0.01, ge=0, le=1, description="largest share of unusable samples")
 
+    @field_validator("roles", mode="before")
+    @classmethod
+    def _with_coins(cls, value: Any) -> Any:
+        """The role of canaries with its halves; a config may have been spelled out before."""
+        if not isinstance(value, dict) or CANARY_ROLE not in value:
+            return value
+        return {name: {"from": CANARY_ROLE, "fraction": 0.5} for name in COINS} | value
+
     @field_validator("channels")
     @classmethod
     def _grey_or_colour(cls, value: int) -> int:
@@ -163,6 +179,7 @@ class DataConfig(Section):
                 keys = ", and keys for roles of a source" if role.listed else ""
                 raise ValueError(f"{place} is a part of {origin}; give its count or fraction{keys}")
             parts.setdefault(origin, {})[name] = role
+        self._check_canaries()
         for origin, roles in parts.items():
             self._check_parts(origin, roles)
         return self
@@ -181,6 +198,26 @@ class DataConfig(Section):
         there = self.roles[origin].count if origin in self.roles else None
         if there is not None and count > there:
             raise ValueError(f"roles {names} ask for {count} of the {there} samples of {origin}")
+
+    def _check_canaries(self) -> None:
+        """Raise ValueError if canaries are not a drawn role of a source, each with a coin of its own."""
+        role = self.roles.get(CANARY_ROLE)
+        kinds = [name for name, other in self.roles.items() if other.kind is not None and name != CANARY_ROLE]
+        if kinds:
+            raise ValueError(f"roles.{kinds[0]}.kind is given, but only the role {CANARY_ROLE} has a kind")
+        given = [name for name in COINS if name in self.roles and self.roles[name] != _COIN]
+        if given or (role is None and any(name in self.roles for name in COINS)):
+            name = given[0] if given else COINS[0]
+            raise ValueError(f"roles.{name} is drawn by fair coins from the role {CANARY_ROLE}; give that role alone")
+        if role is None:
+            return
+        if role.count is None or role.source_name not in self.sources:
+            raise ValueError(f"roles.{CANARY_ROLE} is drawn from a source; give its count")
+        if self.group_by is not None:
+            raise ValueError(
+                f"roles.{CANARY_ROLE} with data.group_by: every canary needs a coin of its own, but a group goes into "
+                "one role; remove group_by"
+            )
 
     @property
     def scan_digest(self) -> str:

@@ -11,7 +11,7 @@ from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, consumes
 from pipelines.config.attacks import AttackConfig
 from pipelines.config.queries import Recipe
-from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
 from pipelines.config.run_config import RunConfig
 
 SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
@@ -95,7 +95,8 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
                 together = wanted.setdefault((asking.narrowed(need), asked(need), role), _Asked())
                 together.add(need, asking.outputs, asking.count)
 
-    for attack in config.attacks:
+    guessers = config.dp_audits
+    for position, attack in enumerate(config.attacks):
         needs, outputs, shadows = attack.needs(), config.outputs_of(attack), config.shadows(attack)
         asking = asking_of(config, attack, attack.target)
         own = [] if shadows else config.whole_roles(config.reference_roles(attack))
@@ -109,6 +110,8 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
                 want(stopped, (SEQUENTIAL,), config.audited)
         elif CALIBRATION_ROLE in config.data.roles:
             queried[attack.target] = [*queried[attack.target], CALIBRATION_ROLE]
+        if position in guessers:
+            queried[attack.target] = [*queried[attack.target], *COINS]
         queried |= {name: config.reference_roles(attack) for name in shadows if encoder in (None, name)}
         control = config.control_of(attack)
         if control is not None:

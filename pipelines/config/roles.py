@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 TARGET_ROLES = ("target-member", "target-nonmember")
 CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data is not known
 SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
@@ -10,6 +12,8 @@ POPULATION_ROLE = KNOWN_ROLES[1]  # of attacks that compare with images that no 
 UNLABELLED_ROLE = "unlabelled"
 ANCHOR_ROLE = "anchor"
 CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
+CANARY_ROLE = "canary"  # samples that a fair coin each puts into the training set or leaves out
+CANARY_IN, CANARY_OUT = COINS = ("canary-in", "canary-out")  # how the coins fell
 BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
 
 
@@ -26,3 +30,13 @@ def of_nonmembers(role: str) -> bool:
 def nonmembers_beside(role: str) -> str:
     """The role of the non-members that go with members: ``x-nonmember`` for ``x-member``."""
     return role.removesuffix("-member") + "-nonmember"
+
+
+def without_canaries(roles: Sequence[str]) -> tuple[str, ...]:
+    """Some roles without those of canaries; where there is no other, as they are.
+
+    Example:
+        >>> without_canaries(["target-member", "canary-in"]), without_canaries(["canary-in"])
+        (('target-member',), ('canary-in',))
+    """
+    return tuple(role for role in roles if role not in (CANARY_ROLE, *COINS)) or tuple(roles)

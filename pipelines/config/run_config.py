@@ -24,13 +24,16 @@ from pipelines.config.attacks import (
 )
 from pipelines.config.data import DataConfig
 from pipelines.config.defenses import DefenseConfig, with_defenses
-from pipelines.config.encoders import EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.config.dp_audit import DpAuditConfig
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.config.limits import BudgetConfig, PricesConfig, ResourcesConfig
 from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
 from pipelines.config.queries import QueriesConfig, Recipe, crops_alone
 from pipelines.config.roles import (
     BANK_ROLE,
+    CANARY_IN,
+    CANARY_ROLE,
     CANDIDATE_ROLES,
     KNOWN_ROLES,
     POPULATION_ROLE,
@@ -40,6 +43,7 @@ from pipelines.config.roles import (
     UNLABELLED_ROLE,
     nonmembers_beside,
     of_members,
+    without_canaries,
 )
 from pipelines.config.section import Section
 from pipelines.config.shape import check_shape
@@ -71,6 +75,9 @@ class RunConfig(Section):
     )
     utility: UtilityConfig = UtilityConfig()
     validity: ValidityConfig = ValidityConfig()
+    dp_audit: DpAuditConfig | None = Field(
+        default=None, description="a promise of differential privacy to hold against the role canary"
+    )
     checkpoints: Literal["all", "last"] = Field(
         default="all", description="checkpoints that are attacked and measured; of the points of a sweep: the last"
     )
@@ -139,7 +146,7 @@ class RunConfig(Section):
 
         A classifier may be built with other data on an encoder: then the roles of that encoder.
         """
-        trained = [self.encoders[step].train_on for step in self.chain(name)]
+        trained = [without_canaries(self.encoders[step].train_on) for step in self.chain(name)]
         return next((roles for roles in trained if all(map(of_members, roles))), trained[-1])
 
     def attacked_epochs(self, encoder: str) -> tuple[int, ...]:
@@ -168,6 +175,33 @@ class RunConfig(Section):
     def asked(self) -> bool:
         """Whether candidates are audited: nobody knows which are members, so only the AUC means something."""
         return self.audited == CANDIDATE_ROLES
+
+    @property
+    def dp_audits(self) -> tuple[int, ...]:
+        """Positions of the attacks that guess canaries: the chosen one, and the same on other encoders with canaries.
+
+        Each encoder has one: the first.
+        """
+        chosen = self.dp_audit
+        if chosen is None or chosen.attack >= len(self.attacks) or self.fold != "all":
+            return ()
+        same = [attack.model_copy(update={"target": "", "reference": ""}) for attack in self.attacks]
+        found: dict[str, int] = {}
+        for position, attack in enumerate(self.attacks):
+            if same[position] == same[chosen.attack] and CANARY_IN in self.members_of(attack.target):
+                found.setdefault(attack.target, position)
+        return tuple(found.values())
+
+    @property
+    def promising(self) -> set[str]:
+        """Encoders that a promised epsilon of the config is about: those defended, or all, of those with canaries."""
+        targets = {self.attacks[position].target for position in self.dp_audits}
+        return {name for name in targets if isinstance(self.encoders[name], DefendedConfig)} or targets
+
+    def dp_output(self, position: int) -> str:
+        """The output that is read to guess canaries."""
+        chosen = None if self.dp_audit is None else self.dp_audit.output
+        return chosen or self.outputs_of(self.attacks[position])[0]
 
     @property
     def same_samples(self) -> bool:
@@ -272,10 +306,10 @@ class RunConfig(Section):
 
     def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(bank, test) roles of the utility of an encoder; it was trained on none of the tested ones by default."""
-        trained = self.encoders[encoder].train_on
+        trained = without_canaries(self.encoders[encoder].train_on)
         bank = self.utility.bank or ((BANK_ROLE,) if BANK_ROLE in self.data.roles else trained)
         drawn = [name for name, role in self.data.roles.items() if role.source_name in self.data.sources]
-        unseen = tuple(name for name in drawn if name not in {*trained, *bank})
+        unseen = tuple(name for name in drawn if name not in {*trained, *bank, CANARY_ROLE})
         test = self.utility.test or ((TEST_ROLE,) if TEST_ROLE in self.data.roles else unseen)
         return (bank, test) if bank else ((), ())
 
@@ -285,7 +319,7 @@ class RunConfig(Section):
         if not isinstance(encoder, TrainedConfig) or "logits" not in encoder.outputs:
             return ()
         _, test = self.utility_roles(name)
-        return encoder.train_on, tuple(role for role in test if role not in self.members_of(name))
+        return without_canaries(encoder.train_on), tuple(role for role in test if role not in self.members_of(name))
 
     def whole_roles(self, roles: Sequence[str]) -> list[str]:
         """Some roles without the parts of audited ones, which are queried anyway."""

@@ -23,13 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.config.data import DataConfig
+from pipelines.config.roles import CANARY_ROLE
 from pipelines.data.database import database, memory_for
 from pipelines.data.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, keeping
 from pipelines.data.key_lists import ListedKeys
 from pipelines.data.listed import find_listed
 from pipelines.data.near_pairs import NearPairs
 from pipelines.data.ranks import Numbered, rank
-from pipelines.data.rules import Rules, Taker
+from pipelines.data.rules import NO_CLASS, Rules, Taker
 from pipelines.data.scan import Scan
 from pipelines.data.sources import Source
 from pipelines.data.splits import NEAR, Splits
@@ -86,7 +87,8 @@ def draw(
     given = {role.source_name: name for name, role in config.roles.items() if role.whole}
     read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
     by_shard = config.by_shard and bool(read)
-    rules = Rules(seed, rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists)
+    own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists, found.wrong
+    rules = Rules(seed, *own)
     counting = [
         (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)
     ]
@@ -112,6 +114,7 @@ class Decision:
         near: near-copies that were dropped; None where none were looked for.
         dropped: numbers of the shards of which rows are dropped, or have the role of a list.
         lists: how the lists of keys fit, by role.
+        wrong: classes of mislabelled canaries, see `Rules`.
     """
 
     takers: Mapping[str, tuple[Taker, ...]]
@@ -119,6 +122,7 @@ class Decision:
     near: int | None
     dropped: frozenset[int]
     lists: Mapping[str, ListedKeys]
+    wrong: tuple[int, ...]
 
 
 def list_hashes(config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str) -> NearPairs:
@@ -163,7 +167,28 @@ def decide(
             near = len(table)
         takers = Thresholds(config, connection, of_shard, numbers).find()
         dropped = frozenset(_write_dropped(connection, of_shard, folder, list(config.roles)))
-    return Decision(takers, copies, near, dropped, lists)
+        wrong = _wrong_classes(config, connection, numbers)
+    return Decision(takers, copies, near, dropped, lists, wrong)
+
+
+def _wrong_classes(config: DataConfig, connection: Any, numbers: Mapping[str, int]) -> tuple[int, ...]:
+    """The classes of the source of mislabelled canaries, ascending; empty where there are no such canaries.
+
+    Raises:
+        UserError: there are fewer than two classes.
+    """
+    role = config.roles.get(CANARY_ROLE)
+    if role is None or role.kind != "mislabelled":
+        return ()
+    source = numbers[role.source_name]
+    query = f"SELECT DISTINCT label FROM kept WHERE source = {source} AND label <> {NO_CLASS} ORDER BY label"
+    classes = tuple(int(label) for (label,) in connection.execute(query).fetchall())
+    if len(classes) < 2:
+        raise UserError(
+            f"data.roles.{CANARY_ROLE}.kind = mislabelled needs two classes, {role.source_name} has {len(classes)}; "
+            "give labelled images, or kind: plain"
+        )
+    return classes
 
 
 @contextmanager

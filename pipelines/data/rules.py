@@ -2,7 +2,8 @@
 
 A role with a fraction takes a range of the hash. A role with a count takes the hashes up to a threshold. Of the samples
 at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard. The
-samples of a role with a list of keys are written down by shard, beside those that are dropped.
+samples of a role with a list of keys are written down by shard, beside those that are dropped. Canaries have hashes of
+their own, from which their coins fall, and mislabelled ones a wrong class.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
+from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded
 from pipelines.data.key_lists import ListedKeys
+from pipelines.files.digest import digest
 
 HIGHEST = 2**64 - 1
 NO_CLASS = np.iinfo(np.int64).min
@@ -108,6 +111,7 @@ class Rules:
         shards: those that were read, and those that there are, of every source of which some were left out.
         by_shard: the samples of a shard count as one in intervals and tests.
         lists: how the lists of keys fit, of roles that have one.
+        wrong: classes, ascending, from which a mislabelled canary gets another than its own; empty: none does.
     """
 
     seed: int
@@ -118,6 +122,7 @@ class Rules:
     shards: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     by_shard: bool = False
     lists: Mapping[str, ListedKeys] = field(default_factory=dict)
+    wrong: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -125,6 +130,7 @@ class Rules:
         own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
         own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
         lists = {role: listed.as_json() for role, listed in self.lists.items()}
+        own |= {"wrong": self.wrong} if self.wrong else {}
         return own | ({"lists": lists} if lists else {})
 
     @classmethod
@@ -134,7 +140,7 @@ class Rules:
         own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
         shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
         lists = {role: ListedKeys.read(listed) for role, listed in entry.get("lists", {}).items()}
-        return cls(*own, shards, entry.get("by_shard", False), lists)
+        return cls(*own, shards, entry.get("by_shard", False), lists, tuple(entry.get("wrong", ())))
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
         """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,)."""
@@ -173,11 +179,25 @@ class Rules:
         else:
             self._take(source, self.hashes(samples, source, "role"), labels, there, item, roles)
         parts = _Named(len(samples))
-        parents = [name for name in roles.names[1:] if name in self.takers]
-        own = self.hashes(samples, source, "part") if parents else np.empty(0, dtype=np.uint64)
-        for parent in parents:
-            self._take(parent, own, labels, parted & roles.having(parent), item, parts)
+        purposes = {
+            name: "canary" if name == CANARY_ROLE else "part" for name in roles.names[1:] if name in self.takers
+        }
+        own = {purpose: self.hashes(samples, source, purpose) for purpose in dict.fromkeys(purposes.values())}
+        for parent, purpose in purposes.items():
+            self._take(parent, own[purpose], labels, parted & roles.having(parent), item, parts)
+        if self.wrong and CANARY_ROLE in roles.names:
+            samples = self._mislabelled(samples, source, labels, roles.having(CANARY_ROLE))
         return self._table(samples, source, item, roles, parts)
+
+    def _mislabelled(self, samples: pa.Table, source: str, labels: Labels, canary: npt.NDArray[np.bool_]) -> pa.Table:
+        """The samples, with another class of the canaries, by a hash of the sample; none stays without one."""
+        classes, hashes = np.array(self.wrong, dtype=np.int64), self.hashes(samples, source, "canary-class")
+        known = np.isin(labels, classes)
+        steps = hashes % np.where(known, len(classes) - 1, len(classes)).astype(np.uint64)
+        place = np.where(known, np.searchsorted(classes, labels) + 1, 0) + steps.astype(np.int64)
+        wrong = classes[place % len(classes)]
+        column = pc.if_else(pa.array(canary), pa.array(wrong), samples["label"].cast(pa.int64()))
+        return samples.set_column(samples.column_names.index("label"), "label", column)
 
     def _take(
         self, origin: str, hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], item: str, into: _Named
@@ -218,6 +238,12 @@ class _Named:
 
     def texts(self) -> pa.Array:
         return pa.array(self.names, pa.string()).take(pa.array(self.numbers))
+
+
+def marked(rules: Rules | None, role: str, samples: str) -> str:
+    """The digest of the samples of a role, another one where they are mislabelled canaries."""
+    wrong = () if rules is None or role not in (CANARY_ROLE, *COINS) else rules.wrong
+    return digest(samples, wrong) if wrong else samples
 
 
 def labels_of(samples: pa.Table) -> Labels:

@@ -22,7 +22,7 @@ from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined
 from pipelines.data.losses import Rejection
-from pipelines.data.rules import Rules
+from pipelines.data.rules import Rules, marked
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -231,8 +231,8 @@ class Splits:
         return {role: self.count([role]) for role in self.roles}
 
     def role_digest(self, role: str) -> str:
-        """Which samples a role has, by ids and pixels: what a registration binds. 64 hex digits."""
-        return self.sums.digest(self.sums.rows([role]))
+        """Which samples a role has, by ids, pixels and wrong classes: what a registration binds. 64 hex digits."""
+        return marked(self.rules, role, self.sums.digest(self.sums.rows([role])))
 
     def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
         """The samples in some roles or parts, shard by shard."""

@@ -40,6 +40,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.report.caveats import caveats, not_applying, not_tested
 from pipelines.report.defended import defended
+from pipelines.report.dp_audit import dp_audit
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
 from pipelines.report.rows import results_table, summary, sweeps
@@ -115,6 +116,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "validity": found,
         "evidence": evidence(config, folder, found),
         "classes": classes(config, folder),
+        "dp_audit": dp_audit(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),
         "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         "queries": _queries(config, folder),

@@ -36,6 +36,7 @@ SECTION_STAGE = {
     "checkpoints": "attack",
     "utility": "attack",
     "validity": "attack",
+    "dp_audit": "attack",
     "tune": "tune",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run

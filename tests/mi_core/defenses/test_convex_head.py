@@ -77,6 +77,16 @@ def test_no_pair_of_data_sets_is_further_apart_than_the_bound(penalty: float) ->
             assert np.abs(apart).sum() <= sensitivity_bound(penalty, 40, weights=32)
 
 
+def test_leaving_a_sample_out_moves_the_optimum_no_further() -> None:
+    """The larger data set is the one that counts."""
+    embeddings, labels = data(count=40)
+    whole = solve_head(embeddings, labels, classes=4, penalty=0.001)
+    for row in range(20):
+        rest = np.arange(40) != row
+        apart = solve_head(embeddings[rest], labels[rest], classes=4, penalty=0.001) - whole
+        assert np.linalg.norm(apart) <= sensitivity_bound(0.001, 40)
+
+
 def test_the_bound_is_met_within_a_factor_of_three() -> None:
     """One sample alone against its opposite of another class, with a penalty so large that posteriors stay even."""
     penalty = 50.0

@@ -1,0 +1,91 @@
+"""Hold the promises of differential privacy against the guessed canaries, over all seeds together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+from mi_core.defenses.privacy import promised
+from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
+from pipelines.attack.canaries import guessed, guesses_canaries
+from pipelines.attack.results import result_of
+from pipelines.attack.tasks import Task, tasks
+from pipelines.config.dp_audit import GAUSSIAN
+from pipelines.config.encoders import DefendedConfig
+from pipelines.config.roles import CANARY_IN, CANARY_ROLE
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits
+from pipelines.encoders.stored import describe
+from pipelines.run.folder import RunFolder
+
+
+def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """One entry of report.json for each encoder whose canaries were guessed.
+
+    Runs of several seeds have coins of their own, so they are one mechanism with all their canaries.
+    """
+    chosen = config.dp_audit
+    if chosen is None:
+        return []
+    by_target: dict[str, list[Task]] = {}
+    for seed in config.seeds:
+        for task in tasks(config, folder.seed(seed)):
+            if guesses_canaries(config, task) and "not_applicable" not in result_of(task):
+                by_target.setdefault(task.attack.target, []).append(task)
+    return [_entry(config, folder, mine) for mine in by_target.values()]
+
+
+def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[str, Any]:
+    assert config.dp_audit is not None
+    chosen, task = config.dp_audit, mine[0]
+    role = config.data.roles[CANARY_ROLE]
+    counts = sorted(chosen.guesses) or grid_of(role.count or 0)
+    of_seed = [guessed(one, counts) for one in mine]
+    tried = [reduce(add, several) for several in zip(*of_seed, strict=True)]
+    promise = _promise(config, folder, task.attack.target)
+    delta = promise.get("delta", chosen.delta or 0.0)
+    gaussian = chosen.family == GAUSSIAN and delta > 0
+    bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
+    perfect = [Guesses(one.canaries, one.guesses, one.guesses) for one in tried]
+    entry: dict[str, Any] = {
+        "target": task.attack.target,
+        "attack": task.attack.attack,
+        "output": task.output,
+        "epoch": task.epoch,
+        "seeds": [one.folder.seed for one in mine],
+        "kind": role.kind or "plain",
+        "canaries": tried[0].canaries,
+        "inside": sum(Splits.load(one.folder.path).count([CANARY_IN]) for one in mine),
+        "tried": [{"guesses": one.guesses, "correct": one.correct} for one in tried],
+        "guesses": bound.guesses.guesses,
+        "correct": bound.guesses.correct,
+        "confidence": chosen.confidence,
+        "family": GAUSSIAN if gaussian else "approximate",
+        "delta": delta,
+        "epsilon": bound.epsilon,
+        "most": best_bound(perfect, delta=delta, confidence=chosen.confidence, gaussian=gaussian).epsilon,
+        **({} if bound.mu is None else {"mu": bound.mu}),
+    }
+    if not promise:
+        return entry | {"verdict": "no-promise"}
+    refuted = bound.epsilon > promise["epsilon"]
+    value = corrected_p_value(tried, promise["epsilon"], delta, gaussian=gaussian)
+    return entry | {"promised": promise, "p_value": value, "verdict": "refuted" if refuted else "not-refuted"}
+
+
+def _promise(config: RunConfig, folder: RunFolder, target: str) -> dict[str, Any]:
+    """What is promised of an encoder, and by whom; the largest over the seeds; empty: nothing."""
+    chosen, encoder = config.dp_audit, config.encoders[target]
+    if chosen is not None and chosen.epsilon is not None:
+        told = {"epsilon": chosen.epsilon, "delta": chosen.delta or 0.0, "by": "config"}
+        return told if target in config.promising else {}
+    if not isinstance(encoder, DefendedConfig):
+        return {}
+    numbers = [describe(folder.seed(seed), target).record.defense for seed in config.seeds]
+    found = [promise for of_seed in numbers if (promise := promised(of_seed)) is not None]
+    if len(found) < len(numbers):
+        return {}
+    gamma = {"gamma": max(one["gamma"] for one in numbers)} if all("gamma" in one for one in numbers) else {}
+    return {"epsilon": max(one[0] for one in found), "delta": max(one[1] for one in found), "by": "defense", **gamma}

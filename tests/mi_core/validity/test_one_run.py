@@ -1,0 +1,260 @@
+"""The bounds of one run: against direct sums, a linear program, printed values, and mechanisms of known epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.stats import norm
+
+from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.validity.one_run import (
+    Guesses,
+    best_bound,
+    corrected_p_value,
+    epsilon_bound,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_p_value,
+    grid_of,
+    guess,
+    mu_bound,
+    p_value,
+    tradeoff_p_value,
+)
+
+RUNS = 500
+
+
+def mass(k: int, n: int, right: float) -> float:
+    return math.comb(n, k) * right**k * (1 - right) ** (n - k)
+
+
+def slow_p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
+    """Corollary 5.4 by direct sums over the binomial tail."""
+    right = math.exp(epsilon) / (1 + math.exp(epsilon))
+    tail = sum(mass(k, r, right) for k in range(v, r + 1))
+    slopes = [sum(mass(k, r, right) for k in range(v - i, v)) / i for i in range(1, v + 1)]
+    return min(1.0, tail + 2 * m * delta * max(slopes, default=0.0))
+
+
+@pytest.mark.parametrize(("m", "r", "v"), [(40, 30, 22), (40, 40, 40), (12, 5, 0), (9, 1, 1), (9, 0, 0), (60, 50, 31)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-3, 0.2])
+def test_p_value_is_the_papers_sum(m: int, r: int, v: int, epsilon: float, delta: float) -> None:
+    assert p_value(Guesses(m, r, v), epsilon, delta) == pytest.approx(slow_p_value(m, r, v, epsilon, delta), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("found", "delta", "printed"),
+    [(Guesses(1000, 100, 75), 1e-4, 0.673), (Guesses(100_000, 1510, 1439), 1e-5, 2.675)],
+)
+def test_bounds_that_the_paper_prints(found: Guesses, delta: float, printed: float) -> None:
+    """Appendix D, and section 7 with figure 11, whose last digit is cut off."""
+    assert epsilon_bound(found, delta) == pytest.approx(printed, abs=1e-3)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-4])
+def test_a_bound_is_where_the_p_value_reaches_the_level(delta: float) -> None:
+    found = Guesses(300, 120, 100)
+    bound = epsilon_bound(found, delta, 0.9)
+    assert p_value(found, bound, delta) <= 0.1 < p_value(found, bound + 1e-6, delta)
+    grid = [p_value(found, epsilon, delta) for epsilon in np.linspace(0, bound + 0.3, 200)]
+    assert grid == sorted(grid)  # so that no larger epsilon is refuted
+    assert epsilon_bound(found, 0.0, 0.9) > epsilon_bound(found, 1e-4, 0.9) > epsilon_bound(found, 1e-4, 0.99)
+
+
+def test_chance_alone_and_no_guess_show_nothing() -> None:
+    for found in (Guesses(100, 60, 30), Guesses(100, 0, 0)):
+        assert epsilon_bound(found) == mu_bound(found) == 0
+        assert best_bound([found], delta=1e-5, gaussian=True).epsilon == 0
+
+
+def program(m: int, r: int, v: int, lines: list[tuple[float, float]]) -> float:
+    """The largest P[v or more right], where 1 - f is the least of lines a + b x, as a linear program.
+
+    p_i is the chance of i right guesses. For all i, the sum over j > i of j p_j / m is at most 1 - f of the sum over
+    j >= i of (r - j) p_j / m.
+    """
+    rows, limits = [], []
+    for i in range(r):
+        right = np.array([j / m if j > i else 0.0 for j in range(r + 1)])
+        wrong = np.array([(r - j) / m if j >= i else 0.0 for j in range(r + 1)])
+        for a, b in lines:
+            rows.append(right - b * wrong)
+            limits.append(a)
+    wanted = [-1.0 if j >= v else 0.0 for j in range(r + 1)]
+    solved = linprog(wanted, rows, limits, np.ones((1, r + 1)), [1.0], method="highs")
+    assert solved.success
+    return float(-solved.fun)
+
+
+@pytest.mark.parametrize(("m", "r", "v"), [(20, 20, 16), (20, 10, 9), (30, 12, 12), (15, 15, 8)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.0, 0.01), (2.0, 0.001)])
+def test_the_recursion_solves_the_linear_program(m: int, r: int, v: int, epsilon: float, delta: float) -> None:
+    """1 - f of (epsilon, delta): the least of delta + e^epsilon x and 1 - e^-epsilon (1 - delta - x)."""
+    grows = math.exp(epsilon)
+
+    def inverse(y: float) -> float:
+        return max(0.0, (y - delta) / grows, 1 - delta - grows * (1 - y))
+
+    lines = [(delta, grows), (1 - (1 - delta) / grows, 1 / grows)]
+    assert tradeoff_p_value(Guesses(m, r, v), inverse) == pytest.approx(program(m, r, v, lines), rel=1e-6)
+
+
+@pytest.mark.parametrize(("m", "r", "v", "mu"), [(20, 20, 17, 0.5), (20, 8, 8, 1.0), (16, 16, 12, 0.7)])
+def test_the_gaussian_recursion_solves_its_program(m: int, r: int, v: int, mu: float) -> None:
+    """1 - f(x) = Phi(Phi^-1(x) + mu), from above by its tangents."""
+    lines = []
+    for at in np.linspace(-9, 3, 600):
+        x, y = norm.cdf(at), norm.cdf(at + mu)
+        slope = norm.pdf(at + mu) / norm.pdf(at)
+        lines.append((y - slope * x, slope))
+    found = program(m, r, v, lines)
+    assert gaussian_p_value(Guesses(m, r, v), mu) == pytest.approx(found, rel=2e-3)
+
+
+def test_mu_and_epsilon_are_converted_both_ways() -> None:
+    """Corollary 2.13 of Dong, Roth and Su, written out."""
+    epsilon = gaussian_epsilon(0.8, 1e-5)
+    found = norm.cdf(-epsilon / 0.8 + 0.4) - math.exp(epsilon) * norm.cdf(-epsilon / 0.8 - 0.4)
+    assert found == pytest.approx(1e-5, rel=1e-6)
+    assert gaussian_mu(epsilon, 1e-5) == pytest.approx(0.8, rel=1e-9)
+    assert 2 * norm.cdf(gaussian_mu(0, 0.01) / 2) - 1 == pytest.approx(0.01, rel=1e-6)  # epsilon 0: delta is all
+
+
+def responses(rng: np.random.Generator, inside: np.ndarray, epsilon: float) -> np.ndarray:
+    """Randomised response: the coin, told truly with probability e^epsilon / (1 + e^epsilon)."""
+    true = rng.random(len(inside)) < 1 / (1 + math.exp(-epsilon))
+    return np.where(true, inside, ~inside).astype(np.float64)
+
+
+def simulated(
+    release: Callable[[np.random.Generator, np.ndarray], np.ndarray],
+    bound_of: Callable[[tuple[Guesses, ...]], float],
+    counts: tuple[int, ...],
+    m: int = 1000,
+) -> np.ndarray:
+    """The bound in each of `RUNS` runs of a mechanism, from guesses by its scores."""
+    rng, bounds = np.random.default_rng(7), []
+    for _ in range(RUNS):
+        inside = rng.random(m) < 0.5
+        scores, ties = release(rng, inside), rng.permutation(m)
+        bounds.append(bound_of(tuple(guess(scores, inside, count, ties) for count in counts)))
+    return np.array(bounds)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_randomised_response_is_below_its_epsilon_and_above_half_of_it(epsilon: float) -> None:
+    """It is the worst mechanism that epsilon allows, so this also catches a bound that is too weak."""
+    bound_of = cache(lambda several: best_bound(several).epsilon)
+    bounds = simulated(lambda rng, inside: responses(rng, inside, epsilon), bound_of, (1000,))
+    assert np.mean(bounds <= epsilon) >= 0.95
+    assert np.mean(bounds >= epsilon / 2) >= 0.95
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_a_gaussian_mechanism_is_below_its_epsilon(gaussian: bool) -> None:
+    mu, delta = 1.0, 1e-5
+    epsilon = gaussian_epsilon(mu, delta)
+    bound_of = cache(lambda several: best_bound(several, delta=delta, gaussian=gaussian).epsilon)
+    bounds = simulated(lambda rng, inside: mu * inside + rng.normal(size=len(inside)), bound_of, (40,), m=400)
+    assert np.mean(bounds <= epsilon) >= 0.95
+    assert np.mean(bounds > 0) >= 0.5  # it shows something
+
+
+def test_the_best_of_a_grid_is_still_covered_by_bonferroni() -> None:
+    """Without the correction the best of four bounds is too high more often than it may."""
+    bound_of = cache(epsilon_bound)
+
+    def best(confidence: float) -> np.ndarray:
+        def of_run(several: tuple[Guesses, ...]) -> float:
+            return max(bound_of(found, 0.0, confidence) for found in several)
+
+        return simulated(lambda rng, inside: responses(rng, inside, 1.0), of_run, grid_of(1000))
+
+    corrected, looked = best(1 - 0.05 / 4), best(0.95)
+    assert np.mean(corrected <= 1) >= 0.95
+    assert np.mean(looked <= 1) < 0.93
+    several = [Guesses(200, 20, 18), Guesses(200, 60, 50), Guesses(200, 100, 80), Guesses(200, 200, 120)]
+    each = [epsilon_bound(found, 0.0, 1 - 0.05 / 4) for found in several]
+    assert best_bound(several).epsilon == pytest.approx(max(each), rel=1e-9)
+    assert best_bound(several).guesses == several[int(np.argmax(each))]
+
+
+def test_a_corrected_p_value_and_bound_agree() -> None:
+    several = [Guesses(200, 20, 18), Guesses(200, 60, 50), Guesses(200, 200, 120)]
+    for gaussian in (False, True):
+        bound = best_bound(several, delta=1e-5, gaussian=gaussian)
+        at = corrected_p_value(several, bound.epsilon, 1e-5, gaussian=gaussian)
+        assert at == pytest.approx(0.05, rel=1e-3)
+        alone = best_bound([bound.guesses], delta=1e-5, gaussian=gaussian)
+        assert alone.epsilon > bound.epsilon
+
+
+def test_guesses_are_the_highest_in_and_the_lowest_out() -> None:
+    scores = np.array([0.1, 0.9, 0.5, 0.8, 0.2])
+    inside = np.array([False, True, True, False, True])
+    ties = np.arange(5)
+    assert guess(scores, inside, 2, ties) == Guesses(5, 2, 2)
+    assert guess(scores, inside, 3, ties) == Guesses(5, 3, 2)  # the odd one is called in: 0.9 and 0.8
+    assert guess(scores, inside, 5, ties) == Guesses(5, 5, 3)
+    assert guess(scores, inside, 0, ties) == Guesses(5, 0, 0)
+
+
+def test_equal_scores_are_guessed_by_the_ties_alone() -> None:
+    """Sorted by the coin, as stored samples may be, equal scores would be guessed right."""
+    inside = np.arange(1000) < 500
+    found = guess(np.zeros(1000), inside[::-1].copy(), 1000, np.random.default_rng(0).permutation(1000))
+    assert 430 < found.correct < 570
+
+
+def test_two_runs_add_up() -> None:
+    assert Guesses(10, 4, 3) + Guesses(20, 6, 6) == Guesses(30, 10, 9)
+
+
+def test_the_grid_is_even_and_distinct() -> None:
+    assert grid_of(1000) == (100, 200, 500, 1000)
+    assert grid_of(9) == (2, 4, 8)
+    assert grid_of(3) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Guesses(0, 0, 0), "canaries = 0"),
+        (lambda: Guesses(5, 6, 0), "guesses of 5 canaries = 6"),
+        (lambda: Guesses(5, 3, 4), "correct of 3 guesses = 4"),
+        (lambda: grid_of(1), "canaries = 1"),
+        (lambda: p_value(Guesses(5, 3, 3), -1), "epsilon = -1"),
+        (lambda: p_value(Guesses(5, 3, 3), 1, 2), "delta = 2"),
+        (lambda: epsilon_bound(Guesses(5, 3, 3), 0, 1), "confidence = 1"),
+        (lambda: mu_bound(Guesses(5, 3, 3), 0), "confidence = 0"),
+        (lambda: gaussian_p_value(Guesses(5, 3, 3), -1), "mu = -1"),
+        (lambda: gaussian_epsilon(-1, 0.1), "mu = -1"),
+        (lambda: gaussian_epsilon(1, 0), "delta = 0"),
+        (lambda: gaussian_mu(-1, 0.1), "epsilon = -1"),
+        (lambda: best_bound([]), "no number of guesses"),
+        (lambda: corrected_p_value([], 1.0), "no number of guesses"),
+        (lambda: guess(np.zeros(2), np.ones(2, bool), 3, np.arange(2)), "guesses of 2 canaries = 3"),
+    ],
+)
+def test_what_is_out_of_range_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_arrays_of_two_lengths_are_named() -> None:
+    with pytest.raises(ShapeError, match="inside"):
+        guess(np.zeros(3), np.ones(2, bool), 1, np.arange(3))
+    with pytest.raises(ShapeError, match="ties"):
+        guess(np.zeros(3), np.ones(3, bool), 1, np.arange(2))
+
+
+def test_a_score_that_is_no_number_is_named() -> None:
+    with pytest.raises(NumericError, match="scores"):
+        guess(np.array([0.0, np.nan]), np.ones(2, bool), 1, np.arange(2))
