@@ -191,6 +191,7 @@ _PARTS = {
         (_SILENT, "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder "
          "you meant."),
         (_NEXT, "Repair the weights or the preprocessing, and run the audit again."),
+        (_RESTS, "{rests}"),
     ),
 }  # fmt: skip
 _LIMITS = {  # whether the truth is known, what a leak does not say
