@@ -24,7 +24,8 @@ from mi_core.records import FloatArray
 from mi_core.report.numbers import rate
 
 DPI = 220
-WIDTH, HEIGHT = 4.8, 3.7  # inches; shown at about half its pixels
+WIDTH, HEIGHT = 3.9, 3.1  # inches; so wide that a phone shows letters of ten pixels
+LEGEND = 8  # points
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*"
@@ -33,6 +34,7 @@ DASHED = (0, (4, 3))
 BLACK = COLOURS.index("#000000")
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _HOVER = "hover:"  # before the name of points that are there for their words alone
+_HALF = 25  # letters that fit into half a legend
 _MOST_TOLD = 20  # values of a line whose marks cannot be told apart
 
 
@@ -64,7 +66,7 @@ def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(color="#dddddd", linewidth=0.6)
         panel.set_axisbelow(True)
-        panel.tick_params(labelsize=8.5, colors="#222222")
+        panel.tick_params(labelsize=8.8, colors="#222222")
     return figure, axes
 
 
@@ -72,9 +74,16 @@ def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> No
     """Name the axes; the legend stands above the panel, or in its lower right where nothing can be drawn."""
     panel.set_xlabel(x, fontsize=9.5)
     panel.set_ylabel(y, fontsize=9.5)
-    above = {"loc": "lower left", "bbox_to_anchor": (-0.1, 1.0), "ncols": 2, "frameon": False, "borderaxespad": 0.1}
+    columns = 2 if max(map(len, panel.get_legend_handles_labels()[1]), default=0) <= _HALF else 1
+    above = {
+        "loc": "lower left",
+        "bbox_to_anchor": (-0.1, 1.0),
+        "ncols": columns,
+        "frameon": False,
+        "borderaxespad": 0.1,
+    }
     place = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"} if legend_inside else above
-    panel.legend(**place, fontsize=7.8, handlelength=2.6, columnspacing=1.2)
+    panel.legend(**place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
 
 
 def png(figure: Figure) -> bytes:

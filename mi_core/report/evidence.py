@@ -106,10 +106,10 @@ def believed(report: Mapping[str, Any]) -> str:
             failed.append(f"the same attack on an encoder that saw neither (AUC {estimate(found['control_auc'])})")
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
         said = (
-            f"{sides.candidates} and {sides.controls} are not exchangeable: {' and '.join(failed)} can tell them "
-            f"apart. The largest single differences: {told}. So no p-value is given and no image is flagged: both "
-            f"would measure that difference, not training. Choose controls that were made, saved and selected "
-            f"like {sides.candidates}."
+            f"{sides.candidates} and {sides.controls} differ in more than training (they are not exchangeable): "
+            f"{' and '.join(failed)} can tell them apart. The largest single differences: {told}. A p-value or a flag "
+            f"would measure these differences, so the report gives none. Choose controls that were made, saved and "
+            f"selected like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
     shares = any("share" in row for row in found.get("tests", []))
@@ -118,8 +118,8 @@ def believed(report: Mapping[str, Any]) -> str:
         f"A classifier given only the files could not tell the two groups apart ({blind}; at most about "
         f"{rate(found['blind_auc']['ci95'][1], 2)}). A better one might. This check cannot see differences outside the "
         f"pixels, such as date, rights or popularity. p-values and flags hold only if {sides.controls} are "
-        f"exchangeable with {sides.candidates} that were not used: from the same source, drawn in the same way, "
-        f"and surely not trained on.{known}"
+        f"surely unused and otherwise like {sides.candidates} (exchangeable): from the same source, drawn in the same "
+        f"way.{known}"
     )
 
 
@@ -140,15 +140,19 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
     tests = [f"Welch {p_value(row['welch_p'])}"]
     if "permutation_p" in row:
         tests.append(f"permutation {p_value(row['permutation_p'])} with {count(row['permutations'])} draws")
-    several = f"; corrected for {row['family']} attacks (Holm): {p_value(row['holm_p'])}" if row["family"] > 1 else ""
-    said.append(f"test of {row['attack']}: p = {p_value(row['p'])} ({', '.join(tests)}){several}")
+    if row["family"] > 1:
+        tests.append(f"corrected for {row['family']} attacks by Holm's method")
+    said.append(
+        f"if none was used, scores so high have a chance of {p_value(row['holm_p'])} (p of {row['attack']}: "
+        f"{p_value(row['p'])}, {', '.join(tests)})"
+    )
     if "effect" in row:
-        said.append(f"effect: g = {estimate(row['effect'])} standard deviations")
+        said.append(f"the groups lie {estimate(row['effect'])} standard deviations apart (Hedges' g)")
     if "value" in row.get("needed", {}):
         units = "groups of candidates" if "groups" in row else "candidates"
         said.append(
-            f"if this effect is real, {count(row['needed']['value'])} {units} are enough for p < .01 in four of five "
-            "audits, with as many controls for each as here"
+            f"if that is real, {count(row['needed']['value'])} {units}, with as many controls for each as here, give "
+            "p < .01 in four of five audits"
         )
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in said)
 
@@ -158,7 +162,7 @@ def power_sentence(report: Mapping[str, Any]) -> str:
     found = report["evidence"]
     units = "groups of images" if found["grouped"] else "images"
     size = f"{count(found['n_candidate'])} against {count(found['n_control'])} {units}"
-    floor = f"The lowest false-positive rate that can be measured is {percent(round(found['fpr_floor'], 4))}."
+    floor = f"Rates of false alarms below {percent(round(found['fpr_floor'], 4))} cannot be measured."
     if "detectable_auc" not in found:
         return f"{size} are too few to notice any AUC. {floor}"
     return (
@@ -169,11 +173,12 @@ def power_sentence(report: Mapping[str, Any]) -> str:
 
 def samples_sentence(samples: Mapping[str, Any], sides: Sides) -> str:
     """How many single candidates were flagged; where none could be by itself, how many it would take."""
-    at = f"at a false discovery rate of {percent(samples['fdr'])}"
+    at = f"false discovery rate {percent(samples['fdr'])}"
     flagged, several = samples["flagged"], samples["least_flags"] > 1
     whole = samples["n_candidate"]
     among = f"{count(whole)} candidates" if sides.known else sides.counted(whole)
-    said = f"{count(flagged)} of {among} {_are(flagged)} flagged {at}."
+    wrong = f"about 1 in {round(1 / samples['fdr'])} flags is an error" if flagged > 1 else "a flag may be an error"
+    said = f"{count(flagged)} of {among} {_are(flagged)} flagged ({f'{wrong}: ' if flagged else ''}{at})."
     if not flagged and several:
         said += (
             f" With {count(samples['n_control'])} controls no single image can be flagged alone; at least "

@@ -179,7 +179,10 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     shares = ("false-positive rate", "true-positive rate")
     x, y = shares if sides.known else (f"share of {sides.outside} above", f"share of {sides.inside} above")
     label_axes(panel, x, y, legend_inside=True)
-    title = f"ROC on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
+    found_at = (
+        "Members found at each rate of false alarms" if sides.known else "Your images above each share of controls"
+    )
+    title = f"{found_at} (ROC): {every[0].output} output of {every[0].target}, {_seeds(every)}"
     lines = "thick: mean, thin: each seed" if len({run.seed for run in every}) > 1 else "one curve per attack"
     near = shares[1].capitalize() + " near 1 % false positives"
     found = near if sides.known else f"Share of {sides.inside} above about 99 % of {sides.outside}"

@@ -17,6 +17,9 @@ def glossary(sides: Sides) -> dict[str, str]:
         "95 % interval": "The range in brackets covers the true value in 19 of 20 audits with other images of "
         "the same kind.",
         "n": "The number of images that a number rests on.",
+        "Output": "Where the embedding is read: from the backbone, the body of the encoder, or from the projection, a "
+        "small head on top of it that is used in training.",
+        "Seed": "The number that all random choices follow from. Another seed is another draw of images.",
         "Membership score": "The number that an attack gives to an image. Higher means more likely used in training.",
         "False-positive rate (FPR)": f"The share of {sides.outside} that the attack wrongly calls used.",
         "Controls": "Images that were surely not used. Two checks use them: a blind classifier sees only the files and "

@@ -32,9 +32,9 @@ from mi_core.report.drawing import Drawing
 from mi_core.report.glossary import glossary, hint
 from mi_core.report.sides import Sides, share_found, sides_of, unsupported
 
-_METRICS = {"accuracy": "Accuracy", "auc": "AUC", "precision": "Precision", "recall": "Recall"}
+_METRICS = {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"}
 _UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
-_SHOWN = 528 / 345.6  # pixels of the page for a point of a figure
+_SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _LISTED = 5000  # ids of flagged images in the page, some 150 kB
 _REFERENCES = {
@@ -72,7 +72,9 @@ def render_html(
         lstrip_blocks=True,
     )
     filters = (numbers.rate, numbers.interval, numbers.estimate, numbers.count, numbers.percent, numbers.duration)
-    environment.filters.update({one.__name__: one for one in (*filters, evidence.p_value)}, unbroken=_unbroken)
+    environment.filters.update(
+        {one.__name__: one for one in (*filters, evidence.p_value)}, unbroken=_unbroken, css_string=_css_string
+    )
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
@@ -94,8 +96,10 @@ def render_html(
         references=_REFERENCES,
         terms=terms,
         hint=partial(hint, terms=terms),
+        tested=_tested(report, lead),
+        footer=f"Encoder audit · {report['name']} · {report['created']} · configuration {report['config_sha256'][:12]}",
         seeds=sorted({entry["seed"] for entry in report["attacks"]}),
-        epochs=sorted({row["epoch"] for row in rows if "epoch" in row}),
+        epochs=sorted({row["epoch"] for row in rows if row.get("epoch")}),
         cells=partial(_cells, sides),
         controls=_controls,
         utilities=_utilities,
@@ -159,6 +163,18 @@ def _unbroken(sentence: str) -> str:
     return re.sub(r"(?<=[,n]) (?=[.−\d])|(?<=\d) (?=%)", "\u00a0", sentence)
 
 
+def _css_string(text: str) -> Markup:
+    """Text between the quotes of a style sheet: all but letters and digits of ASCII stands as its code point."""
+    return Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", text))
+
+
+def _tested(report: Mapping[str, Any], lead: Row | None) -> tuple[list[Row], list[Row]]:
+    """The tests of the candidates as a whole: on the target and output of the primary attack, and elsewhere."""
+    rows = report.get("evidence", {}).get("tests", [])
+    here = [row for row in rows if lead is not None and _place(row) == _place(lead)] or rows
+    return here, [row for row in rows if row not in here]
+
+
 def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
     """What the verdict compares, as (name, estimate): the attack, then its two controls."""
     validity = report.get("validity", {})
@@ -187,7 +203,7 @@ def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> lis
                 "target": place[0],
                 "output": place[1],
                 "rows": here,
-                "epochs": sorted({row["epoch"] for row in here if "epoch" in row}),
+                "epochs": sorted({row["epoch"] for row in here if row.get("epoch")}),
                 "columns": _columns(here, sides),
                 "seed_rows": [entry for entry in of_seeds if _place(entry) == place],
                 "earlier": [row for row in mine if (row["attack"], row.get("epoch")) not in last],

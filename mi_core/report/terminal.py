@@ -98,8 +98,8 @@ def _head(answer: wording.Answer) -> Text:
     said.append(f"{answer.headline}\n", style="bold")
     if answer.warning:
         said.append(f"WARNING. {answer.warning}\n", style="bold yellow")
-    for line in answer.lines:
-        said.append(f"{line}\n")
+    for label, text in answer.parts:
+        said.append(f"{label}: " if label else "", style="bold").append(f"{text}\n")
     return said.append(f"\nIn numbers: {answer.sentence}", style="dim")
 
 
@@ -114,10 +114,9 @@ def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
 
 
 def _conditions(conditions: Sequence[wording.Condition]) -> Table:
-    table = _table("Controls", ["AUC or difference of AUCs", "with 95 % interval", "clearly above"])
+    table = _table("Checks against a false alarm", ["check", "AUC or difference", "clearly above chance"])
     for condition in conditions:
-        bound = "0" if condition.bound == 0 else ".5"
-        table.add_row(condition.name, estimate(condition.entry, 3), f"{bound}: {'yes' if condition.holds else 'no'}")
+        table.add_row(condition.name, estimate(condition.entry, 3), "yes" if condition.holds else "no")
     return table
 
 

@@ -15,10 +15,10 @@ from mi_core.report.numbers import count, interval, percent, rate
 from mi_core.report.sides import Sides, sides_of
 
 RULE = (
-    "The verdict is “leak” only if the 95 % intervals of both AUC differences, attack minus blind classifier and "
-    "target minus control encoder, lie above 0; else “confounded” if the interval of the blind or of the control "
-    "AUC lies above .5; else “no evidence”. It is “undecided” without these controls, or if nothing is found in an "
-    "encoder that recognises images no better than an untrained one."
+    "The verdict is “leak” if the attack has a higher AUC than the blind classifier and than the same attack on the "
+    "control encoder: both differences have 95 % intervals above 0. It is “confounded” if there is no leak, but one of "
+    "these two checks has an interval above .5 itself; else “no evidence”. It is “undecided” if a check is missing, or "
+    "if nothing is found in an encoder that recognises images no better than an untrained one."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -79,7 +79,8 @@ class Answer:
         verdict: its key; title: its name.
         question: what the owner of the images asks; empty where the truth is known.
         headline: the answer in one sentence.
-        lines: what it means and how sure it is, without a term of statistics.
+        parts: what it means, how sure it is, what it rests on and what it does not say, without a term of statistics:
+            each a label, empty for the first, and one or more sentences.
         warning: why the encoder may not be the one that was meant; empty where nothing speaks for that.
         sentence: the same with its numbers.
         conditions: those of the rule that were measured.
@@ -89,10 +90,15 @@ class Answer:
     title: str
     question: str
     headline: str
-    lines: tuple[str, ...]
+    parts: tuple[tuple[str, str], ...]
     warning: str
     sentence: str
     conditions: tuple[Condition, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The parts, each in one line."""
+        return tuple(f"{label}: {text}" if label else text for label, text in self.parts)
 
 
 def answer(report: Mapping[str, Any]) -> Answer:
@@ -125,18 +131,20 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "pair": _pair(attack_auc, sides),
         "proved": _proved(report, sides),
         "compared": _compared(validity),
+        "rests": _rests(report, row, sides),
         "limits": _LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report),
     }
     headline = _HEADLINES[sides.known][said]
-    lines = tuple(_capital(line) for line in (line.format(**plain).strip() for line in _LINES[said]) if line)
+    filled = [(label, " ".join(text.format(**plain).split())) for label, text in _PARTS[said]]
+    parts = tuple((label, _capital(text)) for label, text in filled if text)
     return Answer(
         verdict,
         TITLES[verdict],
         "" if sides.known else _question(report, row),
         headline,
-        lines,
+        parts,
         warning,
         _capital(_SENTENCES[said].format(**numbers)),
         tuple(Condition(name, validity[key], low) for key, name, low in _CONDITIONS if key in validity),
@@ -159,30 +167,38 @@ _HEADLINES = {  # whether the truth is known, what is said
         "broken": "No answer: this encoder does not seem to work.",
     },
 }
-_LINES = {
-    "leak": ("{proved}", "{pair}", "{compared}", "{limits}"),
-    "no-evidence": ("{pair}", "This does not prove that {opposite}. {unseen}"),
+_SURE, _RESTS, _SILENT, _NEXT = "How sure", "What it rests on", "What it does not say", "What to do"
+_PARTS = {
+    "leak": (("", "{proved}"), (_SURE, "{pair} {compared}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
+    "no-evidence": (
+        (_SURE, "{pair} {unseen}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "This does not prove that {opposite}."),
+    ),
     "confounded": (
-        "{compared}",
-        "The attack's success may come from that difference, not from training. Choose {outside} that were made, saved "
-        "and selected like {inside}. This says neither that {inside} were used nor that they were not.",
+        ("Why", "{compared} The attack's success may come from that difference, not from training."),
+        (_RESTS, "{rests}"),
+        (_SILENT, "This says neither that {inside} were used nor that they were not."),
+        (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
     ),
     "undecided": (
-        "{pair}",
-        "A leak needs two checks: one without the encoder, and the same attack on an encoder that saw neither group.",
+        ("What was measured", "{pair}"),
+        ("What is missing", "A leak needs two checks: one without the encoder, and the same attack on an encoder that "
+         "saw neither group."),
+        (_RESTS, "{rests}"),
     ),
     "broken": (
-        "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder you meant. "
-        "Repair the weights or the preprocessing, and run the audit again.",
+        (_SILENT, "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder "
+         "you meant."),
+        (_NEXT, "Repair the weights or the preprocessing, and run the audit again."),
+        (_RESTS, "{rests}"),
     ),
-}
+}  # fmt: skip
 _LIMITS = {  # whether the truth is known, what a leak does not say
-    True: "“Leak” means that the encoder treats images it was trained on differently. It does not mean that anybody "
-    "copied, stored or published them.",
-    False: "“Leak” means that the encoder treats images it was trained on differently. It does not mean that anybody "
-    "copied, stored or published them, and it does not say whether the use was allowed. A single named image "
-    "may be one of the errors. All of this holds only if the control images come from the same source as yours and "
-    "were surely not used.",
+    True: "That anybody copied, stored or published the images. “Leak” means only that the encoder treats images it "
+    "was trained on differently.",
+    False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
+    "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
 }
 _SENTENCES = {
     "leak": (
@@ -239,7 +255,7 @@ def _compared(validity: Mapping[str, Any]) -> str:
     blind, control = map(_of_100, controls)
     if all(entry["ci95"][0] <= 0.5 for entry in controls):
         return (
-            f"How sure: a check without the encoder ({blind}) and the same attack on an encoder that saw neither group "
+            f"A check without the encoder ({blind}) and the same attack on an encoder that saw neither group "
             f"({control}) both found nothing."
         )
     beyond = ". The attack finds more than both." if validity["verdict"] == "leak" else "."
@@ -247,6 +263,21 @@ def _compared(validity: Mapping[str, Any]) -> str:
         f"A check without the encoder is right in {blind} cases. The same attack on an encoder that saw neither group "
         f"is right in {control}{beyond}"
     )
+
+
+def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
+    """The images, the attack, and what has to be believed."""
+    if row is None:
+        return ""
+    seeds = len(row.get("seeds", []))
+    over = f" in {seeds} repetitions" if seeds > 1 else ""
+    primary = ", chosen before the encoder was queried" if row.get("primary") else ""
+    said = (
+        f"{sides.counted(row['n_member'])}, {count(row['n_nonmember'])} {sides.outside}{over}, and one attack{primary}."
+    )
+    if sides.known:
+        return said
+    return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
 
 
 def _proved(report: Mapping[str, Any], sides: Sides) -> str:

@@ -97,7 +97,7 @@ def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) ->
     if not resources.train_gpus:
         _tell_of_emulation(jobs)
     board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(Board).remote()
-    with step("starting the workers that train"), bars("epochs") as progress:
+    with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
         try:
             for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):

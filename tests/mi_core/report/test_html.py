@@ -96,7 +96,7 @@ def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -
     text = Page(render_html(report, {})).text
     assert "truncated JPEG: 311 bytes missing" in text
     assert "defenses" in text
-    assert "Does not apply to this encoder posterior-nn, metric-loss: the encoder gives no logits" in text
+    assert "What does not apply to this encoder posterior-nn, metric-loss: the encoder gives no logits" in text
     assert report["caveats"][0] in text
     assert "encoder-audit audit quickstart.yaml" in text
 
@@ -130,7 +130,7 @@ def test_the_answer_comes_first_and_details_last(report: dict[str, Any], drawing
     places = [source.index(f'id="{name}"') for name in order]
     assert places == sorted(places)
     role = report["data"]["roles"]["target-member"]["sha256"]
-    for folded in ("The primary attack by class", "Threat models", "Output: backbone", role):
+    for folded in (">Each class", "Threat models", "Output: backbone", role):
         before = source[: source.index(folded)]
         assert before.count("<details") > before.count("</details"), folded
     first = next(attributes.get("href") for tag, attributes in Page(source).tags if tag == "a")
@@ -148,8 +148,64 @@ def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, A
     ):
         assert any(str(hint).startswith(start) for hint in hints)
     for term in ("AUC", "Membership score", "p-value", "q-value", "False-positive rate", "Controls", "Shadow encoder"):
-        assert term in page.text[page.text.rindex("Glossary") :]
+        assert term in page.text[page.text.rindex("Words used in this report") :]
     assert "members" not in " ".join(glossary(sides_of(asked)).values())
+
+
+def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any]) -> None:
+    source = render_html(report, {})
+    (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
+    kept = {int(number) for number in re.findall(r'<table class="keep-(\d)', source)}
+    assert kept == {3, 4}
+    for number in kept:  # hidden until the fold that follows the table is open
+        assert f".sheet:not(:has(+ .more[open])) .keep-{number} :is(th, td):nth-child(n + {number + 1})" in style
+    tables = re.findall(
+        r'<table class="keep-(\d)[^>]*>(.*?)</table></div>\n(<details class="more">)?', source, re.DOTALL
+    )
+    assert len(tables) > 5
+    for number, table, fold in tables:
+        assert bool(fold) == (table.count('<th scope="col"') > int(number))
+    attack = next(table for _, table, _ in tables if "Output: projection" in table)
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', attack)[:3] == ["Attack", "AUC", "Accuracy"]
+
+
+def test_tests_on_other_outputs_are_folded(report: dict[str, Any]) -> None:
+    source = render_html(report, {})
+    fold = source.index("The same on the other outputs and encoders")
+    assert source.index("target, projection") < fold < source.index("target, backbone")
+    assert source.count("<small>target, ") == len(report["evidence"]["tests"])
+    report["evidence"]["tests"] = [row for row in report["evidence"]["tests"] if row["output"] == "backbone"]
+    source = render_html(report, {})
+    assert "The same on the other outputs and encoders" not in source and "target, backbone" in source
+
+
+def test_a_printed_page_names_its_run_and_no_name_breaks_the_style(short_report: dict[str, Any]) -> None:
+    short_report["name"] = 'x"; } </style><b>\\\n'
+    source = render_html(short_report, {})
+    (footer,) = re.findall(r'@bottom-left \{ content: "((?:[A-Za-z0-9]|\\[0-9a-f]+ )*)"; \} \}', source)
+    told = re.sub(r"\\([0-9a-f]+) ", lambda code: chr(int(code[1], 16)), footer)
+    date, short = short_report["created"], short_report["config_sha256"][:12]
+    assert told == f"Encoder audit · {short_report['name']} · {date} · configuration {short}"
+    assert source.count("</style>") == 1
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_words_stand_out_from_what_they_stand_on(short_report: dict[str, Any]) -> None:
+    """WCAG 2.2 AA: a contrast of 4.5 (1.4.3), by day and in the dark."""
+    schemes = re.findall(r":root \{(.*?)\}", render_html(short_report, {}), re.DOTALL)[:2]
+    for scheme in schemes:
+        colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
+        tints = [name for name in colour if name.endswith("-tint")]
+        pairs = [(name.removesuffix("-tint"), name) for name in tints]
+        pairs += [(ink, on) for ink in ("ink", "soft", "link") for on in ("page", "card", "faint", *tints)]
+        for ink, on in pairs:
+            low, high = sorted((_luminance(colour[ink]), _luminance(colour[on])))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, on)
 
 
 def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:

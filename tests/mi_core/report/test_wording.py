@@ -53,6 +53,22 @@ def test_each_verdict_has_its_sentence(verdict: str, title: str, words: str, rep
     assert f"{report['validity']['attack_auc']['value']:.3f}".removeprefix("0") in answer.sentence
 
 
+@pytest.mark.parametrize("membership", ["known", "asked"])
+def test_a_leak_says_how_sure_on_what_and_what_not(membership: str, report: dict[str, Any]) -> None:
+    """The four parts, in this order, in the page and in the terminal."""
+    report["membership"] = membership
+    answer = wording.answer(report)
+    labels = ["", "How sure", "What it rests on", "What it does not say"]
+    assert [label for label, _ in answer.parts] == labels
+    rests = dict(answer.parts)["What it rests on"]
+    assert "1,320" in rests and "in 3 repetitions" in rests and "chosen before the encoder was queried" in rests
+    for shown in (Page(render_html(report, {})).text, flat(said(report))):
+        places = [shown.index(label) for label in (answer.headline, *labels[1:], "In numbers")]
+        assert places == sorted(places)
+    del report["pooled"], report["attacks"][:]
+    assert "What it rests on" not in dict(wording.answer(report).parts)
+
+
 def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
     del report["validity"]
     answer = wording.answer(report)
@@ -78,10 +94,10 @@ def test_a_leak_says_what_it_does_not_mean(report: dict[str, Any]) -> None:
     def limits(report: dict[str, Any]) -> str:
         return " ".join(wording.answer(report).lines)
 
-    assert "does not mean that anybody copied, stored or published" in limits(report)
-    assert "whether the use was allowed" not in limits(report)
+    assert "does not say: That anybody copied, stored or published" in limits(report)
+    assert "the use was not allowed" not in limits(report)
     report["membership"] = "asked"
-    assert "does not say whether the use was allowed" in limits(report)
+    assert "or that the use was not allowed" in limits(report)
     assert "holds only if the control images come from the same source as yours" in limits(report)
     assert "copied" not in limits(with_verdict(report, "no-evidence"))
     assert "neither that your images were used nor that they were not" in limits(with_verdict(report, "confounded"))
