@@ -9,6 +9,7 @@ from typing import Any
 from mi_core.report.numbers import count, estimate
 from mi_core.report.runs import plain
 from mi_core.report.sides import sides_of
+from mi_core.report.statement import ANSWERS, CODE, WEIGHTS
 from mi_core.report.wording import answer
 
 _MEASURED = {
@@ -18,9 +19,16 @@ _MEASURED = {
     "delta_auc": "attack minus that classifier",
     "delta_control_auc": "this encoder minus that encoder",
 }
+_FOUND_NOTHING = (
+    "It does not say that no image can be recognised: a better attack may exist, and single images may be recognised "
+    "where the groups do not differ."
+)
+_KINDS = {
+    WEIGHTS: "weights",
+    ANSWERS: "answers kept of an API, whose weights are not known",
+    CODE: "name, code and weights of a function",
+}
 _NOT_SAID = (
-    "It does not say that no image can be recognised: a better attack may exist, and one image may leak where the "
-    "groups do not differ.",
     "It does not say whether the use of any image was lawful, nor that the encoder is anonymous.",
     "It speaks of the weights with these digests. It says nothing about fine-tuned, quantised or retrained copies.",
     "Intervals cover the choice of images, not another training run.",
@@ -37,22 +45,21 @@ def card(report: Mapping[str, Any], statement: Mapping[str, Any], sha256: str) -
         statement: the statement of the same run.
         sha256: of the statement's file.
     """
-    found, predicate = answer(report), statement["predicate"]
+    found = answer(report)
     said = " ".join(filter(None, (found.question, found.headline)))
     lines = ["## Membership inference audit", "", f"**{found.title}.** {_text(said)}", ""]
     lines += [f"{_text(line)}\n" for line in (*found.lines, found.warning) if line]
-    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(report, predicate))]
-    lines += [
-        f"| subject, SHA-256 | {_code(one['name'])} {_code(one['digest']['sha256'])} |" for one in statement["subject"]
-    ]
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(report, statement))]
     lines += [f"| statement, SHA-256 | {_code(sha256)} |", "", "What this does not say:", ""]
-    lines += [f"- {sentence}" for sentence in _NOT_SAID]
+    unsaid = () if found.verdict == "leak" else (_FOUND_NOTHING,)
+    lines += [f"- {sentence}" for sentence in (*unsaid, *_NOT_SAID)]
     lines += ["", "To check it: `encoder-audit verify STATEMENT RUN`, with the statement's file and the run folder."]
     return "\n".join(lines) + "\n"
 
 
-def _rows(report: Mapping[str, Any], predicate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _rows(report: Mapping[str, Any], statement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What was measured, and by what it is known again."""
+    predicate = statement["predicate"]
     primary, sides = predicate["primary"], sides_of(report)
     sizes = dict.fromkeys(
         f"{count(one['n_member'])} {sides.inside}, {count(one['n_nonmember'])} {sides.outside}"
@@ -70,6 +77,9 @@ def _rows(report: Mapping[str, Any], predicate: Mapping[str, Any]) -> Iterator[t
     for entry in predicate["registrations"]:
         yield f"plan registered {_text(entry['registered'][:10])}, SHA-256", _code(entry["sha256"])
     yield "report.json, SHA-256", _code(predicate["report"]["digest"]["sha256"])
+    for one in statement["subject"]:
+        words = _KINDS[one["annotations"]["kind"]]
+        yield f"{words}, SHA-256", f"{_code(one['name'])}: {_code(one['digest']['sha256'])}"
 
 
 def _text(text: str) -> str:

@@ -158,7 +158,7 @@ def _subjects(encoder: Mapping[str, Any], epoch: str) -> Iterator[Part]:
     for file in encoder["files"]:
         told = file["annotations"]
         if encoder["kind"] != CODE and told["part"] != RECORD and told.get("epoch", int(epoch)) == int(epoch):
-            yield {"name": file["name"], "digest": file["digest"], "annotations": own}
+            yield {"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)}
 
 
 def read_statement(content: Any) -> tuple[Part, int | None]:

@@ -106,9 +106,26 @@ def state(run: str) -> Part:
             folder does not hold what the report is of.
     """
     folder = _folder(run)
+    try:
+        made = _made(run, folder)
+    except UserError:
+        raise
+    except ConfigError as error:
+        raise UserError(f"{run}: {error}") from error
+    except _WRONG as error:
+        raise UserError(f"{run} is damaged: {_said(error)}") from error
+    predicate = made["predicate"]
+    own = (_of_encoders(made, folder), _of_config(predicate, folder), _of_verdict(predicate, folder))
+    for check in (*chain(*own), *_of_registrations(predicate, folder)):
+        if check.outcome == FAILS:
+            raise UserError(f"{run} does not hold what its report is of: {check.about}: {check.text}")
+    return made
+
+
+def _made(run: str, folder: RunFolder) -> Part:
     report = _finished(run, folder)
-    seeds = [entry["seed"] for entry in _told(run, report)["primary"]["per_seed"]]
-    made = statement(
+    seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
+    return statement(
         report,
         registrations=folder.manifest.get(REGISTRATIONS, []),
         roles=[_roles(folder, seed) for seed in seeds],
@@ -116,12 +133,6 @@ def state(run: str) -> Part:
         config=_file(folder, f"{folder.path}/{CONFIG}"),
         report_file={**_file(folder, f"{folder.path}/{REPORT}"), "parts": _parts(report)},
     )
-    predicate = made["predicate"]
-    own = (_of_encoders(made, folder), _of_config(predicate, folder), _of_verdict(predicate, folder))
-    for check in (*chain(*own), *_of_registrations(predicate, folder)):
-        if check.outcome == FAILS:
-            raise UserError(f"{run} does not hold what its report is of: {check.about}: {check.text}")
-    return made
 
 
 def verify(file: str, run: str) -> list[Check]:
@@ -143,15 +154,14 @@ def verify(file: str, run: str) -> list[Check]:
     except (OSError, RecursionError, ValueError) as error:
         raise UserError(f"{file} is no statement of encoder-audit: it cannot be read as JSON") from error
     folder = _folder(run)
-    checks = _checks(stated, folder)
-    if _is_other(stated, folder):
-        raise UserError(f"{run} is not the run of {file}: its report, config, registration and encoders are all others")
-    return [*checks, _signed(signatures)]
+    if _is_other(stated["predicate"], folder):
+        raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
+    return [*_checks(stated, folder), _signed(signatures)]
 
 
 def _folder(run: str) -> RunFolder:
     folder = RunFolder(storage.absolute(run))
-    if not storage.existing(f"{folder.path}/{name}" for name in (MANIFEST, CONFIG, REPORT)):
+    if not any(storage.exists(f"{folder.path}/{name}") for name in (MANIFEST, CONFIG, REPORT)):
         raise UserError(f"{run} holds no run; give the --out of one")
     return folder
 
@@ -169,13 +179,6 @@ def _finished(run: str, folder: RunFolder) -> Part:
     if report["config_sha256"] != folder.manifest.get("config_sha256"):
         raise UserError(f"{run}/{REPORT} is of another config than {CONFIG}; write it anew: encoder-audit report {run}")
     return report
-
-
-def _told(run: str, report: Part) -> Part:
-    try:
-        return of_report(report)
-    except ConfigError as error:
-        raise UserError(f"{run}: {error}") from error
 
 
 def file_digest(path: str) -> str:
@@ -267,7 +270,8 @@ def _checks(stated: Part, folder: RunFolder) -> list[Check]:
 
 def _lines(about: str, faults: Iterable[str], fine: str) -> list[Check]:
     """One line for each fault, or one that all is well; names in it may be of unknown origin."""
-    return [Check(about, FAILS, plain(fault, _LONGEST)) for fault in faults] or [Check(about, HOLDS, plain(fine))]
+    found = [(FAILS, fault) for fault in faults] or [(HOLDS, fine)]
+    return [Check(about, outcome, plain(text, _LONGEST)) for outcome, text in found]
 
 
 def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
@@ -315,7 +319,12 @@ def _guarded(check: Callable[[], list[str]], place: str) -> list[str]:
     try:
         return check()
     except _WRONG as error:
-        return [f"{place} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:120]})"]
+        return [f"{place} cannot be read ({_said(error)})"]
+
+
+def _said(error: BaseException) -> str:
+    """An error in a line."""
+    return plain(f"{type(error).__name__}: {error}")
 
 
 def _faults_of_encoder(encoder: Mapping[str, Any], folder: RunFolder) -> list[str]:
@@ -383,9 +392,9 @@ def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     binding = [entry for entry in given if _binds(entry, predicate)]
     if not binding:
         faults.append("no registered plan has this primary attack, its output and these roles")
+    times = " and ".join(entry["registered"] for entry in binding)
     more = "" if len(given) == 1 else f"; it is one of {len(given)} plans that were registered"
-    fine = f"the plan registered {binding[-1]['registered']} has this primary attack and these roles{more}"
-    return _lines("registration", faults, fine if binding else "")
+    return _lines("registration", faults, f"the plan registered {times} has this primary attack and these roles{more}")
 
 
 def _changed_registrations(given: list[Part], folder: RunFolder) -> list[str]:
@@ -462,19 +471,7 @@ def _signed(signatures: int | None) -> Check:
     return Check("signature", NOTE, text)
 
 
-def _is_other(stated: Part, folder: RunFolder) -> bool:
-    """Whether a folder holds another run: nothing that identifies the stated one is there."""
-    predicate = stated["predicate"]
-    named = [predicate["report"], predicate["config"]]
-    named += [file for encoder in predicate["encoders"] for file in encoder["files"]]
-    shas = {entry["sha256"] for entry in predicate["registrations"]}
-
-    def registered() -> list[str]:
-        found = storage.read_json(f"{folder.path}/{MANIFEST}")[REGISTRATIONS]
-        return [entry["sha256"] for entry in found if entry["sha256"] in shas]
-
-    try:
-        known = bool(registered())
-    except _WRONG:
-        known = False
-    return not known and all(_fault_of_file(file, folder) for file in named)
+def _is_other(predicate: Part, folder: RunFolder) -> bool:
+    """Whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
+    files = [file for encoder in predicate["encoders"] for file in encoder["files"]]
+    return all(_fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))

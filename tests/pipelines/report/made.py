@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
 from mi_core.validity.verdict import Validity, judge, judge_pooled
@@ -83,8 +84,10 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
         return write_record(folder, replace(record, fingerprints={"0": digest("code")}))
     marks = {}
     for epoch in settings.kept_epochs:
-        torch.manual_seed(1000 * folder.seed + 10 * epoch + len(name))
         network = audited_encoder(settings.pretraining(), 1, 8)
+        random = torch.Generator().manual_seed(digest64(config.name, folder.seed, epoch, name) % 2**32)
+        for weight in network.parameters():
+            weight.data.add_(torch.randn(weight.shape, generator=random))
         storage.write_atomic(weights_path(path, epoch), weights_bytes(network))
         marks[str(epoch)] = fingerprint(network)
         if isinstance(settings, DefendedConfig):
@@ -150,7 +153,5 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
 
 
 def _record(folder: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        storage.read_bytes(f"{folder.seed(config.seeds[0]).encoder(name)}/encoder.json")
-    )
+    found: dict[str, Any] = json.loads(storage.read_bytes(f"{folder.seed(config.seeds[0]).encoder(name)}/encoder.json"))
     return found
