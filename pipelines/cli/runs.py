@@ -75,8 +75,8 @@ def verify(
     run: Annotated[str, typer.Argument(help="Folder of the run that it is of.", metavar="RUN")],
 ) -> None:
     """Check a statement against its run, offline: every digest anew, and the verdict by the rule; exit code 1: no."""
-    from pipelines.report.statement import FAILS
-    from pipelines.report.statement import verify as checked
+    from pipelines.report.verify import FAILS
+    from pipelines.report.verify import verify as checked
 
     checks = checked(file, run)
     for check in checks:

@@ -22,13 +22,14 @@ from mi_core.report.statement import PAYLOAD_TYPE, statement_schema
 from pipelines.cli import app as cli
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
-from pipelines.report.statement import FAILS, HOLDS, NOTE, OPEN, Check, folder_digest, state, verify, write
+from pipelines.report.bindings import folder_digest
+from pipelines.report.statement import state, write
+from pipelines.report.verify import FAILS, HOLDS, NOTE, OPEN, ORDER, Check, verify
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
 
 A = "a" * 64
 BACKBONE = {"queries": {"views": 4, "outputs": ["backbone"]}, "attacks": [{"attack": "lpla", "reference": "known"}]}
-ABOUT = ["weights", "roles", "registration", "config", "report", "verdict", "signature"]
 
 
 def faults(checks: list[Check]) -> list[str]:
@@ -83,7 +84,7 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
     assert state(str(stated_run)) == content
     assert called(monkeypatch, "verify", stated_run / "statement.json", stated_run) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [re.split(r"[ :]+", line)[:2] for line in lines] == [[HOLDS, about] for about in ABOUT[:-1]] + [
+    assert [re.split(r"[ :]+", line)[:2] for line in lines] == [[HOLDS, about] for about in ORDER[:-1]] + [
         [NOTE, "signature"]
     ]
     assert "not who stated it" in lines[-1]
@@ -105,7 +106,7 @@ def test_digests_are_those_of_other_tools(made: Path) -> None:
 
 
 def weights(run: Path) -> list[Path]:
-    return sorted(run.glob("seed-*/encoders/*/*.safetensors"))
+    return sorted(path for path in run.glob("seed-*/encoders/*/*") if path.is_file())
 
 
 def roles(run: Path) -> list[Path]:
