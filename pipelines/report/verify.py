@@ -95,17 +95,18 @@ def verify(file: str, run: str) -> list[Check]:
     predicate = stated["predicate"]
     if _is_other(predicate, folder):
         raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
-    checks = [*consistency(stated, folder), *_of_roles(predicate, folder), *_of_report(predicate, folder)]
+    checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
     return [*sorted(checks, key=lambda check: ORDER.index(check.about)), _signed(signatures)]
 
 
 def consistency(stated: Part, folder: RunFolder) -> list[Check]:
-    """The checks of a statement that was just made of a folder: those of what does not hold by the making alone."""
+    """All checks but of the roles, which are counted anew where a statement is made."""
     predicate = stated["predicate"]
     return [
         *_of_encoders(stated, folder),
         *_of_registrations(predicate, folder),
         *_of_config(predicate, folder),
+        *_of_report(predicate, folder),
         *_of_verdict(predicate, folder),
     ]
 
@@ -121,7 +122,10 @@ def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
 
 
 def _fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
-    """What is wrong with a file or folder of a run; empty: its digest is the stated one."""
+    """What is wrong with a file or folder of a run; empty: its digest is the stated one.
+
+    A name may lead out of a point of a sweep, to the run around it. No content is told, only whether the digest fits.
+    """
     name, ((algorithm, wanted), *_) = file["name"], file["digest"].items()
     if name.startswith("/") or "://" in name or "\0" in name:
         return f"{name} is no name of a file in a run"
@@ -274,10 +278,27 @@ def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
         fields = [name for part in told for name in differences(predicate[part], told[part], part)]
         if fault:
             return [f"{fault}; parts that differ: {_some(parts)}" + (f" ({_some(fields)})" if fields else "")]
-        return [f"the statement's {_some(fields + parts)} is not as {REPORT} has it"] if fields or parts else []
+        others = [] if _reported(report, told) == _last(predicate["encoders"]) else ["encoders"]
+        named = [*fields, *parts, *others]
+        return [f"the statement's {_some(named)} is not as {REPORT} has it"] if named else []
 
     faults = _guarded(changed, REPORT)
     return _lines("report", faults, f"{REPORT} is as stated, in all of its {len(given['parts'])} parts")
+
+
+def _reported(report: Part, told: Part) -> dict[tuple[int, str], str]:
+    """The fingerprint of every encoder at its last epoch, by seed and name, as a report has it."""
+    seeds = [entry["seed"] for entry in told["primary"]["per_seed"]]
+    return {
+        (seed, name): one["fingerprint"]
+        for name, encoder in report["encoders"].items()
+        for seed, one in zip(seeds, encoder.get("per_seed", [encoder]), strict=True)
+    }
+
+
+def _last(encoders: list[Part]) -> dict[tuple[int, str], str]:
+    """The same, as a statement has it."""
+    return {(one["seed"], one["name"]): one["fingerprints"][max(one["fingerprints"], key=int)] for one in encoders}
 
 
 def _some(names: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from pipelines.encoders.stored import (
     DEFENSE,
     defended_fingerprint,
     defense_seed,
+    describe,
     weights_path,
     write_record,
 )
@@ -141,17 +141,17 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
         "versions": manifest["versions"],
         "membership": "known",
         "data": {"source": "digits", "roles": plan["roles"][str(config.seeds[0])], "duplicates_removed": 0},
-        "encoders": {
-            name: {"load": "made", "fingerprint": _record(folder, config, name)["fingerprints"][str(last)]}
-            for name, encoder in config.encoders.items()
-            for last in encoder.kept_epochs[-1:]
-        },
+        "encoders": {name: {"load": "made"} | _fingerprints(folder, config, name) for name in config.encoders},
         "attacks": rows,
         "validity": pooled | ({"per_seed": per_seed} if len(per_seed) > 1 else {}),
         "queries": {"total": auc["n"], "entries": []},
     }
 
 
-def _record(folder: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(storage.read_bytes(f"{folder.seed(config.seeds[0]).encoder(name)}/encoder.json"))
-    return found
+def _fingerprints(folder: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
+    last = str(config.encoders[name].kept_epochs[-1])
+    per_seed = [
+        {"seed": seed, "fingerprint": describe(folder.seed(seed), name).record.fingerprints[last]}
+        for seed in config.seeds
+    ]
+    return {"fingerprint": per_seed[0]["fingerprint"]} | ({"per_seed": per_seed} if len(per_seed) > 1 else {})

@@ -227,6 +227,7 @@ def test_a_changed_field_is_named(
         ("predicate.primary.attack", lambda _: "lpla", "no registered plan has this primary attack"),
         ("predicate.encoders.0.fingerprints.3", lambda _: A, "encoder.json has other fingerprints than stated"),
         ("predicate.encoders.0.files.1.digest.sha256", lambda _: A, "has other bytes than stated"),
+        ("predicate.encoders", lambda every: every[:-1], "statement's encoders is not as report.json"),
         ("predicate.encoders.0.kind", lambda _: "code", "the statement's kind of seed-0/encoders/"),
         ("predicate.encoders.1.name", lambda _: "other", "weights: encoder.json cannot be read"),
         ("predicate.report.parts.name", lambda _: A, "the statement's name is not as report.json"),
@@ -258,6 +259,15 @@ def test_weights_that_never_were_the_reported_ones_are_not_stated(copied: Path) 
     target, shadow = (copied / f"seed-0/encoders/{name}/epoch-0003.safetensors" for name in ("target", "shadow"))
     target.write_bytes(shadow.read_bytes())
     with pytest.raises(UserError, match=r"weights: seed-0/encoders/target, epoch 3: its weights do not have"):
+        state(str(copied))
+
+
+def test_an_encoder_that_is_not_the_reported_one_is_not_stated(copied: Path) -> None:
+    """Weights and their record were swapped, so that they fit each other."""
+    target, shadow = (copied / f"seed-1/encoders/{name}" for name in ("target", "shadow"))
+    shutil.rmtree(target)
+    shutil.copytree(shadow, target)
+    with pytest.raises(UserError, match=r"report: the statement's encoders is not as report.json has it"):
         state(str(copied))
 
 
