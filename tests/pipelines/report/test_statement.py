@@ -149,7 +149,6 @@ def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.Da
     name = path.relative_to(stated_run).as_posix()
     named = [name, *(f"{parent} " for parent in map(str, path.relative_to(stated_run).parents) if "scan" in parent)]
     assert any(fault.startswith(f"{about}: ") and any(one in fault for one in named) for fault in found), found
-    assert not faults(checked(stated_run))
 
 
 def _plans(path: Path) -> Any:
