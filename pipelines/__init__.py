@@ -12,7 +12,7 @@ A room imports itself and the rooms above it, never one below:
     extract    query encoders for membership features, shard by shard
     attack     fit attacks, score the audited samples, run the controls
     tune       search the parameters of a defense
-    report     from results to report.json, report.html and the terminal; two runs side by side
+    report     from results to report.json, report.html and the terminal; two runs side by side; statements
     estimate   what a run will take: hours, queries, bytes and money
     audit      all stages, one after the other; the self-test
     jobs       the same run as a job of a Ray cluster

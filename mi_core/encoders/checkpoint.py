@@ -143,8 +143,13 @@ def surroundings(encoder: Encoder) -> dict[str, Any]:
 
 def fingerprint(module: nn.Module) -> str:
     """Sha256 over the names, dtypes, shapes and bytes of all weights and buffers: the identity of an encoder."""
+    return fingerprint_of(module.state_dict())
+
+
+def fingerprint_of(tensors: Mapping[str, torch.Tensor]) -> str:
+    """The `fingerprint` of a module with these weights and buffers by name."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         array = tensor.detach().cpu().contiguous()
         digest.update(f"{name}:{array.dtype}:{tuple(array.shape)};".encode())
         digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())

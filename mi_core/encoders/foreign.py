@@ -17,7 +17,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.builders import CODE, FOLDERS, LOADERS, Built
-from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint, load_tensors, seeded
+from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint_of, load_tensors, seeded
 from mi_core.encoders.code import code_backbone
 from mi_core.encoders.layouts import Layout, recognise
 from mi_core.encoders.layouts.files import Weights, read_weights
@@ -133,7 +133,7 @@ def _adopt_weights(
     else:
         words, used, ignored = "fresh weights", "", ()
     words = "; ".join((words, *built.notes))
-    mark = _mark(load, encoder, layout.activations, files)
+    mark = _mark(load, encoder.state_dict(), layout.activations, files)
     return Adopted(encoder, words, final, mark, used, ignored, layout.assumed, layout.activations, files)
 
 
@@ -147,9 +147,29 @@ def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size:
     return own or wanted or image_size
 
 
-def _mark(load: str, encoder: Encoder, activations: Mapping[str, str], files: Definition) -> str:
+def saved_mark(load: str, data: bytes, activations: Mapping[str, str]) -> str | None:
+    """The fingerprint of an encoder of `adopt`, from what was saved of it alone; no network is built.
+
+    Args:
+        load: as `adopt` takes it.
+        data: as `rebuild` takes it.
+        activations: of its heads by output name.
+
+    Returns:
+        64 hex digits; None: a Python function, of which nothing is saved.
+
+    Raises:
+        safetensors.SafetensorError: these are no weights.
+    """
+    kind = load.partition(":")[0]
+    if kind in CODE:
+        return hashlib.sha256(data).hexdigest() if kind == "torchscript" else None
+    return _mark(load, safetensors.torch.load(data), activations, definition(data))
+
+
+def _mark(load: str, state: State, activations: Mapping[str, str], files: Definition) -> str:
     """The fingerprint of an encoder; networks of equal weights that compute something else have another."""
-    own, folder = fingerprint(encoder), folder_kind(load)
+    own, folder = fingerprint_of(state), folder_kind(load)
     if folder is not None:
         return hashlib.sha256(f"{own}:{folder}:{definition_mark(folder, files)}".encode()).hexdigest()
     if not load.startswith("checkpoint:"):
@@ -183,7 +203,7 @@ def rebuild(
     built = _build(load, channels, _side(load, state, asdict(preprocessing), image_size), files)
     encoder = _encoder(built, state, given, preprocessing, channels, with_text=bool(_part(state, "text")))
     load_tensors(encoder, state)
-    if _mark(load, encoder, given, files) != mark:
+    if _mark(load, encoder.state_dict(), given, files) != mark:
         raise ConfigError(f"load = {load!r}: the saved weights are damaged; redo with --force pretrain")
     return encoder
 

@@ -13,6 +13,7 @@ from typing import Any
 from mi_core.report.contents import Row, pooled_rows, primary_row
 from mi_core.report.numbers import count, interval, percent, rate
 from mi_core.report.sides import Sides, sides_of
+from mi_core.validity import verdict as verdict_rule
 
 RULE = (
     "The verdict is “leak” if the attack has a higher AUC than the blind classifier and than the same attack on the "
@@ -30,12 +31,12 @@ _STAGES = {
     "tune": "Tuning defenses",
     "report": "Writing the report",
 }
-_CONDITIONS = (  # key of the validity part, what it is, the bound it has to stay above
-    ("delta_auc", "attack minus blind classifier", 0.0),
-    ("delta_control_auc", "target minus control encoder", 0.0),
-    ("blind_auc", "blind classifier", 0.5),
-    ("control_auc", "same attack on the control encoder", 0.5),
-)
+_CONDITIONS = {  # key of the validity part: what it is
+    "delta_auc": "attack minus blind classifier",
+    "delta_control_auc": "target minus control encoder",
+    "blind_auc": "blind classifier",
+    "control_auc": "same attack on the control encoder",
+}
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
 
 
@@ -147,7 +148,12 @@ def answer(report: Mapping[str, Any]) -> Answer:
         parts,
         warning,
         _capital(_SENTENCES[said].format(**numbers)),
-        tuple(Condition(name, validity[key], low) for key, name, low in _CONDITIONS if key in validity),
+        tuple(
+            Condition(_CONDITIONS[key], validity[key], bound)
+            for clause in verdict_rule.RULE
+            for key, bound in clause.above.items()
+            if key in validity
+        ),
     )
 
 

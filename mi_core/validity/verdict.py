@@ -9,7 +9,7 @@ control, are above 0; else ``confounded`` if the lower bound of the blind or of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,6 +19,34 @@ import numpy.typing as npt
 from mi_core.metrics.delong import auc, auc_difference
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A verdict, and the lower bounds of 95 % intervals that lead to it.
+
+    Args:
+        verdict: its key.
+        above: the number that a lower bound has to exceed, by the name of the AUC or difference in `Validity`.
+        every: whether every bound has to; else one is enough.
+    """
+
+    verdict: str
+    above: Mapping[str, float]
+    every: bool
+
+    def holds(self, found: Validity) -> bool:
+        """Whether the intervals lead to the verdict."""
+        beyond = [getattr(found, name).low > bound for name, bound in self.above.items()]
+        return all(beyond) if self.every else any(beyond)
+
+
+RULE = (
+    Clause("leak", {"delta_auc": 0.0, "delta_control_auc": 0.0}, every=True),
+    Clause("confounded", {"blind_auc": 0.5, "control_auc": 0.5}, every=False),
+)
+"""The rule of this module: the first clause that holds gives the verdict."""
+OTHERWISE = "no-evidence"
 
 
 @dataclass(frozen=True)
@@ -34,11 +62,12 @@ class Validity:
     @property
     def verdict(self) -> str:
         """``leak``, ``confounded`` or ``no-evidence``, by the rule of this module."""
-        if self.delta_auc.low > 0 and self.delta_control_auc.low > 0:
-            return "leak"
-        if self.blind_auc.low > 0.5 or self.control_auc.low > 0.5:
-            return "confounded"
-        return "no-evidence"
+        return next((clause.verdict for clause in RULE if clause.holds(self)), OTHERWISE)
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Validity:
+        """What `as_json` wrote; other entries are left out."""
+        return cls(**{field.name: Estimate.from_json(entry[field.name]) for field in fields(cls)})
 
     def as_json(self) -> dict[str, Any]:
         """The entry of report.json."""

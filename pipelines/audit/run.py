@@ -19,14 +19,14 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
-from pipelines.files.digest import digest
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
-from pipelines.run.folder import STAGES, RunFolder, now
+from pipelines.run.folder import STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat
 from pipelines.run.leftovers import watched
 from pipelines.run.points import Run, points, runs_of
 from pipelines.run.ray_session import check_connected, mapped, ray_cluster
+from pipelines.run.registration import write_down
 from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
@@ -107,7 +107,7 @@ def register(config: RunConfig, folder: RunFolder) -> None:
     drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
     for of_seed in drawn.values():
         check_drawn(config, of_seed.counts())
-    statement: dict[str, Any] = {
+    plan: dict[str, Any] = {
         "primary_attack": primary.model_dump(mode="json"),
         "output": config.primary_output,
         "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
@@ -119,7 +119,5 @@ def register(config: RunConfig, folder: RunFolder) -> None:
         },
     }
     if config.dp_audit is not None:
-        statement["dp_audit"] = config.dp_audit.model_dump(mode="json")
-    sha = digest(statement)
-    if sha not in [entry["sha256"] for entry in folder.manifest.get("registrations", [])]:
-        folder.append_manifest("registrations", {"registered": now(), "sha256": sha, **statement})
+        plan["dp_audit"] = config.dp_audit.model_dump(mode="json")
+    write_down(folder, plan)

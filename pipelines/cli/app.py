@@ -39,7 +39,7 @@ from pipelines.cli.options import (
     Yes,
 )
 from pipelines.cli.questions import init
-from pipelines.cli.runs import Open, compare, current_report, index, status, tell
+from pipelines.cli.runs import Open, compare, current_report, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
@@ -271,6 +271,8 @@ for _command, _example in (
     (compare, "compare runs/quickstart runs/other --json difference.json"),
     (index, "index runs"),
     (status, "status runs/quickstart"),
+    (statement, "statement runs/quickstart --card card.md"),
+    (verify, "verify runs/quickstart/statement.json runs/quickstart"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
     (completion, "completion bash"),

@@ -1,4 +1,4 @@
-"""Commands that only look at runs: ``index``, ``compare`` and ``status``; opening the report of a run."""
+"""Commands that only look at runs: ``index``, ``compare``, ``status``, ``statement``, ``verify``; opening a report."""
 
 from __future__ import annotations
 
@@ -52,6 +52,37 @@ def status(
     from pipelines.run.status import status as found
 
     output.print(found(run), soft_wrap=True, highlight=False)
+
+
+def statement(
+    run: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
+    out: Annotated[
+        str | None, typer.Option("--out", help="The statement; default: statement.json in the folder.", metavar="FILE")
+    ] = None,
+    card: Annotated[
+        str | None, typer.Option("--card", help="Write a block for a model card too, in Markdown.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Write a finished audit as an in-toto statement, which binds the verdict to weights, images, plan and report."""
+    from pipelines.report.statement import write
+
+    for name, place in zip(("statement", "card"), write(run, out, card), strict=False):
+        tell(name, place, show=False)
+
+
+def verify(
+    file: Annotated[str, typer.Argument(help="The statement, or a signed envelope of it.", metavar="STATEMENT")],
+    run: Annotated[str, typer.Argument(help="Folder of the run that it is of.", metavar="RUN")],
+) -> None:
+    """Check a statement against its run, offline: every digest anew, and the verdict by the rule; exit code 1: no."""
+    from pipelines.report.verify import FAILS
+    from pipelines.report.verify import verify as checked
+
+    checks = checked(file, run)
+    for check in checks:
+        output.print(f"{check.outcome:5}  {check.about}: {check.text}", soft_wrap=True, highlight=False, markup=False)
+    if any(check.outcome == FAILS for check in checks):
+        raise typer.Exit(1)
 
 
 def tell(name: str, page: str, *, show: bool) -> None:

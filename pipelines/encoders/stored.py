@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import safetensors.numpy
+import safetensors.torch
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder, load_weights
-from mi_core.encoders.foreign import rebuild
+from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights
+from mi_core.encoders.foreign import rebuild, saved_mark
 from mi_core.encoders.published import Preprocessing
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
@@ -21,6 +23,7 @@ from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointCon
 from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
@@ -85,9 +88,47 @@ class StoredEncoder:
         load_weights(encoder, data)
         if isinstance(settings, DefendedConfig):
             state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
-            seed = digest64(record.seed, "defense", record.name)
+            seed = defense_seed(record.seed, record.name)
             encoder = settings.method(seed).defended(encoder.eval(), state)
         return encoder.eval()
+
+    def measured(self, epoch: int) -> str | None:
+        """The fingerprint of a kept epoch, taken anew from its files.
+
+        Returns:
+            64 hex digits; None: an API or a Python function, whose weights the folder does not hold.
+
+        Raises:
+            OSError, safetensors.SafetensorError: a file is missing or damaged.
+        """
+        record, settings = self.record, self.record.settings
+        if isinstance(settings, EndpointConfig):
+            return None
+        data = storage.read_bytes(weights_path(self.folder, epoch))
+        if isinstance(settings, LoadedConfig):
+            return saved_mark(settings.load, data, record.activations)
+        plain = fingerprint_of(safetensors.torch.load(data))
+        if not isinstance(settings, DefendedConfig):
+            return plain
+        state = storage.read_bytes(f"{self.folder}/{DEFENSE}")
+        return defended_fingerprint(plain, state, settings, defense_seed(record.seed, record.name))
+
+
+def defended_fingerprint(plain: str, state: bytes, config: DefendedConfig, seed: int) -> str:
+    """The fingerprint of a defended encoder.
+
+    Args:
+        plain: of the weights that are defended.
+        state: the file `DEFENSE`.
+        config: of the defended encoder.
+        seed: of the defense.
+    """
+    return digest(plain, hashlib.sha256(state).hexdigest(), config.defense, config.settings, seed)
+
+
+def defense_seed(seed: int, name: str) -> int:
+    """The seed of the defense of an encoder ``name``, from the seed of the run."""
+    return digest64(seed, "defense", name)
 
 
 def weights_path(folder: str, epoch: int) -> str:

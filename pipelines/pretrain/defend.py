@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +9,10 @@ import safetensors.numpy
 import torch
 
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
-from mi_core.hashing import digest64
 from pipelines.config.encoders import DefendedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.stored import DEFENSE, PREPARED, describe, weights_path
+from pipelines.encoders.stored import DEFENSE, PREPARED, defended_fingerprint, defense_seed, describe, weights_path
 from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -52,7 +50,7 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     if epoch not in base.epochs:
         raise UserError(f"encoders.{job.name}.epoch = {epoch}, allowed: {', '.join(map(str, base.epochs))}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    defense = config.method(digest64(job.folder.seed, "defense", job.name))
+    defense = config.method(defense_seed(job.folder.seed, job.name))
     splits = Splits.load(job.folder.path)
     mine = members_of(splits, config, job.folder.seed)
     encoder = base.load(epoch).to(device)
@@ -76,8 +74,7 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     place = job.folder.encoder(job.name)
     storage.copy(weights_path(base.folder, epoch), weights_path(place, epoch))
     storage.write_atomic(f"{place}/{DEFENSE}", data)
-    stored = hashlib.sha256(data).hexdigest()
-    fingerprint = digest(base.record.fingerprints[str(epoch)], stored, config.defense, config.settings, defense.seed)
+    fingerprint = defended_fingerprint(base.record.fingerprints[str(epoch)], data, config, defense.seed)
     job.write(
         images=len(mine.rows(config.train_on)),
         outputs=defense.defended(encoder, state).outputs,

@@ -1,0 +1,97 @@
+"""A block for a model card: the verdict in plain words, its numbers and digests, and what they do not say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mi_core.report.numbers import count, estimate
+from mi_core.report.runs import plain
+from mi_core.report.sides import sides_of
+from mi_core.report.statement import ANSWERS, CODE, WEIGHTS
+from mi_core.report.wording import answer
+
+_MEASURED = {
+    "attack_auc": "AUC of the attack",
+    "blind_auc": "AUC of a classifier that never queries the encoder",
+    "control_auc": "AUC of the attack on an encoder that saw neither group",
+    "delta_auc": "attack minus that classifier",
+    "delta_control_auc": "this encoder minus that encoder",
+}
+_FOUND_NOTHING = (
+    "It does not say that no image can be recognised: a better attack may exist, and single images may be recognised "
+    "where the groups do not differ."
+)
+_KINDS = {
+    WEIGHTS: "weights",
+    ANSWERS: "answers kept of an API, whose weights are not known",
+    CODE: "name, code and weights of a function",
+}
+_NOT_SAID = (
+    "It does not say whether the use of any image was lawful, nor that the encoder is anonymous.",
+    "It speaks of the weights with these digests. It says nothing about fine-tuned, quantised or retrained copies.",
+    "Intervals cover the choice of images, not another training run.",
+    "Digests show that nothing was changed since. They do not show who made the audit; only a signature does.",
+)
+_LONGEST = 400  # characters of a text from a report
+
+
+def card(report: Mapping[str, Any], statement: Mapping[str, Any], sha256: str) -> str:
+    """The block, in Markdown.
+
+    Args:
+        report: the content of report.json.
+        statement: the statement of the same run.
+        sha256: of the statement's file.
+    """
+    found = answer(report)
+    said = " ".join(filter(None, (found.question, found.headline)))
+    lines = ["## Membership inference audit", "", f"**{found.title}.** {_text(said)}", ""]
+    lines += [f"{_text(line)}\n" for line in (*found.lines, found.warning) if line]
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(report, statement))]
+    lines += [f"| statement, SHA-256 | {_code(sha256)} |", "", "What this does not say:", ""]
+    unsaid = () if found.verdict == "leak" else (_FOUND_NOTHING,)
+    lines += [f"- {sentence}" for sentence in (*unsaid, *_NOT_SAID)]
+    lines += ["", "To check it: `encoder-audit verify STATEMENT RUN`, with the statement's file and the run folder."]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(report: Mapping[str, Any], statement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was measured, and by what it is known again."""
+    predicate = statement["predicate"]
+    primary, sides = predicate["primary"], sides_of(report)
+    sizes = dict.fromkeys(
+        f"{count(one['n_member'])} {sides.inside}, {count(one['n_nonmember'])} {sides.outside}"
+        for one in primary["per_seed"]
+    )
+    seeds = len(primary["per_seed"])
+    yield "images", "; ".join(sizes) + (f", {seeds} seeds" if seeds > 1 else "")
+    yield "attack, registered in advance", f"{_code(primary['attack'])} on the {_code(primary['output'])} output"
+    for name, words in _MEASURED.items():
+        if name in predicate["verdict"]:
+            entry = predicate["verdict"][name]
+            yield f"{words}, 95 % interval", f"{estimate(entry)}, n = {count(entry['n'])}"
+    yield "date", _text(predicate["run"]["created"][:10])
+    yield "made with", f"encoder-audit {_text(predicate['versions'].get('encoder-audit', 'of unknown version'))}"
+    for entry in predicate["registrations"]:
+        yield f"plan registered {_text(entry['registered'][:10])}, SHA-256", _code(entry["sha256"])
+    yield "report.json, SHA-256", _code(predicate["report"]["digest"]["sha256"])
+    for one in statement["subject"]:
+        words = _KINDS[one["annotations"]["kind"]]
+        yield f"{words}, SHA-256", f"{_code(one['name'])}: {_code(one['digest']['sha256'])}"
+
+
+def _text(text: str) -> str:
+    """A text of unknown origin on one line, with nothing that Markdown or HTML reads as more than letters.
+
+    Example:
+        >>> _text("a|b <i> *c*")
+        'a\\\\|b \\\\<i\\\\> \\\\*c\\\\*'
+    """
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", plain(text, _LONGEST))
+
+
+def _code(text: str) -> str:
+    """A name of unknown origin as code."""
+    return f"`{plain(text).replace('`', chr(39)).replace('|', '/')}`"

@@ -1,0 +1,217 @@
+"""An audit as an in-toto statement: what was registered, measured and found, bound to files by their digests.
+
+The layout is that of in-toto's Statement v1: subjects are the audited encoder's files, one encoder per seed; the
+predicate is ours. Nothing is signed here. Tools that sign statements sign the file as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from mi_core.checks import ConfigError
+from mi_core.report.contents import final_rows
+from mi_core.report.shape import fault_of_shape
+from mi_core.report.wording import RULE as RULE_IN_WORDS
+from mi_core.validity.verdict import OTHERWISE, RULE, Validity, doubted
+
+TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:encoder-audit:membership-audit:v1"
+"""What the predicate is. It is a name, not an address: nothing is loaded from it."""
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+RECORD, WEIGHTS, DEFENSE, ANSWERS = "record", "weights", "defense", "answers"
+"""What a file of an encoder is: its description, its weights, the state of its defense, or answers kept of an API."""
+CODE = "code"
+"""The kind of an encoder that is a function: no file of the run holds it. Other kinds: `WEIGHTS` and `ANSWERS`."""
+UNDECIDED = "undecided"
+_JUDGED = ("attack_auc", "blind_auc", "control_auc", "delta_auc", "delta_control_auc")
+_PRIMARY = ("attack", "target", "output", "reference", "epoch")
+
+Part = dict[str, Any]
+
+
+def statement_schema() -> Part:
+    """The JSON Schema (draft 2020-12) of a statement."""
+    text = resources.files("mi_core.report").joinpath("statement.schema.json").read_text(encoding="utf-8")
+    loaded: Part = json.loads(text)
+    return loaded
+
+
+def statement(
+    report: Mapping[str, Any],
+    *,
+    registrations: Sequence[Mapping[str, Any]],
+    roles: Sequence[Part],
+    encoders: Sequence[Part],
+    config: Part,
+    report_file: Part,
+) -> Part:
+    """The statement of an audit.
+
+    Args:
+        report: the content of report.json, with a primary attack.
+        registrations: the plans that were written down before the target was queried, as the manifest holds them.
+        roles: by seed, number and digest of every role, and the files that tell them.
+        encoders: by seed and name, kind, fingerprints by epoch, and files.
+        config, report_file: the files config.yaml and report.json; the second with the digests of its parts.
+
+    Raises:
+        ConfigError: no attack of the report is marked as primary.
+    """
+    said = of_report(report)
+    return {
+        "_type": TYPE,
+        "subject": subjects(encoders, said["primary"]),
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            **said,
+            "rule": rule(),
+            "registrations": [dict(entry) for entry in registrations],
+            "roles": list(roles),
+            "encoders": list(encoders),
+            "config": config,
+            "report": report_file,
+        },
+    }
+
+
+def of_report(report: Mapping[str, Any]) -> Part:
+    """The parts of the predicate that report.json tells: run, versions, primary attack and verdict.
+
+    Raises:
+        ConfigError: no attack is marked as primary.
+    """
+    rows = [row for row in final_rows(report["attacks"]) if row.get("primary")]
+    if not rows:
+        raise ConfigError("report.json has no primary attack: it did not apply, so there is no verdict to state")
+    primary = {name: rows[0][name] for name in _PRIMARY}
+    primary["per_seed"] = [
+        {
+            "seed": row["seed"],
+            **{name: row[name] for name in ("n_member", "n_nonmember", "threshold") if name in row},
+        }
+        for row in rows
+    ]
+    validity = report.get("validity", {})
+    return {
+        "run": {
+            **{name: report[name] for name in ("name", "created", "config_sha256")},
+            "membership": report.get("membership", "known"),
+        },
+        "versions": dict(report["versions"]),
+        "primary": primary,
+        "verdict": {
+            "verdict": validity.get("verdict", UNDECIDED),
+            **{name: validity[name] for name in (*_JUDGED, "warning", "per_seed") if name in validity},
+        },
+    }
+
+
+def rule() -> Part:
+    """The rule of the verdict, in words and as numbers: the first clause that holds gives it."""
+    return {
+        "text": RULE_IN_WORDS,
+        "confidence": 0.95,
+        "clauses": [
+            {"verdict": one.verdict, "lower_bounds_above": dict(one.above), "needs": "all" if one.every else "any"}
+            for one in RULE
+        ],
+        "otherwise": OTHERWISE,
+    }
+
+
+def verdict_by_rule(found: Mapping[str, Any]) -> str:
+    """The verdict that follows from the numbers of a statement's part ``verdict``.
+
+    Without its AUCs, for want of a control, it is ``undecided``; a ``warning`` says that the encoder does not recognise
+    images.
+    """
+    if any(name not in found for name in _JUDGED):
+        return UNDECIDED
+    return doubted(Validity.from_json(found).verdict, recognises="warning" not in found)
+
+
+def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:
+    """The audited encoders of all seeds as subjects: the files of the audited epoch, or what else identifies them.
+
+    Args:
+        encoders: as `statement` takes them.
+        primary: the part ``primary`` of the predicate.
+    """
+    return [
+        subject
+        for encoder in encoders
+        if encoder["name"] == primary["target"]
+        for subject in _subjects(encoder, str(primary["epoch"]))
+    ]
+
+
+def _subjects(encoder: Mapping[str, Any], epoch: str) -> Iterator[Part]:
+    own = {"encoder": encoder["name"], "seed": encoder["seed"], "kind": encoder["kind"]}
+    own["fingerprint"] = encoder["fingerprints"][epoch]
+    if encoder["kind"] == CODE:
+        name = f"{encoder['name']}, seed {encoder['seed']}: the code, its name and its weights"
+        yield {"name": name, "digest": {"sha256": own["fingerprint"]}, "annotations": own}
+    for file in encoder["files"]:
+        told = file["annotations"]
+        if encoder["kind"] != CODE and told["part"] != RECORD and told.get("epoch", int(epoch)) == int(epoch):
+            yield {"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)}
+
+
+def read_statement(content: Any) -> tuple[Part, int | None]:
+    """The statement in a JSON file, and how many signatures its envelope has; None: it stands in none.
+
+    Envelopes are those of DSSE, by themselves or in a bundle of Sigstore. Signatures are not checked.
+
+    Args:
+        content: of the file, whatever that is.
+
+    Raises:
+        ConfigError: it holds no statement of this package.
+    """
+    envelope = content.get("dsseEnvelope", content) if isinstance(content, dict) else content
+    signatures = None
+    if isinstance(envelope, dict) and "payloadType" in envelope:
+        signed = envelope.get("signatures")
+        content, signatures = _opened(envelope), len(signed) if isinstance(signed, list) else 0
+    if isinstance(content, dict) and content.get("predicateType", PREDICATE_TYPE) != PREDICATE_TYPE:
+        raise ConfigError(f"is no statement of encoder-audit: its predicateType is not {PREDICATE_TYPE}")
+    fault = fault_of_shape(content, statement_schema())
+    if fault:
+        raise ConfigError(f"is no statement of encoder-audit: {fault}")
+    return content, signatures
+
+
+def _opened(envelope: Mapping[str, Any]) -> Any:
+    if envelope["payloadType"] != PAYLOAD_TYPE:
+        raise ConfigError(f"is an envelope of something else: its payloadType is not {PAYLOAD_TYPE}")
+    try:
+        return json.loads(base64.urlsafe_b64decode(envelope["payload"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError("is an envelope whose payload is no JSON in base64") from error
+
+
+def differences(stated: Any, found: Any, place: str = "") -> list[str]:
+    """Dotted names of all leaves in which two values differ.
+
+    Example:
+        >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 4]}, "x")
+        ['x.a.1', 'x.b']
+    """
+    if isinstance(stated, list) and isinstance(found, list):
+        stated, found = (dict(enumerate(one)) for one in (stated, found))
+    if isinstance(stated, dict) and isinstance(found, dict):
+        names = dict.fromkeys([*stated, *found])
+        return [
+            leaf
+            for name in names
+            for leaf in (
+                differences(stated[name], found[name], f"{place}.{name}" if place else str(name))
+                if name in stated and name in found
+                else [f"{place}.{name}" if place else str(name)]
+            )
+        ]
+    return [] if type(stated) is type(found) and stated == found else [place]

@@ -1,0 +1,112 @@
+"""What a statement binds of a run: its roles, its encoders and single files, each by digests of what the folder holds.
+
+A file is bound by the SHA-256 of its bytes. A folder with a file for each shard is bound as a whole (`folder_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part
+from pipelines.config.encoders import EndpointConfig, LoadedConfig
+from pipelines.data.recount import recounted
+from pipelines.data.splits import Splits
+from pipelines.data.sums import DROPPED
+from pipelines.encoders import stored
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.files.ways import way
+from pipelines.run.folder import RunFolder
+
+REPORT, CONFIG, MANIFEST, OF_ENCODER = "report.json", "config.yaml", "manifest.json", "encoder.json"
+_PIECE = 2**20  # bytes read at once
+
+
+def run_folder(run: str) -> RunFolder:
+    """The folder of a run, damaged or not. Raises UserError: it holds none of a run's own files."""
+    folder = RunFolder(storage.absolute(run))
+    if not any(storage.exists(f"{folder.path}/{name}") for name in (MANIFEST, CONFIG, REPORT)):
+        raise UserError(f"{run} holds no run; give the --out of one")
+    return folder
+
+
+def file_digest(path: str) -> str:
+    """SHA-256 of a file's bytes: 64 hex digits. Raises OSError as `storage.open_input`."""
+    found = hashlib.sha256()
+    with storage.open_input(path, unpacked=False) as stream:
+        while piece := stream.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def folder_digest(folder: str) -> str:
+    """The ``dirHash`` of a folder, as in-toto names it: 64 hex digits. Hidden files are left out.
+
+    It is the SHA-256 of one line for each file: its SHA-256, two blanks, its path in the folder. Lines are sorted by
+    path.
+    """
+    paths = storage.list_files(folder)
+    names = [path.removeprefix(f"{folder}/") for path in paths]
+    lines = dict(zip(names, storage.at_once(file_digest, paths), strict=True))
+    text = "".join(f"{lines[name]}  {name}\n" for name in sorted(names, key=str.encode))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_of(folder: RunFolder, path: str) -> Part:
+    """A file by its name in the run and its digest."""
+    return {"name": way(folder.path, path), "digest": {"sha256": file_digest(path)}}
+
+
+def parts_of(report: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of every part of report.json."""
+    return {name: digest(part) for name, part in report.items()}
+
+
+def roles_of(folder: RunFolder, seed: int) -> Part:
+    """The roles of one seed, counted anew, and the files and folders that tell them."""
+    splits = Splits.load(folder.seed(seed).path)
+    files, folders = telling(folder, seed, splits)
+    return {
+        "seed": seed,
+        "roles": recounted(splits),
+        "files": [file_of(folder, path) for path in files],
+        "folders": [{"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}} for path in folders],
+    }
+
+
+def telling(folder: RunFolder, seed: int, splits: Splits) -> tuple[list[str], list[str]]:
+    """The files that tell the roles of one seed, and the folders that hold a file for each shard."""
+    places = dict.fromkeys((folder.seed(seed).path, splits.folder))  # a seed may have another one's splits
+    files = [path for place in places for path in storage.list_files(f"{place}/splits", recursive=False)]
+    folders = (f"{splits.folder}/splits/{DROPPED}", splits.scan_folder)
+    return files, [path for path in folders if path and storage.exists(path)]
+
+
+def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
+    """An encoder of one seed: its kind, its fingerprints by epoch, and its files."""
+    one = stored.describe(folder.seed(seed), name)
+    parts: dict[str, Part] = {OF_ENCODER: {"part": RECORD}}
+    parts |= {file: {"part": DEFENSE if file == stored.DEFENSE else ANSWERS} for file in one.files}
+    weights = {stored.weights_path("", epoch)[1:]: epoch for epoch in one.epochs}
+    parts |= {file: {"part": WEIGHTS, "epoch": weights[file]} for file in one.files if file in weights}
+    return {
+        "name": name,
+        "seed": seed,
+        "kind": kind_of(one),
+        "fingerprints": dict(one.record.fingerprints),
+        "files": [
+            {**file_of(folder, f"{one.folder}/{file}"), "annotations": annotations}
+            for file, annotations in parts.items()
+        ],
+    }
+
+
+def kind_of(encoder: stored.StoredEncoder) -> str:
+    """Whether the run holds an encoder's weights, answers of an API, or nothing of it: a function."""
+    settings = encoder.record.settings
+    if isinstance(settings, EndpointConfig):
+        return ANSWERS
+    return CODE if isinstance(settings, LoadedConfig) and settings.load.startswith("python:") else WEIGHTS

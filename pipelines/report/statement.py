@@ -1,0 +1,90 @@
+"""A finished run as a statement to hand over."""
+
+from __future__ import annotations
+
+from mi_core.checks import ConfigError
+from mi_core.report.card import card
+from mi_core.report.contents import fault_of
+from mi_core.report.statement import Part, of_report, statement
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.report import verify
+from pipelines.report.bindings import CONFIG, REPORT, encoder_of, file_digest, file_of, parts_of, roles_of, run_folder
+from pipelines.run.folder import RunFolder
+from pipelines.run.registration import REGISTRATIONS
+
+STATEMENT = "statement.json"
+
+
+def write(run: str, out: str | None = None, card_out: str | None = None) -> tuple[str, ...]:
+    """Write the statement of a finished run and, where wanted, a block for a model card; returns where they stand.
+
+    Args:
+        run: its folder.
+        out: the statement; None: statement.json in the folder.
+        card_out: the block, in Markdown; None: none.
+
+    Raises:
+        UserError: as `state`, or a name for output is a folder.
+    """
+    places = [f"{storage.absolute(run)}/{STATEMENT}" if out is None else storage.target(out)]
+    places += [] if card_out is None else [storage.target(card_out)]
+    for place in places:
+        if not storage.is_uri(place) and storage.is_folder(place):
+            raise UserError(f"{place} is a folder; give the name of a file")
+    content = state(run)
+    storage.write_json(places[0], content)
+    if card_out is not None:
+        report = storage.read_json(f"{storage.absolute(run)}/{REPORT}")
+        storage.write_atomic(places[1], card(report, content, file_digest(places[0])).encode())
+    return tuple(places)
+
+
+def state(run: str) -> Part:
+    """The statement of a finished run: the same for the same run.
+
+    Raises:
+        UserError: there is no run or no report; the report is of another config, or has no primary attack; or the
+            folder does not hold what the report is of.
+    """
+    folder = run_folder(run)
+    try:
+        made = _made(run, folder)
+    except UserError:
+        raise
+    except ConfigError as error:
+        raise UserError(f"{run}: {error}") from error
+    except verify.DAMAGE as error:
+        raise UserError(f"{run} is damaged: {verify.in_a_line(error)}") from error
+    for check in verify.consistency(made, folder):
+        if check.outcome == verify.FAILS:
+            raise UserError(f"{run} does not hold what its report is of: {check.about}: {check.text}")
+    return made
+
+
+def _made(run: str, folder: RunFolder) -> Part:
+    report = _finished(run, folder)
+    seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
+    return statement(
+        report,
+        registrations=folder.manifest.get(REGISTRATIONS, []),
+        roles=[roles_of(folder, seed) for seed in seeds],
+        encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report["encoders"]],
+        config=file_of(folder, f"{folder.path}/{CONFIG}"),
+        report_file={**file_of(folder, f"{folder.path}/{REPORT}"), "parts": parts_of(report)},
+    )
+
+
+def _finished(run: str, folder: RunFolder) -> Part:
+    """The report of a run whose config is the one that the folder holds."""
+    try:
+        report: Part = storage.read_json(f"{folder.path}/{REPORT}")
+    except FileNotFoundError as error:
+        raise UserError(f"{run} holds no {REPORT}; write it with encoder-audit report {run}") from error
+    except ValueError as error:
+        raise UserError(f"{run}/{REPORT} is no JSON; write it anew with encoder-audit report {run}") from error
+    if fault := fault_of(report):
+        raise UserError(f"{run}/{REPORT} {fault}; write it anew with encoder-audit report {run}")
+    if report["config_sha256"] != folder.manifest.get("config_sha256"):
+        raise UserError(f"{run}/{REPORT} is of another config than {CONFIG}; write it anew: encoder-audit report {run}")
+    return report

@@ -1,0 +1,340 @@
+"""A statement checked against the folder of its run, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import safetensors
+import yaml
+
+from mi_core.checks import ConfigError
+from mi_core.report.runs import plain
+from mi_core.report.statement import (
+    CODE,
+    WEIGHTS,
+    Part,
+    differences,
+    of_report,
+    read_statement,
+    rule,
+    subjects,
+    verdict_by_rule,
+)
+from pipelines.data.recount import recounted
+from pipelines.data.splits import Splits
+from pipelines.encoders import stored
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.files.ways import follow, way
+from pipelines.report.bindings import (
+    CONFIG,
+    MANIFEST,
+    OF_ENCODER,
+    REPORT,
+    file_digest,
+    folder_digest,
+    kind_of,
+    parts_of,
+    run_folder,
+    telling,
+)
+from pipelines.report.verdict import recognition_fault
+from pipelines.run.folder import RunFolder
+from pipelines.run.registration import REGISTRATIONS, plan_digest
+
+ORDER = ("weights", "roles", "registration", "config", "report", "verdict", "signature")
+"""What is checked, in the order of the lines."""
+HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
+DAMAGE = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
+    *(pa.ArrowException, safetensors.SafetensorError, yaml.YAMLError),
+)
+"""What reading a damaged file of a run may raise."""
+_MOST = 6  # fields that one line names
+_LONGEST = 500  # characters of a line
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a check.
+
+    Args:
+        about: what was checked: one of `ORDER`.
+        outcome: `HOLDS`; `FAILS`; `OPEN`: it cannot be checked offline; `NOTE`: a remark.
+        text: the finding, with file and field.
+    """
+
+    about: str
+    outcome: str
+    text: str
+
+
+def verify(file: str, run: str) -> list[Check]:
+    """Check a statement against a run, offline: every digest anew, and the verdict by the rule.
+
+    Args:
+        file: the statement, or an envelope around it.
+        run: folder of the run.
+
+    Raises:
+        UserError: the file is no statement, or the folder holds no run or another one.
+    """
+    try:
+        stated, signatures = read_statement(storage.read_json(file))
+    except FileNotFoundError as error:
+        raise UserError(f"{file} is no file; give the one that encoder-audit statement wrote") from error
+    except ConfigError as error:
+        raise UserError(f"{file} {error}") from error
+    except (OSError, RecursionError, ValueError) as error:
+        raise UserError(f"{file} is no statement of encoder-audit: it cannot be read as JSON") from error
+    folder = run_folder(run)
+    predicate = stated["predicate"]
+    if _is_other(predicate, folder):
+        raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
+    checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
+    return [*sorted(checks, key=lambda check: ORDER.index(check.about)), _signed(signatures)]
+
+
+def consistency(stated: Part, folder: RunFolder) -> list[Check]:
+    """All checks but of the roles, which are counted anew where a statement is made."""
+    predicate = stated["predicate"]
+    return [
+        *_of_encoders(stated, folder),
+        *_of_registrations(predicate, folder),
+        *_of_config(predicate, folder),
+        *_of_report(predicate, folder),
+        *_of_verdict(predicate, folder),
+    ]
+
+
+def _lines(about: str, faults: Iterable[str], fine: str) -> list[Check]:
+    """One line for each fault, or one that all is well; names in it may be of unknown origin."""
+    found = [(FAILS, fault) for fault in faults] or [(HOLDS, fine)]
+    return [Check(about, outcome, plain(text, _LONGEST)) for outcome, text in found]
+
+
+def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
+    return [fault for file in files if (fault := _fault_of_file(file, folder))]
+
+
+def _fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
+    """What is wrong with a file or folder of a run; empty: its digest is the stated one.
+
+    A name may lead out of a point of a sweep, to the run around it. No content is told, only whether the digest fits.
+    """
+    name, ((algorithm, wanted), *_) = file["name"], file["digest"].items()
+    if name.startswith("/") or "://" in name or "\0" in name:
+        return f"{name} is no name of a file in a run"
+    path = follow(folder.path, name)
+    try:
+        if not storage.exists(path):
+            return f"{name} is missing"
+        found = file_digest(path) if algorithm == "sha256" else folder_digest(path)
+    except OSError as error:
+        return f"{name} cannot be read ({type(error).__name__})"
+    return "" if found == wanted else f"{name} has other bytes than stated"
+
+
+def _of_encoders(stated: Part, folder: RunFolder) -> list[Check]:
+    encoders, primary = stated["predicate"]["encoders"], stated["predicate"]["primary"]
+    files = [file for encoder in encoders for file in encoder["files"]]
+    faults = _faults_of_files(files, folder) or _guarded(
+        lambda: [fault for encoder in encoders for fault in _faults_of_encoder(encoder, folder)], OF_ENCODER
+    )
+    faults += _guarded(lambda: _faults_of_subjects(stated["subject"], encoders, primary), "subject")
+    fine = f"{len(files)} files of {len(encoders)} encoders are as stated, and so are their fingerprints"
+    return [*_lines("weights", faults, fine), *(_open(encoder) for encoder in encoders if encoder["kind"] != WEIGHTS)]
+
+
+def _open(encoder: Mapping[str, Any]) -> Check:
+    what = (
+        "a function, whose code and weights are not in the run"
+        if encoder["kind"] == CODE
+        else "behind an API, of which the run holds a few answers and no weights"
+    )
+    name = plain(encoder["name"])
+    return Check("weights", OPEN, f"{name}, seed {encoder['seed']}, cannot be checked offline: it is {what}")
+
+
+def _guarded(check: Callable[[], list[str]], place: str) -> list[str]:
+    """The faults that a check finds; what cannot be read is one."""
+    try:
+        return check()
+    except DAMAGE as error:
+        return [f"{place} cannot be read ({in_a_line(error)})"]
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error in a line."""
+    return plain(f"{type(error).__name__}: {error}")
+
+
+def _faults_of_encoder(encoder: Mapping[str, Any], folder: RunFolder) -> list[str]:
+    """The faults of an encoder whose files are as stated."""
+    one, name = stored.describe(folder.seed(encoder["seed"]), encoder["name"]), encoder["name"]
+    place = f"seed-{encoder['seed']}/encoders/{name}"
+    expected = {OF_ENCODER, *one.files}
+    faults = [] if encoder["kind"] == kind_of(one) else [f"the statement's kind of {place} is not that of the run"]
+    if {file["name"] for file in encoder["files"]} != {f"{place}/{file}" for file in expected}:
+        faults.append(f"the statement's files of {place} are not those of the run")
+    if encoder["fingerprints"] != one.record.fingerprints:
+        faults.append(f"{place}/{OF_ENCODER} has other fingerprints than stated")
+    measured = {str(epoch): one.measured(epoch) for epoch in one.epochs}
+    return faults + [
+        f"{place}, epoch {epoch}: its weights do not have the fingerprint in {OF_ENCODER}"
+        for epoch, found in measured.items()
+        if found not in (None, one.record.fingerprints[epoch])
+    ]
+
+
+def _faults_of_subjects(given: list[Part], encoders: list[Part], primary: Mapping[str, Any]) -> list[str]:
+    audited = [(entry["seed"], primary["target"]) for entry in primary["per_seed"]]
+    known = [(encoder["seed"], encoder["name"]) for encoder in encoders]
+    faults = [
+        f"the statement tells no files of {name}, seed {seed}" for seed, name in audited if (seed, name) not in known
+    ]
+    if given != subjects(encoders, primary):
+        faults.append("the statement's subject is not the encoder that its predicate names as audited")
+    return faults
+
+
+def _of_roles(predicate: Part, folder: RunFolder) -> list[Check]:
+    files = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
+    faults = _faults_of_files({file["name"]: file for file in files}.values(), folder)
+    if not faults:
+        faults = [fault for entry in predicate["roles"] for fault in _faults_of_roles(entry, folder)]
+    count = sum(len(entry["roles"]) for entry in predicate["roles"])
+    fine = f"{count} roles have the stated images, counted anew from {len(files)} files and folders"
+    return _lines("roles", faults, fine)
+
+
+def _faults_of_roles(entry: Part, folder: RunFolder) -> list[str]:
+    """The faults of one seed's roles, whose files are as stated."""
+    seed, place = entry["seed"], f"seed-{entry['seed']}/splits"
+
+    def faults() -> list[str]:
+        splits = Splits.load(folder.seed(seed).path)
+        changed = differences(entry["roles"], recounted(splits))
+        other = [f"{place}: roles other than stated: {_some(changed)}"] if changed else []
+        names = [[way(folder.path, path) for path in some] for some in telling(folder, seed, splits)]
+        same = names == [[file["name"] for file in entry[kind]] for kind in ("files", "folders")]
+        return other + ([] if same else [f"the statement's files of {place} are not those of the run"])
+
+    return _guarded(faults, place)
+
+
+def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
+    given = predicate["registrations"]
+    faults = _guarded(lambda: _changed_registrations(given, folder), MANIFEST)
+    faults += [
+        f"the plan registered {entry['registered']} does not have its sha256"
+        for entry in given
+        if entry["sha256"] != plan_digest(entry)
+    ]
+    binding = [entry for entry in given if _binds(entry, predicate)]
+    if not binding:
+        faults.append("no registered plan has this primary attack, its output and these roles")
+    times = " and ".join(entry["registered"] for entry in binding)
+    more = "" if len(given) == 1 else f"; it is one of {len(given)} plans that were registered"
+    return _lines("registration", faults, f"the plan registered {times} has this primary attack and these roles{more}")
+
+
+def _changed_registrations(given: list[Part], folder: RunFolder) -> list[str]:
+    changed = differences(given, storage.read_json(f"{folder.path}/{MANIFEST}")[REGISTRATIONS], REGISTRATIONS)
+    return [f"{MANIFEST}: other than stated: {_some(changed)}"] if changed else []
+
+
+def _binds(entry: Mapping[str, Any], predicate: Part) -> bool:
+    """Whether a registered plan is the one that the statement's verdict follows."""
+    primary, plan = predicate["primary"], entry["primary_attack"]
+    roles = {str(of_seed["seed"]): of_seed["roles"] for of_seed in predicate["roles"]}
+    same = (plan["attack"], plan["target"], entry["output"]) == tuple(
+        primary[name] for name in ("attack", "target", "output")
+    )
+    return bool(same and entry["roles"] == roles)
+
+
+def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
+    def values() -> list[str]:
+        found = digest(yaml.safe_load(storage.read_bytes(f"{folder.path}/{CONFIG}")))
+        same = found == predicate["run"]["config_sha256"]
+        return [] if same else [f"{CONFIG} is not the config that the stated report is of"]
+
+    fault = _fault_of_file(predicate["config"] | {"name": CONFIG}, folder)
+    return _lines("config", [fault] if fault else _guarded(values, CONFIG), f"{CONFIG} is as stated")
+
+
+def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
+    given = predicate["report"]
+    fault = _fault_of_file(given | {"name": REPORT}, folder)
+
+    def changed() -> list[str]:
+        report = storage.read_json(f"{folder.path}/{REPORT}")
+        parts, told = differences(given["parts"], parts_of(report)), of_report(report)
+        fields = [name for part in told for name in differences(predicate[part], told[part], part)]
+        if fault:
+            return [f"{fault}; parts that differ: {_some(parts)}" + (f" ({_some(fields)})" if fields else "")]
+        others = [] if _reported(report, told) == _last(predicate["encoders"]) else ["encoders"]
+        named = [*fields, *parts, *others]
+        return [f"the statement's {_some(named)} is not as {REPORT} has it"] if named else []
+
+    faults = _guarded(changed, REPORT)
+    return _lines("report", faults, f"{REPORT} is as stated, in all of its {len(given['parts'])} parts")
+
+
+def _reported(report: Part, told: Part) -> dict[tuple[int, str], str]:
+    """The fingerprint of every encoder at its last epoch, by seed and name, as a report has it."""
+    seeds = [entry["seed"] for entry in told["primary"]["per_seed"]]
+    return {
+        (seed, name): one["fingerprint"]
+        for name, encoder in report["encoders"].items()
+        for seed, one in zip(seeds, encoder.get("per_seed", [encoder]), strict=True)
+    }
+
+
+def _last(encoders: list[Part]) -> dict[tuple[int, str], str]:
+    """The same, as a statement has it."""
+    return {(one["seed"], one["name"]): one["fingerprints"][max(one["fingerprints"], key=int)] for one in encoders}
+
+
+def _some(names: list[str]) -> str:
+    """A few names in words."""
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more or "none"
+
+
+def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
+    given, said = predicate["verdict"], predicate["verdict"]["verdict"]
+    faults = [] if predicate["rule"] == rule() else ["the statement's rule is not the rule of this version"]
+    by_rule = verdict_by_rule(given)
+    if by_rule != said:
+        faults.append(f"the statement says {said}, but by the rule its numbers give {by_rule}")
+
+    def recognition() -> list[str]:
+        target, seeds = predicate["primary"]["target"], [entry["seed"] for entry in predicate["roles"]]
+        broken = any(recognition_fault(folder.seed(seed), target) for seed in seeds)
+        same = broken == ("warning" in given)
+        return [] if same else [f"verdict.warning is not what {OF_ENCODER} says of recognising images"]
+
+    return _lines("verdict", faults + _guarded(recognition, OF_ENCODER), f"{said} follows from the numbers by the rule")
+
+
+def _signed(signatures: int | None) -> Check:
+    if signatures is None:
+        text = "none is in this file: what holds shows that nothing was changed since, not who stated it"
+    else:
+        text = (
+            f"{signatures} in the envelope, not checked here; the tool that made them checks who stated it, "
+            "and what holds shows that nothing was changed since"
+        )
+    return Check("signature", NOTE, text)
+
+
+def _is_other(predicate: Part, folder: RunFolder) -> bool:
+    """Whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
+    files = [file for encoder in predicate["encoders"] for file in encoder["files"]]
+    return all(_fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))

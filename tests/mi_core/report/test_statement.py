@@ -1,0 +1,268 @@
+"""A statement says what the report says; its verdict follows from its numbers; what is none is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mi_core.checks import ConfigError
+from mi_core.report.card import card
+from mi_core.report.shape import KEYWORDS, fault_of_shape
+from mi_core.report.statement import (
+    PAYLOAD_TYPE,
+    PREDICATE_TYPE,
+    TYPE,
+    differences,
+    of_report,
+    read_statement,
+    rule,
+    statement,
+    statement_schema,
+    subjects,
+    verdict_by_rule,
+)
+from mi_core.report.wording import RULE
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+JUDGED = ("attack_auc", "blind_auc", "control_auc", "delta_auc", "delta_control_auc")
+
+
+def estimate(low: float) -> dict[str, Any]:
+    return {"value": low + 0.05, "ci95": [low, low + 0.1], "n": 120}
+
+
+def validity(delta: float, delta_control: float, blind: float, control: float) -> dict[str, Any]:
+    lows = dict(zip(JUDGED, (0.6, blind, control, delta, delta_control), strict=True))
+    return {name: estimate(low) for name, low in lows.items()}
+
+
+def report(**parts: Any) -> dict[str, Any]:
+    row = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0}
+    row |= {"n_member": 60, "n_nonmember": 60, "threshold": 0.5, "auc": estimate(0.6), "primary": True}
+    return {
+        "name": "small",
+        "created": "2026-01-01T00:00:00+00:00",
+        "config_sha256": A,
+        "versions": {"encoder-audit": "0.1.0"},
+        "attacks": [row | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other", "primary": False}],
+        "validity": validity(0.1, 0.1, 0.4, 0.4) | {"verdict": "leak"},
+    } | parts
+
+
+def encoder(name: str = "target", kind: str = "weights") -> dict[str, Any]:
+    folder = f"seed-0/encoders/{name}"
+    files = [{"name": f"{folder}/encoder.json", "digest": {"sha256": C}, "annotations": {"part": "record"}}]
+    files += [
+        {
+            "name": f"{folder}/epoch-{epoch:04d}.safetensors",
+            "digest": {"sha256": f"{epoch:064d}"},
+            "annotations": {"part": "weights", "epoch": epoch},
+        }
+        for epoch in (10, 20)
+    ]
+    return {"name": name, "seed": 0, "kind": kind, "fingerprints": {"10": A, "20": B}, "files": files}
+
+
+def made(**parts: Any) -> dict[str, Any]:
+    roles = {"target-member": {"n": 60, "sha256": A}}
+    plan = {"registered": "2026", "sha256": B, "output": "backbone", "threshold": "fitted", "roles": {"0": roles}}
+    files = [{"name": "seed-0/splits/roles.json", "digest": {"sha256": A}}]
+    return statement(
+        report(**parts),
+        registrations=[plan | {"primary_attack": {"attack": "lpla", "target": "target"}}],
+        roles=[{"seed": 0, "roles": roles, "files": files, "folders": []}],
+        encoders=[encoder(), encoder("shadow")],
+        config={"name": "config.yaml", "digest": {"sha256": A}},
+        report_file={"name": "report.json", "digest": {"sha256": B}, "parts": {"name": C}},
+    )
+
+
+def test_it_is_an_in_toto_statement_and_satisfies_its_schema() -> None:
+    found = made()
+    jsonschema.validate(found, statement_schema())
+    assert (found["_type"], found["predicateType"]) == (TYPE, PREDICATE_TYPE)
+    assert read_statement(found) == (found, None)
+
+
+def test_the_subject_is_the_audited_encoder_at_the_audited_epoch() -> None:
+    (subject,) = made()["subject"]
+    assert subject["name"] == "seed-0/encoders/target/epoch-0020.safetensors"
+    assert subject["digest"] == {"sha256": f"{20:064d}"}
+    assert subject["annotations"]["fingerprint"] == B
+
+
+def test_the_subject_of_code_is_its_fingerprint() -> None:
+    (subject,) = subjects([encoder(kind="code")], {"target": "target", "epoch": 20})
+    assert subject["digest"] == {"sha256": B}
+    assert "epoch" not in subject["name"]
+
+
+def test_it_says_the_last_epoch_of_the_primary_attack_alone() -> None:
+    primary = made()["predicate"]["primary"]
+    assert (primary["attack"], primary["epoch"]) == ("lpla", 20)
+    assert primary["per_seed"] == [{"seed": 0, "n_member": 60, "n_nonmember": 60, "threshold": 0.5}]
+
+
+def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
+    with pytest.raises(ConfigError, match="no primary attack"):
+        of_report(report(attacks=[]))
+
+
+def by_hand(told: dict[str, Any], found: dict[str, Any]) -> str:
+    """The verdict as a reader of the file finds it, who knows nothing of this package."""
+    for clause in told["clauses"]:
+        above = [found[name]["ci95"][0] > bound for name, bound in clause["lower_bounds_above"].items()]
+        if (clause["needs"] == "all" and all(above)) or (clause["needs"] == "any" and any(above)):
+            return str(clause["verdict"])
+    return str(told["otherwise"])
+
+
+def test_the_rule_in_numbers_gives_the_verdict() -> None:
+    assert rule()["text"] == RULE
+    seen = set()
+    for lows in product((-0.01, 0.0, 0.01), (-0.01, 0.0, 0.01), (0.49, 0.5, 0.51), (0.49, 0.5, 0.51)):
+        found = validity(*lows)
+        delta, delta_control, blind, control = lows
+        slow = (
+            "leak" if delta > 0 and delta_control > 0 else "confounded" if max(blind, control) > 0.5 else "no-evidence"
+        )
+        assert verdict_by_rule(found) == by_hand(rule(), found) == slow
+        broken = verdict_by_rule(found | {"warning": "it recognises nothing"})
+        assert broken == ("undecided" if slow == "no-evidence" else slow)
+        seen.add(slow)
+    assert seen == {"leak", "confounded", "no-evidence"}
+    assert verdict_by_rule({name: estimate(0.6) for name in JUDGED[:-1]}) == "undecided"
+
+
+def test_a_run_without_control_is_stated_as_undecided() -> None:
+    found = made(validity={})["predicate"]["verdict"]
+    assert found == {"verdict": "undecided"}
+    assert verdict_by_rule(found) == "undecided"
+
+
+def enveloped(content: Any, **parts: Any) -> dict[str, Any]:
+    payload = base64.b64encode(json.dumps(content).encode()).decode()
+    return {"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": [{"sig": "", "keyid": ""}]} | parts
+
+
+def test_an_envelope_is_opened_and_its_signatures_counted() -> None:
+    found = made()
+    assert read_statement(enveloped(found)) == (found, 1)
+    assert read_statement({"mediaType": "a bundle", "dsseEnvelope": enveloped(found, signatures=[])}) == (found, 0)
+    assert read_statement(enveloped(found, signatures=3)) == (found, 0)
+
+
+def changed(place: str, value: Any) -> dict[str, Any]:
+    """The statement with another value at a dotted place; None: without it."""
+    content = made()
+    *above, last = place.split(".")
+    inner: Any = content
+    for name in above:
+        inner = inner[int(name)] if isinstance(inner, list) else inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "the whole is no object"),
+        ([], "the whole is no object"),
+        ({}, "_type is missing"),
+        (changed("_type", "https://in-toto.io/Statement/v0.1"), "_type is not https://in-toto.io/Statement/v1"),
+        (changed("predicateType", "https://slsa.dev/provenance/v1"), "its predicateType is not urn:encoder-audit:"),
+        (changed("predicate.roles.0.seed", None), "predicate.roles.0.seed is missing"),
+        (changed("predicate.verdict.verdict", "innocent"), "predicate.verdict.verdict is none of leak, no-evidence"),
+        (changed("predicate.verdict.delta_auc.n", True), "predicate.verdict.delta_auc.n is no integer"),
+        (changed("predicate.verdict.delta_auc.ci95", [1, 2, 3]), "ci95 has more than 2 entries"),
+        (changed("subject", []), "subject has fewer than 1 entries"),
+        (changed("predicate.config.digest.sha256", "xyz"), "predicate.config.digest.sha256 is not as"),
+        (changed("predicate.note", "all is well"), "predicate.note is not known"),
+        (enveloped(made(), payloadType="text/plain"), "an envelope of something else"),
+        (enveloped(made(), payload="{}"), "an envelope whose payload is no JSON"),
+        (enveloped(made(), payload=3), "an envelope whose payload is no JSON"),
+    ],
+)
+def test_what_is_no_statement_is_refused_by_name(content: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_statement(content)
+    assert text in str(refused.value)
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(leaf for name, one in inner for leaf in leaves(one, (*place, name)))]
+
+
+@given(st.data())
+def test_shapes_are_judged_as_jsonschema_judges_them(data: st.DataObject) -> None:
+    """A part is replaced by, or loses, something; both say whether the schema holds."""
+    content = made()
+    *above, last = data.draw(st.sampled_from(leaves(content)[1:]))
+    inner: Any = content
+    for name in above:
+        inner = inner[name]
+    other = st.sampled_from([None, True, 3, -0.5, "", "x", A, [], ["x"], {}, {"x": 1}])
+    if data.draw(st.booleans()):
+        inner[last] = data.draw(other)
+    elif isinstance(inner, dict):
+        inner["unknown" if data.draw(st.booleans()) else last] = data.draw(other)
+    else:
+        del inner[last]
+    fine = jsonschema.Draft202012Validator(statement_schema()).is_valid(content)
+    assert (fault_of_shape(content, statement_schema()) == "") == fine
+
+
+def test_a_schema_with_a_rule_that_is_not_checked_is_refused() -> None:
+    assert "maximum" not in KEYWORDS
+    with pytest.raises(ValueError, match="keyword maximum"):
+        fault_of_shape(3, {"type": "integer", "maximum": 2})
+
+
+@given(st.data())
+def test_every_change_is_named(data: st.DataObject) -> None:
+    content, place = json.loads(json.dumps(made())), data.draw(st.sampled_from(leaves(made())[1:]))
+    other = deepcopy(content)
+    inner: Any = other
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = 1.5
+    assert differences(content, other) == [".".join(map(str, place))]
+    assert differences(content, deepcopy(content)) == []
+    assert differences({"a": 1}, {"a": True}) == ["a"]
+    assert differences([1], [1, 2], "x") == ["x.1"]
+
+
+def test_a_card_says_verdict_numbers_digests_and_limits() -> None:
+    text = card(report(), made(), A)
+    assert "**Leak.**" in text
+    assert "60 members, 60 non-members" in text
+    assert "| attack minus that classifier, 95 % interval | .150 [.10, .20], n = 120 |" in text
+    assert f"`seed-0/encoders/target/epoch-0020.safetensors`: `{20:064d}`" in text
+    assert A in text
+    assert "2026-01-01" in text
+    assert "nor that the encoder is anonymous" in text
+    assert "no image can be recognised" not in text
+    nothing = report(validity=validity(-0.1, -0.1, 0.4, 0.4) | {"verdict": "no-evidence"})
+    assert "no image can be recognised" in card(nothing, made(), A)
+
+
+def test_a_card_holds_no_markup_of_others() -> None:
+    found = made(name="x")
+    found["predicate"]["primary"]["attack"] = "a`b|<script>\n## c"
+    found["predicate"]["versions"]["encoder-audit"] = "<img src=x>[a](b)"
+    text = card(report(validity={"verdict": "undecided", "warning": "The encoder |*x*| <i>"}), found, A)
+    assert "`a'b/<script> ## c`" in text
+    assert "\\<img src=x\\>\\[a\\](b)" in text
+    assert "The encoder \\|\\*x\\*\\| \\<i\\>" in text

@@ -1,0 +1,157 @@
+"""A run folder as a finished run leaves it, made in seconds without Ray: real roles, records, plans and verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import safetensors.torch
+import torch
+
+from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.hashing import digest64
+from mi_core.report.contents import schema, to_json
+from mi_core.training.loop import audited_encoder
+from mi_core.validity.verdict import Validity, judge, judge_pooled
+from pipelines.audit.run import register
+from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
+from pipelines.encoders.record import EncoderRecord
+from pipelines.encoders.stored import (
+    ANSWERS,
+    DEFENSE,
+    defended_fingerprint,
+    defense_seed,
+    describe,
+    weights_path,
+    write_record,
+)
+from pipelines.files import storage
+from pipelines.files.digest import digest
+from pipelines.run.folder import RunFolder, SeedFolder
+from tests.conftest import small_config
+
+
+def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
+    """A run of the small config with untrained encoders; scores of its attack are drawn from two normal laws.
+
+    Args:
+        place: of the folder.
+        leak: whether members score two standard deviations higher.
+        sections: of the config, to change.
+    """
+    config = parse(small_config(**sections), "small.yaml")
+    folder = RunFolder(str(place))
+    values = config.model_dump(mode="json", by_alias=True)
+    folder.open(values, command="encoder-audit audit small.yaml")
+    scanned = scan(config.data, f"{folder.path}/scan/digits")
+    for seed in config.seeds:
+        draw(config.data, scanned, seed, folder.seed(seed).path)
+        for name in config.encoders:
+            _encoder(config, folder.seed(seed), name)
+    register(config, folder)
+    report = _report(config, folder, 2.0 * leak)
+    jsonschema.validate(report, schema())
+    storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
+    return place
+
+
+def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
+    settings, path = config.encoders[name], folder.encoder(name)
+    record = EncoderRecord(
+        name=name,
+        inputs=digest(name),
+        config=settings.model_dump(mode="json"),
+        seed=folder.seed,
+        channels=1,
+        image_size=8,
+        outputs=("backbone", "projection"),
+        fingerprints={},
+    )
+    if isinstance(settings, EndpointConfig):
+        answers = safetensors.torch.save({"embedding": torch.ones(4, 3)})
+        storage.write_atomic(f"{path}/{ANSWERS}", answers)
+        marks, told = {"0": digest("api")}, {"noise": {"largest": 0.0, "n": 4}}
+        return write_record(folder, replace(record, fingerprints=marks, answers=told))
+    if isinstance(settings, LoadedConfig):
+        storage.write_atomic(weights_path(path, 0), b"")
+        return write_record(folder, replace(record, fingerprints={"0": digest("code")}))
+    marks = {}
+    for epoch in settings.kept_epochs:
+        network = audited_encoder(settings.pretraining(), 1, 8)
+        random = torch.Generator().manual_seed(digest64(config.name, folder.seed, epoch, name) % 2**32)
+        for weight in network.parameters():
+            weight.data.add_(torch.randn(weight.shape, generator=random))
+        storage.write_atomic(weights_path(path, epoch), weights_bytes(network))
+        marks[str(epoch)] = fingerprint(network)
+        if isinstance(settings, DefendedConfig):
+            state = safetensors.torch.save({"scale": torch.ones(1)})
+            storage.write_atomic(f"{path}/{DEFENSE}", state)
+            seed = defense_seed(folder.seed, name)
+            marks[str(epoch)] = defended_fingerprint(marks[str(epoch)], state, settings, seed)
+    return write_record(folder, replace(record, fingerprints=marks))
+
+
+def _validity(seed: int, shift: float) -> Validity:
+    random = np.random.default_rng(seed)
+    member = np.arange(120) < 60
+    blind, control = random.normal(size=(2, 120))
+    return judge(random.normal(size=120) + shift * member, blind, control, member)
+
+
+def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
+    primary = config.attacks[config.validity.attack]
+    epoch = config.attacked_epochs(primary.target)[-1]
+    plan = folder.manifest["registrations"][-1]
+    found = {seed: _validity(seed, shift) for seed in config.seeds}
+    per_seed = [{"seed": seed, **of_seed.as_json()} for seed, of_seed in found.items()]
+    pooled = judge_pooled(list(found.values())).as_json()
+    auc = pooled["attack_auc"]
+    rows = [
+        {
+            "attack": primary.attack,
+            "target": primary.target,
+            "output": config.primary_output,
+            "reference": "shadow",
+            "shadow": "shadow",
+            "seed": seed,
+            "epoch": epoch,
+            "n_member": 60,
+            "n_nonmember": 60,
+            "auc": of_seed.attack_auc.as_json(),
+            "accuracy": of_seed.attack_auc.as_json(),
+            "tpr_at_fpr": {},
+            "threshold": 0.5,
+            "primary": True,
+        }
+        for seed, of_seed in found.items()
+    ]
+    manifest = folder.manifest
+    return {
+        "schema_version": 1,
+        "name": config.name,
+        "created": "2026-01-01T00:00:00+00:00",
+        "config_sha256": manifest["config_sha256"],
+        "versions": manifest["versions"],
+        "membership": "known",
+        "data": {"source": "digits", "roles": plan["roles"][str(config.seeds[0])], "duplicates_removed": 0},
+        "encoders": {name: {"load": "made"} | _fingerprints(folder, config, name) for name in config.encoders},
+        "attacks": rows,
+        "validity": pooled | ({"per_seed": per_seed} if len(per_seed) > 1 else {}),
+        "queries": {"total": auc["n"], "entries": []},
+    }
+
+
+def _fingerprints(folder: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
+    last = str(config.encoders[name].kept_epochs[-1])
+    per_seed = [
+        {"seed": seed, "fingerprint": describe(folder.seed(seed), name).record.fingerprints[last]}
+        for seed in config.seeds
+    ]
+    return {"fingerprint": per_seed[0]["fingerprint"]} | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
