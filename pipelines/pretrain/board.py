@@ -1,4 +1,4 @@
-"""One small Ray actor where workers note their progress or their fault, and learn that they have to stop."""
+"""One small Ray actor where workers note progress and faults, and learn what comes next and when to stop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,33 @@ REPORT_SECONDS = 0.5
 
 
 class Board:
-    """Progress by task name: units done and a short note."""
+    """Progress by task name, units done and a short note; and the tasks that each lane takes in turn."""
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[float, str]] = {}
         self.faults: dict[str, str] = {}
         self.working: set[str] = set()
+        self.finished: list[str] = []
+        self.turns: dict[str, list[str | None]] = {}
         self.stopping = False
+
+    def give(self, lane: str, name: str | None) -> None:
+        """Append a task to those of a lane; None: there are no more."""
+        self.turns.setdefault(lane, []).append(name)
+
+    def turn(self, lane: str, number: int) -> tuple[bool, str | None]:
+        """The task of a lane with this number, from 0, and whether it is known yet."""
+        turns = self.turns.get(lane, [])
+        return (True, turns[number]) if number < len(turns) else (False, None)
+
+    def finish(self, name: str) -> None:
+        """Record that the work of a task is done."""
+        self.finished.append(name)
+
+    def done(self) -> list[str]:
+        """Tasks that finished since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
 
     def note(self, name: str, done: float, note: str) -> bool:
         """Record the progress of a task; whether it has to stop."""
@@ -37,9 +57,9 @@ class Board:
         self.faults[name] = fault
         self.leave(name)
 
-    def fault(self, name: str) -> str | None:
-        """The fault of a task, if it ended with one."""
-        return self.faults.get(name)
+    def all_faults(self) -> dict[str, str]:
+        """The faults of all tasks that ended with one."""
+        return self.faults
 
     def read(self) -> dict[str, tuple[float, str]]:
         """All notes so far."""

@@ -1,16 +1,13 @@
 """Train target and shadow encoders with Ray Train, as many at once as the cluster holds; adopt those from elsewhere.
 
-Every encoder is one data-parallel TorchTrainer run. It saves weights at the chosen epochs, then the state to resume
-from, in the run folder: a restarted worker or command continues after the last saved epoch.
+A training saves weights at the chosen epochs, then the state to resume from, in the run folder: a restarted worker or
+command continues after the last saved epoch.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines.config.encoders import DefendedConfig, TrainedConfig
@@ -20,18 +17,17 @@ from pipelines.data.splits import Splits, members_of
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.pretrain.board import Board
-from pipelines.pretrain.defend import defend, over_cluster
-from pipelines.pretrain.worker import TrainingJob, train_worker
+from pipelines.pretrain.defend import defend
+from pipelines.pretrain.lanes import REFRESH_SECONDS, Lanes
+from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne, trainings_at_once
+from pipelines.run.ray_session import HELPER_MEMORY, borne
 
 VERSION = 3
-REFRESH_SECONDS = 0.5
 SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
 
@@ -82,6 +78,11 @@ class _Bases:
         """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
         return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
 
+    def inputs_of(self, job: TrainingJob) -> str | None:
+        """The inputs of the encoder that a job starts from; None as `of`."""
+        base = self.of(job)
+        return None if base is None else base.inputs
+
     def bring(self, job: TrainingJob) -> None:
         """Copy the encoder that a job starts from to its own run, where another run has made it."""
         base = self.of(job)
@@ -90,17 +91,16 @@ class _Bases:
 
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
-    resources = config.resources
-    at_once = trainings_at_once(resources)
     import ray
 
-    if not resources.train_gpus:
+    if not config.resources.train_gpus:
         _tell_of_emulation(jobs)
     board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(Board).remote()
+    lanes = Lanes(jobs, config.resources, board)
     with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
         try:
-            for finished, notes in _run_all(jobs, at_once, lambda job: _train(job, config, board), board, bases):
+            for finished, notes in lanes.run(bases.inputs_of, bases.bring):
                 for label, (done, note) in notes.items():
                     if tasks[label] not in progress.begun:
                         progress.begin(tasks[label], done)
@@ -171,86 +171,3 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     captions = config.data.model_dump(mode="json")["captions"]
     parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
     return digest(*parts, *([] if encoder.start is None else [_inputs(config, place, encoder.start)]))
-
-
-def _run_all(
-    jobs: Sequence[TrainingJob], at_once: int, train: Callable[[TrainingJob], float], board: Any, bases: _Bases
-) -> Iterator[tuple[list[tuple[TrainingJob, float]], dict[str, tuple[float, str]]]]:
-    """Run jobs in threads; yields what finished since the last look, and how far the others are.
-
-    A job waits for the one it starts from. The threads are daemons, so that an error or Ctrl-C ends the stage at once.
-    """
-    import ray
-
-    waiting = list(jobs)
-    running: dict[Future[float], TrainingJob] = {}
-    while waiting or running:
-        unfinished = {job.inputs for job in (*waiting, *running.values())}
-        able = [job for job in waiting if (base := bases.of(job)) is None or base.inputs not in unfinished]
-        for job in able[: at_once - len(running)]:
-            waiting.remove(job)
-            bases.bring(job)
-            running[_in_thread(train, job)] = job
-        done, _ = wait(running, timeout=REFRESH_SECONDS)
-        yield [(running.pop(future), future.result()) for future in done], ray.get(board.read.remote())
-
-
-def _in_thread(train: Callable[[TrainingJob], float], job: TrainingJob) -> Future[float]:
-    future: Future[float] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(train(job))
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future
-
-
-def _train(job: TrainingJob, config: RunConfig, board: Any) -> float:
-    """Train or defend one encoder; returns the wall seconds. Raises UserError for a fault in what the user gave."""
-    import ray
-
-    started = time.perf_counter()
-    if isinstance(job.config, DefendedConfig):
-        cpus, gpus = config.resources.train_cpus, config.resources.train_gpus
-        remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(2 * TASK_MEMORY))(defend)
-        fault = ray.get(remote.remote(job, max(1, int(cpus)), over_cluster))
-    else:
-        fault = _fit(job, config, board)
-    if fault:
-        raise UserError(f"{job.label}: {fault}")
-    return time.perf_counter() - started
-
-
-def _fit(job: TrainingJob, config: RunConfig, board: Any) -> str | None:
-    """One TorchTrainer run; returns a fault in what the user gave, if any."""
-    import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    resources = config.resources
-    scratch = f"{job.folder.encoder(job.name)}/state/ray"
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"job": job, "cpus": resources.train_cpus, "board": board},
-        scaling_config=ScalingConfig(
-            num_workers=resources.train_workers,
-            use_gpu=resources.train_gpus > 0,
-            resources_per_worker={
-                "CPU": resources.train_cpus,
-                "GPU": resources.train_gpus,
-                "memory": borne(2 * TASK_MEMORY),
-            },
-        ),
-        run_config=RunConfig(
-            name=uuid.uuid4().hex,  # our own state decides what is resumed, never Ray's
-            storage_path=storage.absolute(scratch),
-            failure_config=FailureConfig(max_failures=resources.train_retries),
-        ),
-    )
-    trainer.fit()
-    storage.remove(scratch)
-    fault: str | None = ray.get(board.fault.remote(job.label))
-    return fault

@@ -1,11 +1,13 @@
-"""One worker of a training: load or stream the members, resume, train, save, log."""
+"""One worker of a lane: for each training in turn load or stream the members, resume, train, save, log."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
 from pipelines.pretrain.stream import StreamedImages
 
+TURN_SECONDS = 0.2  # between two looks for the next training
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
 
 
@@ -50,20 +53,45 @@ class TrainingJob(EncoderJob):
 
 
 def train_worker(settings: dict[str, Any]) -> None:
-    """The work of every worker of one training. A fault of the user ends it for good; after others Ray tries again."""
-    try:
-        _train_here(settings)
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        import ray
+    """The work of every worker of a lane: its trainings in turn, as the board gives them.
 
-        ray.get(settings["board"].accuse.remote(settings["job"].label, str(error)))
+    A fault of the user ends the lane for good. After other faults Ray starts its workers anew; they pass over what is
+    done.
+    """
+    import ray
+
+    board = settings["board"]
+    for job in _turns(settings):
+        try:
+            finished = job.is_done() or _train_here(job, settings)
+        except (ConfigError, NumericError, ShapeError, UserError) as error:
+            ray.get(board.accuse.remote(job.label, str(error)))
+            return
+        if not finished:
+            return
+        if ray.train.get_context().get_world_rank() == 0:
+            ray.get(board.finish.remote(job.label))
 
 
-def _train_here(settings: dict[str, Any]) -> None:
+def _turns(settings: dict[str, Any]) -> Iterator[TrainingJob]:
+    """The trainings of a lane, each when the board knows it."""
+    import ray
+
+    for number in count():
+        known, label = ray.get(settings["board"].turn.remote(settings["lane"], number))
+        while not known:
+            time.sleep(TURN_SECONDS)
+            known, label = ray.get(settings["board"].turn.remote(settings["lane"], number))
+        if label is None:
+            return
+        yield settings["jobs"][label]
+
+
+def _train_here(job: TrainingJob, settings: dict[str, Any]) -> bool:
+    """Train one encoder, or go on with it; whether it is finished and not stopped before."""
     import ray.train
     import ray.train.torch
 
-    job: TrainingJob = settings["job"]
     threads = max(1, int(settings["cpus"]))
     torch.set_num_threads(threads)
     device = ray.train.torch.get_device()
@@ -101,12 +129,13 @@ def _train_here(settings: dict[str, Any]) -> None:
     except _Stopped:
         keeper.save()
         progress.leave()
-        return
+        return False
     if log is not None:
         log.close()
         keeper.finish(templated)
         progress.leave()
     ray.train.report({"epoch": trainer.epoch})
+    return True
 
 
 class _Stopped(Exception):

@@ -28,8 +28,10 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain import board as progress
+from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.run import _inputs, _save_all, _tell_of_emulation, training_jobs
+from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
 
@@ -263,6 +265,69 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     assert done[0] < 120
     assert again.losses == pytest.approx(whole.losses, abs=1e-6)
     assert again.fingerprints == whole.fingerprints
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first encoder of every lane that is opened from now on."""
+    first: list[str] = []
+    train_in_lane = lanes.Lanes._train
+
+    def noted(self: lanes.Lanes, lane: str, job: TrainingJob) -> None:
+        first.append(job.name)
+        train_in_lane(self, lane, job)
+
+    monkeypatch.setattr(lanes.Lanes, "_train", noted)
+    return first
+
+
+@pytest.mark.slow
+def test_short_trainings_share_a_lane_and_leave_nothing_to_the_next(
+    local_ray: None, opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train(config_with(3, [1]), tmp_path / "shared")
+    assert opened == ["target"]
+    monkeypatch.setattr(lanes, "SHORT", 0)
+    train(config_with(3, [1]), tmp_path / "apart")
+    assert opened == ["target", "target", "shadow"]
+    for name in ("target", "shadow"):
+        shared, apart = (
+            describe(RunFolder(str(tmp_path / run)).seed(0), name).record.fingerprints for run in ("shared", "apart")
+        )
+        assert shared == apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [False, True])
+def test_a_lane_that_loses_its_worker_is_opened_anew_once_it_has_trained_something(
+    local_ray: None, opened: list[str], tmp_path: Path, last: bool
+) -> None:
+    """So that many encoders in one lane do not share the restarts that one may have."""
+    encoders = small_config()["encoders"]
+    long = {"epochs": 300, "checkpoints": [], "save_every": 10}
+    encoders["target"] |= {"epochs": 3} if last else long
+    encoders["shadow"] = {"like": "target", "train_on": "shadow-member", **(long if last else {"epochs": 3})}
+    resources = {"actor_cpus": 0.5, "train_retries": 0}
+    config = parse(small_config(encoders=encoders, resources=resources), "small.yaml")
+    before = own_processes("RayTrainWorker")
+
+    def kill_one() -> None:
+        place = tmp_path / "run/seed-0/encoders" / ("shadow" if last else "target")
+        while not list(place.glob("state/*.pt")):
+            time.sleep(0.005)
+        for pid in own_processes("RayTrainWorker") - before:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    if not last:
+        with pytest.raises(Exception, match="died|actor|Worker"):
+            train(config, tmp_path / "run")
+        return
+    train(config, tmp_path / "run")
+    killer.join(timeout=10)
+    assert opened == ["target", "shadow"]
+    assert len(describe(RunFolder(str(tmp_path / "run")).seed(0), "shadow").record.losses) == 300
 
 
 @pytest.mark.slow

@@ -1,0 +1,233 @@
+"""Run trainings side by side with Ray Train: each lane is one TorchTrainer whose workers train encoders in turn.
+
+A TorchTrainer starts five processes, each of which imports PyTorch or Ray Train: some 20 seconds of CPU. So a lane goes
+on with the next encoder as long as there is one, and a short training waits for a lane instead of opening one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.config.encoders import DefendedConfig
+from pipelines.config.limits import ResourcesConfig
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.pretrain.defend import defend, over_cluster
+from pipelines.pretrain.worker import TrainingJob, train_worker
+from pipelines.run.ray_session import TASK_MEMORY, borne, trainings_at_once
+
+REFRESH_SECONDS = 0.5
+SHORT = 20_000  # images times epochs; 20 seconds of a small network on one core
+
+Finished = list[tuple[TrainingJob, float]]
+Notes = dict[str, tuple[float, str]]
+
+
+@dataclass
+class _Lane:
+    """A TorchTrainer run under way; or, without a name, the fit of one defense."""
+
+    name: str | None
+    ended: Future[None]
+    job: TrainingJob | None
+    started: float = field(default_factory=time.perf_counter)
+    trained: int = 0
+    closed: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its workers wait for their next training."""
+        return self.name is not None and self.job is None and not self.closed
+
+    def take(self) -> tuple[TrainingJob, float]:
+        """Its job, which is finished, and the seconds that it took."""
+        if self.job is None:
+            raise RuntimeError(f"lane {self.name} works on nothing")
+        job, seconds = self.job, time.perf_counter() - self.started
+        self.job, self.trained = None, self.trained + 1
+        return job, seconds
+
+
+class Lanes:
+    """Makes encoders with the resources of the connected cluster.
+
+    Args:
+        jobs: encoders to make, each after those that it starts from.
+        resources: of a training.
+        board: the actor where workers note their progress.
+    """
+
+    def __init__(self, jobs: Sequence[TrainingJob], resources: ResourcesConfig, board: Any) -> None:
+        self.waiting = list(jobs)
+        self.jobs = {job.label: job for job in jobs}
+        self.resources, self.board = resources, board
+        self.lanes: list[_Lane] = []
+
+    def run(
+        self, base_of: Callable[[TrainingJob], str | None], prepare: Callable[[TrainingJob], None]
+    ) -> Iterator[tuple[Finished, Notes]]:
+        """Make all encoders; yields what finished since the last look, and how far the others are.
+
+        The threads are daemons, so that an error or Ctrl-C ends the stage at once.
+
+        Args:
+            base_of: the inputs of the encoder that one starts from; None: it starts from none.
+            prepare: called before an encoder is begun.
+
+        Raises:
+            UserError: a fault in what the user gave.
+        """
+        import ray
+
+        while self.waiting or self.lanes:
+            self._place(base_of, prepare)
+            wait([lane.ended for lane in self.lanes], timeout=REFRESH_SECONDS)
+            yield self._finished(), ray.get(self.board.read.remote())
+
+    @property
+    def _working(self) -> list[_Lane]:
+        return [lane for lane in self.lanes if lane.job is not None]
+
+    def _place(self, base_of: Callable[[TrainingJob], str | None], prepare: Callable[[TrainingJob], None]) -> None:
+        """Begin as many encoders as resources allow; close lanes for which there is none."""
+        unfinished = {job.inputs for job in (*self.waiting, *(lane.job for lane in self._working if lane.job))}
+        for job in [job for job in self.waiting if base_of(job) not in unfinished]:
+            if len(self._working) >= trainings_at_once(self.resources):
+                break
+            lane = None if isinstance(job.config, DefendedConfig) else self._free()
+            if lane is None and self._trains and _is_short(job):
+                continue
+            self.waiting.remove(job)
+            prepare(job)
+            self._begin(job, lane)
+        while (lane := self._free()) is not None:
+            self._give(lane, None)
+
+    @property
+    def _trains(self) -> bool:
+        """Whether a lane is at work that will be free for another training."""
+        return any(lane.name is not None for lane in self._working)
+
+    def _free(self) -> _Lane | None:
+        return next((lane for lane in self.lanes if lane.is_free), None)
+
+    def _begin(self, job: TrainingJob, lane: _Lane | None) -> None:
+        """Fit a defense as a Ray task, or train in a lane that is free or new."""
+        if isinstance(job.config, DefendedConfig):
+            self.lanes.append(_Lane(None, _in_thread(lambda: self._defend(job)), job))
+            return
+        if lane is None:
+            name = uuid.uuid4().hex
+            lane = _Lane(name, _in_thread(lambda: self._train(name, job)), None)
+            self.lanes.append(lane)
+        self._give(lane, job)
+
+    def _give(self, lane: _Lane, job: TrainingJob | None) -> None:
+        """Tell the workers of a lane what to train next; None: nothing more."""
+        import ray
+
+        ray.get(self.board.give.remote(lane.name, None if job is None else job.label))
+        lane.job, lane.started, lane.closed = job, time.perf_counter(), job is None
+
+    def _finished(self) -> Finished:
+        """Encoders that were finished since the last look.
+
+        A lane that lost too many workers is opened anew if it had finished an encoder.
+
+        Raises:
+            UserError: a fault in what the user gave.
+        """
+        import ray
+
+        done = set(ray.get(self.board.done.remote()))
+        finished = [lane.take() for lane in self._working if lane.job and lane.job.label in done]
+        for lane in [lane for lane in self.lanes if lane.ended.done()]:
+            self.lanes.remove(lane)
+            error = lane.ended.exception()
+            if error is not None and (lane.job is None or not lane.trained or isinstance(error, UserError)):
+                raise error
+            if error is not None and lane.job is not None:
+                self.waiting.insert(0, lane.job)
+            elif lane.job is not None:
+                finished.append(lane.take())
+        return finished
+
+    def _defend(self, job: TrainingJob) -> None:
+        import ray
+
+        cpus, gpus = self.resources.train_cpus, self.resources.train_gpus
+        remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(2 * TASK_MEMORY))(defend)
+        _raise(job, ray.get(remote.remote(job, max(1, int(cpus)), over_cluster)))
+
+    def _train(self, lane: str, first: TrainingJob) -> None:
+        """One TorchTrainer run.
+
+        Raises:
+            UserError: a fault in what the user gave.
+        """
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        scratch = f"{first.folder.encoder(first.name)}/state/ray"
+        trainer = TorchTrainer(
+            train_worker,
+            train_loop_config={
+                "lane": lane,
+                "jobs": self.jobs,
+                "cpus": self.resources.train_cpus,
+                "board": self.board,
+            },
+            scaling_config=ScalingConfig(
+                num_workers=self.resources.train_workers,
+                use_gpu=self.resources.train_gpus > 0,
+                resources_per_worker={
+                    "CPU": self.resources.train_cpus,
+                    "GPU": self.resources.train_gpus,
+                    "memory": borne(2 * TASK_MEMORY),
+                },
+            ),
+            run_config=RunConfig(
+                name=lane,  # our own state decides what is resumed, never Ray's
+                storage_path=storage.absolute(scratch),
+                failure_config=FailureConfig(max_failures=self.resources.train_retries),
+            ),
+        )
+        trainer.fit()
+        storage.remove(scratch)
+        faults: Mapping[str, str] = ray.get(self.board.all_faults.remote())
+        for label, fault in faults.items():
+            _raise(self.jobs[label], fault)
+
+
+def _raise(job: TrainingJob, fault: str | None) -> None:
+    """Raise UserError where there is a fault."""
+    if fault:
+        raise UserError(f"{job.label}: {fault}")
+
+
+def _is_short(job: TrainingJob) -> bool:
+    """Whether a training takes less than the start of a lane."""
+    images = Splits.load(job.folder.path).count(job.config.train_on)
+    return images * job.config.epochs < SHORT
+
+
+def _in_thread(work: Callable[[], None]) -> Future[None]:
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            future.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
