@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
 from mi_core.checks import ConfigError
 from mi_core.report.contents import final_rows
-from mi_core.report.shape import fault_of_shape
 from mi_core.report.wording import RULE as RULE_IN_WORDS
 from mi_core.validity.verdict import OTHERWISE, RULE, Validity, doubted
 
@@ -179,9 +181,10 @@ def read_statement(content: Any) -> tuple[Part, int | None]:
         content, signatures = _opened(envelope), len(signed) if isinstance(signed, list) else 0
     if isinstance(content, dict) and content.get("predicateType", PREDICATE_TYPE) != PREDICATE_TYPE:
         raise ConfigError(f"is no statement of encoder-audit: its predicateType is not {PREDICATE_TYPE}")
-    fault = fault_of_shape(content, statement_schema())
-    if fault:
-        raise ConfigError(f"is no statement of encoder-audit: {fault}")
+    fault = best_match(Draft202012Validator(statement_schema()).iter_errors(content))
+    if fault is not None:
+        where = ".".join(map(str, fault.absolute_path)) or "the whole"
+        raise ConfigError(f"is no statement of encoder-audit: {where}: {fault.message[:200]}")
     return content, signatures
 
 
