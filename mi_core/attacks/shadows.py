@@ -7,7 +7,6 @@ views, or the logarithm of its embedding's norm.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,8 @@ def shadow_row(sample: str, shadow: str) -> str:
     return f"{sample}#{shadow}"
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """Whose the rows of several shadows are.
 
     Args:
