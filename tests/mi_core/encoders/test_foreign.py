@@ -15,7 +15,7 @@ from torchvision import models, transforms
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
-from mi_core.encoders.foreign import Adopted, adopt, rebuild
+from mi_core.encoders.foreign import Adopted, adopt, rebuild, saved_mark
 
 SHAPE: Any = {"channels": 3, "image_size": 32}
 
@@ -40,6 +40,10 @@ def rebuilt(adopted: Adopted, load: str) -> None:
         load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
     )
     assert fingerprint(again) == adopted.fingerprint
+    kept = weights_bytes(adopted.encoder)
+    assert saved_mark(load, kept, adopted.activations) == adopted.fingerprint
+    changed = kept[:-1] + bytes([kept[-1] ^ 1])
+    assert saved_mark(load, changed, adopted.activations) != adopted.fingerprint
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
@@ -175,6 +179,8 @@ def test_torchscript() -> None:
     again = rebuild(
         "torchscript", buffer.getvalue(), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
     )
+    assert saved_mark("torchscript", buffer.getvalue(), {}) == adopted.fingerprint
+    assert saved_mark("python:json:loads", b"", {}) is None  # nothing of a function is saved
     for encoder in (adopted.encoder, again):
         torch.testing.assert_close(encoder(images(4))["backbone"], network((images(4) - 0.5) / 0.25))
     with pytest.raises(

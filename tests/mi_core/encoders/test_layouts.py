@@ -18,7 +18,7 @@ from torchvision import models
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import weights_bytes
-from mi_core.encoders.foreign import Adopted, adopt, rebuild
+from mi_core.encoders.foreign import Adopted, adopt, rebuild, saved_mark
 from mi_core.encoders.layouts import listed, recognise
 from mi_core.encoders.layouts.files import read_weights, unwrap
 from mi_core.encoders.layouts.heads import head_module
@@ -59,6 +59,7 @@ def taken(case: Case) -> Adopted:
         first, second = (encoder(images(case.side)) for encoder in (adopted.encoder, again))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[output], second[output]) for output in first)
+    assert saved_mark(load, weights_bytes(adopted.encoder), adopted.activations) == adopted.fingerprint
     return adopted
 
 

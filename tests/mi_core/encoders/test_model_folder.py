@@ -13,7 +13,7 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import weights_bytes
-from mi_core.encoders.foreign import adopt, rebuild
+from mi_core.encoders.foreign import adopt, rebuild, saved_mark
 from mi_core.encoders.model_folder import (
     Repository,
     definition,
@@ -129,6 +129,7 @@ def test_open_clip_is_that_of_the_package(tmp_path: Path) -> None:
         )
         saved = with_definition(weights_bytes(found.encoder), found.files)
         again = rebuild(load, saved, found.preprocessing, channels=3, image_size=32, mark=found.fingerprint)
+        assert saved_mark(load, saved, found.activations) == found.fingerprint
         assert torch.equal(again(images)["projection"], answers["projection"])
 
 
