@@ -169,6 +169,16 @@ def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any])
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)', attack)[:3] == ["Attack", "AUC", "Accuracy"]
 
 
+def test_rows_that_only_their_small_words_tell_apart_keep_them(report: dict[str, Any]) -> None:
+    assert 'class="told"' not in render_html(report, {})
+    again = [row | {"settings": "variant = released"} for row in report["pooled"] if row["attack"] == "lpla"]
+    report["pooled"] += again
+    assert '<small class="told">variant = released; fitted on' in render_html(report, {})
+    report["pooled"] = report["pooled"][: -len(again)]
+    report["evidence"]["tests"][0]["direction"] = "lower"
+    assert '<small class="told">target, projection; direction lower</small>' in render_html(report, {})
+
+
 def test_tests_on_other_outputs_are_folded(report: dict[str, Any]) -> None:
     source = render_html(report, {})
     fold = source.index("The same on the other outputs and encoders")
