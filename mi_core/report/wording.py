@@ -225,8 +225,9 @@ _SENTENCES = {
         "Without these controls its success says nothing about training."
     ),
     "broken": (
-        "{attack}{auc} found nothing beyond a blind classifier that never queries the encoder{blind} and the same "
-        "attack on an encoder that saw neither group{control}. That is expected of an encoder that learned nothing."
+        "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never "
+        "queries the encoder{blind} and the same attack on an encoder that saw neither group{control}. That is "
+        "expected of an encoder that learned nothing."
     ),
 }
 

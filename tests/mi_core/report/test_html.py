@@ -233,3 +233,16 @@ def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
     text = Page(render_html(report, {}, flagged=[f"pool/{number:06}" for number in range(6000)])).text
     assert "The first 5,000 of 6,000 flagged images" in text
     assert "pool/004999" in text and "pool/005000" not in text
+
+
+def test_a_share_of_nothing_is_no_acquittal(report: dict[str, Any]) -> None:
+    """Zeros would read as "none was used" and "this image was surely not used"."""
+    rows = [row | {"least_share": 0.2} for row in report["evidence"]["tests"]]
+    report["evidence"]["tests"] = rows
+    assert ">not shown" not in render_html(report, {}) and ">not known" not in render_html(report, {})
+    rows[0]["least_share"] = 0.0
+    for samples in report["evidence"]["samples"]:
+        samples |= {"share": 0.0, "top": [one | {"posterior": 0.0} for one in samples["top"]]}
+    source = render_html(report, {})
+    assert source.count(">not shown") == 1
+    assert source.count(">not known") == sum(len(samples["top"]) for samples in report["evidence"]["samples"])
