@@ -95,6 +95,17 @@ def test_the_reference_shows_packages_parameters_fields_and_examples(site: Path)
     assert "&gt;&gt;&gt;" in (reference / "mi_core/attacks/encodermi.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["attacks", "clip", "defense"])
+def test_a_notebook_is_on_the_site_with_its_outputs(site: Path, name: str) -> None:
+    page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+    figures = re.findall(rf'src="({name}-\d+-\d+\.png)"', page)
+    assert figures
+    assert all((site / "notebooks" / figure).read_bytes().startswith(b"\x89PNG") for figure in figures)
+    assert f'href="{name}.ipynb"' in page
+    assert "encoder-audit 0." in page  # what a cell prints
+    assert "<td>" in page  # what a cell shows as a table
+
+
 def test_every_page_of_the_repository_is_on_the_site() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(
