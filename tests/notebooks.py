@@ -6,11 +6,8 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import nbformat
 from nbclient import NotebookClient
@@ -27,19 +24,16 @@ def executed(path: Path, folder: Path) -> Any:
     """A notebook with the outputs of a run in a folder; nothing in them tells when or where."""
     notebook = nbformat.read(path, as_version=4)
     settings = {"timeout": 2400, "record_timing": False, "resources": {"metadata": {"path": str(folder)}}}
-    with _this_package():
-        NotebookClient(notebook, kernel_name="python3", **settings).execute()
+    NotebookClient(notebook, kernel_name="python3", **settings).execute(env=_environment())
     notebook.metadata = nbformat.from_dict(METADATA)
     return notebook
 
 
-@contextmanager
-def _this_package() -> Iterator[None]:
-    """Processes take the package of this repository, and the commands of this environment."""
-    paths = {"PYTHONPATH": str(ROOT), "PATH": sysconfig.get_path("scripts")}
-    joined = {name: os.pathsep.join(filter(None, (own, os.environ.get(name)))) for name, own in paths.items()}
-    with mock.patch.dict(os.environ, joined):
-        yield
+def _environment() -> dict[str, str]:
+    """This process's environment, with the package of this repository and the commands of this Python first."""
+    first = {"PYTHONPATH": str(ROOT), "PATH": sysconfig.get_path("scripts")}
+    joined = {name: os.pathsep.join(filter(None, (own, os.environ.get(name)))) for name, own in first.items()}
+    return {**os.environ, **joined}
 
 
 if __name__ == "__main__":
