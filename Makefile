@@ -1,4 +1,4 @@
-.PHONY: quality test slow smoke docs docs-serve
+.PHONY: quality test slow smoke docs docs-serve notebooks
 
 PYTHON ?= python
 
@@ -21,3 +21,6 @@ docs:
 
 docs-serve:
 	$(PYTHON) -m mkdocs serve
+
+notebooks:
+	$(PYTHON) tests/notebooks.py

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os.path
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pipelines.cli import catalogue
 ROOT = Path(__file__).parents[1]
 REFERENCE = ("mi_core", "pipelines/config")
 """Folders whose modules the reference shows."""
+NOTEBOOKS = "docs/notebooks/"
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -32,6 +35,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made = {"attacks.md": _methods("attack"), "defenses.md": _methods("defense"), "encoders.md": _encoders()}
     modules = _modules()
     made |= {uri: f"---\ntitle: {name}\n---\n::: {name}\n" for name, uri in modules.items()}
+    for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
+        made[f"notebooks/{path.stem}.md"], figures = _notebook(path)
+        for name, content in figures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
     for uri in _pages(config.nav):
@@ -39,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, abs_src_path=str(ROOT / uri)))
             for target in _linked(uri):
                 if (
-                    target.suffix != ".md"
+                    target.suffix not in (".md", ".ipynb")
                     and _name(target) not in modules
                     and not files.get_file_from_path(str(target))
                 ):
@@ -48,13 +55,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to modules to their reference, and links to folders to their README, as GitHub does."""
+    """Point links to modules to their reference, to notebooks to their page, to folders to their README."""
 
     def pointed(match: re.Match[str]) -> str:
         path = _path(page.file.src_uri, match[1])
         name = _name(path)
         if name in modules:
             return f"][{name}]"
+        if str(path).startswith(NOTEBOOKS):
+            return f"]({match[1].replace(NOTEBOOKS, 'notebooks/').replace('.ipynb', '.md')})"
         return f"]({match[1].rstrip('/')}/README.md{match[2] or ''})" if (ROOT / path).is_dir() else match[0]
 
     modules = _modules()
@@ -67,6 +76,34 @@ def _linked(uri: str) -> Iterator[Path]:
         path = _path(uri, match[1])
         if (ROOT / path).is_file():
             yield path
+
+
+def _notebook(path: Path) -> tuple[str, dict[str, bytes]]:
+    """The page of a notebook with its kept outputs, and its figures by name."""
+    parts, figures = [], dict[str, bytes]()
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source.replace("](../../", "](../"))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for place, output in enumerate(cell["outputs"]):
+            kind, content = _output(output)
+            if kind == "image/png":
+                name = f"{path.stem}-{number}-{place}.png"
+                figures[name] = base64.b64decode(content)
+                content = f"![Figure that the code above draws]({name})"
+            parts.append(content if kind.startswith(("image", "text/html")) else f"```text\n{content.rstrip()}\n```")
+    title, _, rest = parts[0].partition("\n")
+    told = f"This page is a notebook with its outputs: [take it]({path.name}) and run it yourself."
+    return "\n\n".join([title, told, rest, *parts[1:]]), figures
+
+
+def _output(output: Mapping[str, Any]) -> tuple[str, str]:
+    """The best kind of an output that a page can show, and its content."""
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    kind = next(kind for kind in ("image/png", "text/html", "text/plain") if kind in data)
+    return kind, "".join(data[kind])
 
 
 def _path(uri: str, link: str) -> Path:

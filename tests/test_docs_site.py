@@ -22,6 +22,7 @@ PAGES = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cluster/README.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "configs").rglob("*.md"))),
 ]
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PACKAGES = ("attacks", "defenses", "features", "metrics", "validity", "encoders", "querying", "training")
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|embed)\b[^>]*\ssrc=[\"']?([^\"'\s>]+)|<link\b[^>]*\shref=[\"']?([^\"'\s>]+)"
@@ -95,11 +96,22 @@ def test_the_reference_shows_packages_parameters_fields_and_examples(site: Path)
     assert "&gt;&gt;&gt;" in (reference / "mi_core/attacks/encodermi.html").read_text()
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_on_the_site_with_its_outputs(site: Path, name: str) -> None:
+    page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+    figures = re.findall(rf'src="({name}-\d+-\d+\.png)"', page)
+    assert figures
+    assert all((site / "notebooks" / figure).read_bytes().startswith(b"\x89PNG") for figure in figures)
+    assert f'href="{name}.ipynb"' in page
+    assert "encoder-audit 0." in page  # what a cell prints
+    assert "<td>" in page  # what a cell shows as a table
+
+
 def test_every_page_of_the_repository_is_on_the_site() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(
         re.findall(r"\S+/\S+\.md|[A-Z]+\.md", text.partition("\nnav:")[2].partition("\ntheme:")[0])
-    ) == sorted(PAGES)
+    ) == sorted([*PAGES, *(f"notebooks/{name}.md" for name in NOTEBOOKS)])
     assert yaml.safe_load(text)["theme"]["font"] is False
 
 
