@@ -182,7 +182,7 @@ _PARTS = {
         (_SILENT, "This does not prove that {opposite}."),
     ),
     "confounded": (
-        ("Why", "{compared} The attack's success may come from that difference, not from training."),
+        ("Why", "{compared} Whatever an attack finds may come from that difference, not from training."),
         (_RESTS, "{rests}"),
         (_SILENT, "This says neither that {inside} were used nor that they were not."),
         (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
@@ -312,7 +312,8 @@ def _unseen(report: Mapping[str, Any]) -> str:
     least = report.get("evidence", {}).get("detectable_auc")
     if least is None:
         return ""
-    return f"With this many images an attack that is right in fewer than {100 * least:.0f} of 100 is usually missed."
+    often = f"{100 * least:.0f} times in 100"
+    return f"With this many images, only an attack that is right at least {often} is usually noticed."
 
 
 def _capital(sentence: str) -> str:

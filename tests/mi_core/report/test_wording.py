@@ -108,7 +108,7 @@ def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
     quiet = with_verdict(report, "no-evidence")
     quiet["evidence"]["detectable_auc"] = 0.588
     answer = wording.answer(quiet)
-    assert any("fewer than 59 of 100 is usually missed" in line for line in answer.lines)
+    assert any("at least 59 times in 100 is usually noticed" in line for line in answer.lines)
     for shown in (render_html(quiet, {}), said(quiet)):
         assert "notices an AUC of .588" in " ".join(shown.split())
         assert "could go unseen" not in shown
