@@ -179,7 +179,9 @@ def read_statement(content: Any) -> tuple[Part, int | None]:
     if isinstance(envelope, dict) and "payloadType" in envelope:
         signed = envelope.get("signatures")
         content, signatures = _opened(envelope), len(signed) if isinstance(signed, list) else 0
-    if isinstance(content, dict) and content.get("predicateType", PREDICATE_TYPE) != PREDICATE_TYPE:
+    if not isinstance(content, dict) or content.get("_type") != TYPE:
+        raise ConfigError(f"is no statement of encoder-audit: its _type is not {TYPE}")
+    if content.get("predicateType", PREDICATE_TYPE) != PREDICATE_TYPE:
         raise ConfigError(f"is no statement of encoder-audit: its predicateType is not {PREDICATE_TYPE}")
     fault = best_match(Draft202012Validator(statement_schema()).iter_errors(content))
     if fault is not None:

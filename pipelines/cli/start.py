@@ -10,7 +10,7 @@ OLDEST = (3, 11)
 PACKAGES = (
     *("torch", "torchvision", "ray", "pyarrow", "webdataset", "numpy", "numba", "PIL", "simplejpeg", "pydantic"),
     *("yaml", "typer", "rich", "scipy", "sklearn", "safetensors", "matplotlib", "jinja2", "optuna", "tensorboard"),
-    *("fsspec", "obstore", "duckdb"),
+    *("fsspec", "obstore", "duckdb", "jsonschema"),
 )  # as they are imported
 
 

@@ -176,12 +176,13 @@ def changed(place: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "the whole: None is not of type"),
-        ([], "the whole: [] is not of type"),
-        ({}, "the whole: '_type' is a required"),
+        (None, "its _type is not https://in-toto.io/Statement/v1"),
+        ([], "its _type is not https://in-toto.io/Statement/v1"),
+        ({}, "its _type is not https://in-toto.io/Statement/v1"),
+        ({"_type": "https://in-toto.io/Statement/v1"}, "the whole: 'subject' is a required"),
         (
             changed("_type", "https://in-toto.io/Statement/v0.1"),
-            "_type: 'https://in-toto.io/Statement/v1' was expected",
+            "its _type is not https://in-toto.io",
         ),
         (changed("predicateType", "https://slsa.dev/provenance/v1"), "its predicateType is not urn:encoder-audit:"),
         (changed("predicate.roles.0.seed", None), "predicate.roles.0: 'seed' is a required"),
