@@ -67,7 +67,9 @@ class Lanes:
     def __init__(self, jobs: Sequence[TrainingJob], resources: ResourcesConfig, board: Any) -> None:
         self.waiting = list(jobs)
         self.jobs = {job.label: job for job in jobs}
+        self.short = {job.label for job in jobs if _is_short(job)}
         self.resources, self.board = resources, board
+        self.at_once = trainings_at_once(resources)
         self.lanes: list[_Lane] = []
 
     def run(
@@ -99,10 +101,10 @@ class Lanes:
         """Begin as many encoders as resources allow; close lanes for which there is none."""
         unfinished = {job.inputs for job in (*self.waiting, *(lane.job for lane in self._working if lane.job))}
         for job in [job for job in self.waiting if base_of(job) not in unfinished]:
-            if len(self._working) >= trainings_at_once(self.resources):
+            if len(self._working) >= self.at_once:
                 break
             lane = None if isinstance(job.config, DefendedConfig) else self._free()
-            if lane is None and self._trains and _is_short(job):
+            if lane is None and self._trains and job.label in self.short:
                 continue
             self.waiting.remove(job)
             prepare(job)
@@ -214,7 +216,9 @@ def _raise(job: TrainingJob, fault: str | None) -> None:
 
 
 def _is_short(job: TrainingJob) -> bool:
-    """Whether a training takes less than the start of a lane."""
+    """Whether this is a training, and takes less than the start of a lane."""
+    if isinstance(job.config, DefendedConfig):
+        return False
     images = Splits.load(job.folder.path).count(job.config.train_on)
     return images * job.config.epochs < SHORT
 
