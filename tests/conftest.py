@@ -23,7 +23,7 @@ hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("untimed")
 
 
-RAY = ("local_ray", "trained_run", "finished_run", "audit.run(", "ray_cluster")
+RAY = ("local_ray", "trained_run", "finished_run", "stated_run", "audit.run(", "ray_cluster")
 """What files of tests that use Ray speak of."""
 
 

@@ -1,73 +1,29 @@
-"""A statement holds on its run; every change of weights, roles, plan, report or statement is found and named."""
+"""A finished run is stated, and its statement holds; a run that does not hold what its report is of is not stated."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from mi_core.report.statement import PAYLOAD_TYPE, statement_schema
-from pipelines.cli import app as cli
+from mi_core.report.statement import statement_schema
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.report.bindings import folder_digest
 from pipelines.report.statement import state, write
-from pipelines.report.verify import FAILS, HOLDS, NOTE, OPEN, ORDER, Check, verify
+from pipelines.report.verify import HOLDS, NOTE, OPEN, ORDER
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
+from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
 
-A = "a" * 64
 BACKBONE = {"queries": {"views": 4, "outputs": ["backbone"]}, "attacks": [{"attack": "lpla", "reference": "known"}]}
-
-
-def faults(checks: list[Check]) -> list[str]:
-    return [f"{check.about}: {check.text}" for check in checks if check.outcome == FAILS]
-
-
-def called(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["encoder-audit", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
-@pytest.fixture(scope="module")
-def stated_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a finished run with its statement."""
-    run = tmp_path_factory.mktemp("stated") / "run"
-    shutil.copytree(finished_run, run)
-    write(str(run))
-    return run
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two seeds without Ray, with its statement; look, do not touch."""
-    run = made_run(tmp_path_factory.mktemp("made") / "run", leak=True, seeds=[0, 1])
-    write(str(run))
-    return run
-
-
-@pytest.fixture
-def copied(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
-    return tmp_path / "run"
-
-
-def checked(run: Path) -> list[Check]:
-    return verify(f"{run}/statement.json", str(run))
 
 
 def test_a_finished_run_is_stated_and_the_statement_holds(
@@ -103,154 +59,6 @@ def test_digests_are_those_of_other_tools(made: Path) -> None:
     command = "find . -type f | cut -c3- | LC_ALL=C sort | xargs -r sha256sum | sha256sum | cut -f1 -d' '"
     told = subprocess.run(command, shell=True, cwd=made / "scan/digits", capture_output=True, text=True, check=True)
     assert folder_digest(f"{made}/scan/digits") == told.stdout.strip()
-
-
-def weights(run: Path) -> list[Path]:
-    return sorted(path for path in run.glob("seed-*/encoders/*/*") if path.is_file())
-
-
-def roles(run: Path) -> list[Path]:
-    return sorted([*run.glob("seed-*/splits/*"), *run.rglob("scan/*/*/part-*.parquet")])
-
-
-def registered(run: Path) -> range:
-    """Where the plans stand in manifest.json."""
-    text = (run / "manifest.json").read_text()
-    start = text.index('"registrations": [')
-    end = text.find('\n  "', start)
-    return range(start, end if end > 0 else text.rindex("}"))
-
-
-@contextmanager
-def flipped(path: Path, offset: int, bit: int) -> Iterator[None]:
-    before = path.read_bytes()
-    after = bytearray(before)
-    after[offset] ^= 1 << bit
-    path.write_bytes(after)
-    try:
-        yield
-    finally:
-        path.write_bytes(before)
-
-
-@settings(max_examples=80)
-@given(st.data())
-def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.DataObject) -> None:
-    files = {"weights": weights(stated_run), "roles": roles(stated_run)}
-    files |= {"registration": [stated_run / "manifest.json"], "report": [stated_run / "report.json"]}
-    about = data.draw(st.sampled_from(sorted(files)))
-    path = data.draw(st.sampled_from(files[about]))
-    places = registered(stated_run) if about == "registration" else range(path.stat().st_size)
-    plans = json.loads((stated_run / "manifest.json").read_text())["registrations"]
-    with flipped(path, data.draw(st.sampled_from(places)), data.draw(st.integers(0, 7))):
-        if about == "registration":  # 1e-05 and 1E-05 are one number
-            assume(plans != _plans(path))
-        found = faults(checked(stated_run))
-    name = path.relative_to(stated_run).as_posix()
-    named = [name, *(f"{parent} " for parent in map(str, path.relative_to(stated_run).parents) if "scan" in parent)]
-    assert any(fault.startswith(f"{about}: ") and any(one in fault for one in named) for fault in found), found
-
-
-def _plans(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())["registrations"]
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def edited(path: Path, place: str, change: Callable[[Any], Any]) -> None:
-    """Change a value in a JSON file."""
-    content = json.loads(path.read_text())
-    *above, last = place.split(".")
-    inner = content
-    for name in above:
-        inner = inner[int(name) if isinstance(inner, list) else name]
-    key = int(last) if isinstance(inner, list) else last
-    inner[key] = change(inner[key])
-    path.write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    ("file", "place", "change", "fault"),
-    [
-        ("report.json", "validity.delta_auc.n", lambda n: n + 1, "report.json .* validity .*verdict.delta_auc.n"),
-        ("report.json", "name", lambda name: f"{name}2", r"parts that differ: name \(run.name\)"),
-        ("report.json", "queries.total", lambda n: n + 1, "parts that differ: queries$"),
-        ("manifest.json", "registrations.0.output", lambda _: "backbone", "manifest.json: .* registrations.0.output"),
-        ("manifest.json", "registrations.0.registered", lambda _: "2020", "registrations.0.registered"),
-        ("config.yaml", "", None, "config: config.yaml has other bytes"),
-        (
-            "seed-1/encoders/target/encoder.json",
-            "fingerprints.3",
-            lambda _: A,
-            "weights: seed-1/encoders/target",
-        ),
-        ("seed-1/splits/roles.json", "counts.target-member", lambda n: n - 1, "roles: seed-1/splits/roles.json has"),
-    ],
-)
-def test_a_changed_field_is_named(
-    file: str, place: str, change: Callable[[Any], Any] | None, fault: str, copied: Path
-) -> None:
-    if change is None:
-        (copied / file).write_text((copied / file).read_text().replace("name: small", "name: large"))
-    else:
-        edited(copied / file, place, change)
-    assert re.search(fault, "\n".join(faults(checked(copied))))
-
-
-@pytest.mark.parametrize(
-    ("place", "change", "fault"),
-    [
-        ("predicate.verdict.verdict", lambda _: "no-evidence", "the statement says no-evidence, but .* give leak"),
-        ("predicate.verdict.delta_auc.ci95.0", lambda _: -0.1, "the statement says leak, but .* give no-evidence"),
-        (
-            "predicate.verdict.attack_auc.n",
-            lambda n: n + 1,
-            "statement's verdict.attack_auc.n is not as report.json",
-        ),
-        (
-            "predicate.rule.clauses.0.lower_bounds_above.delta_auc",
-            lambda _: -1.0,
-            "rule is not the rule of this version",
-        ),
-        ("predicate.verdict.warning", lambda _: "broken", "verdict.warning is not what encoder.json says"),
-        (
-            "predicate.roles.0.roles.target-member.n",
-            lambda n: n + 1,
-            "splits: roles other than stated: target-member.n",
-        ),
-        ("predicate.roles.1.seed", lambda _: 7, "roles: seed-7/splits cannot be read"),
-        ("predicate.roles.1.files.0.name", lambda _: "/etc/hosts", "roles: /etc/hosts is no name of a file in a run"),
-        ("predicate.roles.1.files.0.name", lambda _: "seed-1/splits", "roles: seed-1/splits cannot be read"),
-        ("predicate.registrations.0.sha256", lambda _: A, "does not have its sha256"),
-        ("predicate.primary.attack", lambda _: "lpla", "no registered plan has this primary attack"),
-        ("predicate.encoders.0.fingerprints.3", lambda _: A, "encoder.json has other fingerprints than stated"),
-        ("predicate.encoders.0.files.1.digest.sha256", lambda _: A, "has other bytes than stated"),
-        ("predicate.encoders", lambda every: every[:-1], "statement's encoders is not as report.json"),
-        ("predicate.encoders.0.kind", lambda _: "code", "the statement's kind of seed-0/encoders/"),
-        ("predicate.encoders.1.name", lambda _: "other", "weights: encoder.json cannot be read"),
-        ("predicate.report.parts.name", lambda _: A, "the statement's name is not as report.json"),
-        ("subject.0.digest.sha256", lambda _: A, "the statement's subject is not the encoder"),
-        ("subject.1.annotations.seed", lambda _: 5, "the statement's subject is not the encoder"),
-    ],
-)
-def test_an_edited_statement_does_not_hold(
-    place: str, change: Callable[[Any], Any], fault: str, made: Path, tmp_path: Path
-) -> None:
-    content = json.loads((made / "statement.json").read_text())
-    if place == "predicate.verdict.warning":
-        content["predicate"]["verdict"]["warning"] = ""
-    (tmp_path / "statement.json").write_text(json.dumps(content))
-    edited(tmp_path / "statement.json", place, change)
-    found = faults(verify(str(tmp_path / "statement.json"), str(made)))
-    assert re.search(fault, "\n".join(found)), found
-
-
-def test_a_missing_file_is_named(copied: Path) -> None:
-    (copied / "seed-0/encoders/shadow/epoch-0003.safetensors").unlink()
-    assert faults(checked(copied)) == ["weights: seed-0/encoders/shadow/epoch-0003.safetensors is missing"]
-    (copied / "report.json").unlink()
-    assert "report: report.json cannot be read (FileNotFoundError" in "\n".join(faults(checked(copied)))
 
 
 def test_weights_that_never_were_the_reported_ones_are_not_stated(copied: Path) -> None:
@@ -304,49 +112,6 @@ def test_a_run_that_cannot_be_stated_is_one_line(
     assert called(monkeypatch, "statement", copied) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert text in line
-
-
-def test_wrong_input_is_one_line_with_code_2(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = made_run(tmp_path / "other", name="other", queries={"views": 5})
-    (tmp_path / "text.json").write_text("no JSON")
-    (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
-    cases = [
-        (made / "nothing.json", made, "nothing.json is no file"),
-        (tmp_path / "text.json", made, "cannot be read as JSON"),
-        (tmp_path / "bytes.json", made, "cannot be read as JSON"),
-        (
-            made / "report.json",
-            made,
-            "is no statement of encoder-audit: its _type is not https://in-toto.io/Statement/v1",
-        ),
-        (made / "statement.json", tmp_path, "holds no run; give the --out of one"),
-        (made / "statement.json", other, "is not the run of"),
-    ]
-    for file, run, text in cases:
-        assert called(monkeypatch, "verify", file, run) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert text in line
-    assert called(monkeypatch, "statement", tmp_path / "none") == 2
-
-
-def test_what_fails_ends_with_code_1(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edited(copied / "statement.json", "predicate.verdict.verdict", lambda _: "no-evidence")
-    assert called(monkeypatch, "verify", copied / "statement.json", copied) == 1
-    assert "FAILS  verdict: the statement says no-evidence" in capsys.readouterr().out
-
-
-def test_an_envelope_is_read_and_its_signatures_left_to_others(made: Path, tmp_path: Path) -> None:
-    payload = base64.b64encode((made / "statement.json").read_bytes()).decode()
-    envelope = {"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": [{"sig": "AA=="}]}
-    (tmp_path / "signed.json").write_text(json.dumps(envelope))
-    *checks, signature = verify(str(tmp_path / "signed.json"), str(made))
-    assert not faults(checks)
-    assert (signature.outcome, signature.text.split(",")[0]) == (NOTE, "1 in the envelope")
-    assert "not checked here" in signature.text
 
 
 def test_encoders_without_weights_say_so(tmp_path: Path) -> None:

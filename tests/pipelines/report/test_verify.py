@@ -1,0 +1,186 @@
+"""Every change of weights, roles, plan, report or statement is found and named."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mi_core.report.statement import PAYLOAD_TYPE
+from pipelines.report.verify import NOTE, verify
+from tests.pipelines.report.made import made_run
+from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
+
+
+def weights(run: Path) -> list[Path]:
+    return sorted(path for path in run.glob("seed-*/encoders/*/*") if path.is_file())
+
+
+def roles(run: Path) -> list[Path]:
+    return sorted([*run.glob("seed-*/splits/*"), *run.rglob("scan/*/*/part-*.parquet")])
+
+
+def registered(run: Path) -> range:
+    """Where the plans stand in manifest.json."""
+    text = (run / "manifest.json").read_text()
+    start = text.index('"registrations": [')
+    end = text.find('\n  "', start)
+    return range(start, end if end > 0 else text.rindex("}"))
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.DataObject) -> None:
+    files = {"weights": weights(stated_run), "roles": roles(stated_run)}
+    files |= {"registration": [stated_run / "manifest.json"], "report": [stated_run / "report.json"]}
+    about = data.draw(st.sampled_from(sorted(files)))
+    path = data.draw(st.sampled_from(files[about]))
+    places = registered(stated_run) if about == "registration" else range(path.stat().st_size)
+    plans = json.loads((stated_run / "manifest.json").read_text())["registrations"]
+    with flipped(path, data.draw(st.sampled_from(places)), data.draw(st.integers(0, 7))):
+        if about == "registration":  # 1e-05 and 1E-05 are one number
+            assume(plans != _plans(path))
+        found = faults(checked(stated_run))
+    name = path.relative_to(stated_run).as_posix()
+    named = [name, *(f"{parent} " for parent in map(str, path.relative_to(stated_run).parents) if "scan" in parent)]
+    assert any(fault.startswith(f"{about}: ") and any(one in fault for one in named) for fault in found), found
+
+
+def _plans(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())["registrations"]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "change", "fault"),
+    [
+        ("report.json", "validity.delta_auc.n", lambda n: n + 1, "report.json .* validity .*verdict.delta_auc.n"),
+        ("report.json", "name", lambda name: f"{name}2", r"parts that differ: name \(run.name\)"),
+        ("report.json", "queries.total", lambda n: n + 1, "parts that differ: queries$"),
+        ("manifest.json", "registrations.0.output", lambda _: "backbone", "manifest.json: .* registrations.0.output"),
+        ("manifest.json", "registrations.0.registered", lambda _: "2020", "registrations.0.registered"),
+        ("config.yaml", "", None, "config: config.yaml has other bytes"),
+        (
+            "seed-1/encoders/target/encoder.json",
+            "fingerprints.3",
+            lambda _: A,
+            "weights: seed-1/encoders/target",
+        ),
+        ("seed-1/splits/roles.json", "counts.target-member", lambda n: n - 1, "roles: seed-1/splits/roles.json has"),
+    ],
+)
+def test_a_changed_field_is_named(
+    file: str, place: str, change: Callable[[Any], Any] | None, fault: str, copied: Path
+) -> None:
+    if change is None:
+        (copied / file).write_text((copied / file).read_text().replace("name: small", "name: large"))
+    else:
+        edited(copied / file, place, change)
+    assert re.search(fault, "\n".join(faults(checked(copied))))
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "fault"),
+    [
+        ("predicate.verdict.verdict", lambda _: "no-evidence", "the statement says no-evidence, but .* give leak"),
+        ("predicate.verdict.delta_auc.ci95.0", lambda _: -0.1, "the statement says leak, but .* give no-evidence"),
+        (
+            "predicate.verdict.attack_auc.n",
+            lambda n: n + 1,
+            "statement's verdict.attack_auc.n is not as report.json",
+        ),
+        (
+            "predicate.rule.clauses.0.lower_bounds_above.delta_auc",
+            lambda _: -1.0,
+            "rule is not the rule of this version",
+        ),
+        ("predicate.verdict.warning", lambda _: "broken", "verdict.warning is not what encoder.json says"),
+        (
+            "predicate.roles.0.roles.target-member.n",
+            lambda n: n + 1,
+            "splits: roles other than stated: target-member.n",
+        ),
+        ("predicate.roles.1.seed", lambda _: 7, "roles: seed-7/splits cannot be read"),
+        ("predicate.roles.1.files.0.name", lambda _: "/etc/hosts", "roles: /etc/hosts is no name of a file in a run"),
+        ("predicate.roles.1.files.0.name", lambda _: "seed-1/splits", "roles: seed-1/splits cannot be read"),
+        ("predicate.registrations.0.sha256", lambda _: A, "does not have its sha256"),
+        ("predicate.primary.attack", lambda _: "lpla", "no registered plan has this primary attack"),
+        ("predicate.encoders.0.fingerprints.3", lambda _: A, "encoder.json has other fingerprints than stated"),
+        ("predicate.encoders.0.files.1.digest.sha256", lambda _: A, "has other bytes than stated"),
+        ("predicate.encoders", lambda every: every[:-1], "statement's encoders is not as report.json"),
+        ("predicate.encoders.0.kind", lambda _: "code", "the statement's kind of seed-0/encoders/"),
+        ("predicate.encoders.1.name", lambda _: "other", "weights: encoder.json cannot be read"),
+        ("predicate.report.parts.name", lambda _: A, "the statement's name is not as report.json"),
+        ("subject.0.digest.sha256", lambda _: A, "the statement's subject is not the encoder"),
+        ("subject.1.annotations.seed", lambda _: 5, "the statement's subject is not the encoder"),
+    ],
+)
+def test_an_edited_statement_does_not_hold(
+    place: str, change: Callable[[Any], Any], fault: str, made: Path, tmp_path: Path
+) -> None:
+    content = json.loads((made / "statement.json").read_text())
+    if place == "predicate.verdict.warning":
+        content["predicate"]["verdict"]["warning"] = ""
+    (tmp_path / "statement.json").write_text(json.dumps(content))
+    edited(tmp_path / "statement.json", place, change)
+    found = faults(verify(str(tmp_path / "statement.json"), str(made)))
+    assert re.search(fault, "\n".join(found)), found
+
+
+def test_a_missing_file_is_named(copied: Path) -> None:
+    (copied / "seed-0/encoders/shadow/epoch-0003.safetensors").unlink()
+    assert faults(checked(copied)) == ["weights: seed-0/encoders/shadow/epoch-0003.safetensors is missing"]
+    (copied / "report.json").unlink()
+    assert "report: report.json cannot be read (FileNotFoundError" in "\n".join(faults(checked(copied)))
+
+
+def test_wrong_input_is_one_line_with_code_2(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = made_run(tmp_path / "other", name="other", queries={"views": 5})
+    (tmp_path / "text.json").write_text("no JSON")
+    (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
+    cases = [
+        (made / "nothing.json", made, "nothing.json is no file"),
+        (tmp_path / "text.json", made, "cannot be read as JSON"),
+        (tmp_path / "bytes.json", made, "cannot be read as JSON"),
+        (
+            made / "report.json",
+            made,
+            "is no statement of encoder-audit: its _type is not https://in-toto.io/Statement/v1",
+        ),
+        (made / "statement.json", tmp_path, "holds no run; give the --out of one"),
+        (made / "statement.json", other, "is not the run of"),
+    ]
+    for file, run, text in cases:
+        assert called(monkeypatch, "verify", file, run) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert text in line
+    assert called(monkeypatch, "statement", tmp_path / "none") == 2
+
+
+def test_what_fails_ends_with_code_1(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(copied / "statement.json", "predicate.verdict.verdict", lambda _: "no-evidence")
+    assert called(monkeypatch, "verify", copied / "statement.json", copied) == 1
+    assert "FAILS  verdict: the statement says no-evidence" in capsys.readouterr().out
+
+
+def test_an_envelope_is_read_and_its_signatures_left_to_others(made: Path, tmp_path: Path) -> None:
+    payload = base64.b64encode((made / "statement.json").read_bytes()).decode()
+    envelope = {"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": [{"sig": "AA=="}]}
+    (tmp_path / "signed.json").write_text(json.dumps(envelope))
+    *checks, signature = verify(str(tmp_path / "signed.json"), str(made))
+    assert not faults(checks)
+    assert (signature.outcome, signature.text.split(",")[0]) == (NOTE, "1 in the envelope")
+    assert "not checked here" in signature.text
