@@ -206,15 +206,16 @@ _LIMITS = {  # whether the truth is known, what a leak does not say
     False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
     "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
 }
+_NO_BETTER = (
+    "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never queries "
+    "the encoder{blind} and the same attack on an encoder that saw neither group{control}."
+)
 _SENTENCES = {
     "leak": (
         "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
         "the encoder{blind} and than the same attack on an encoder that saw neither group{control}."
     ),
-    "no-evidence": (
-        "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never "
-        "queries the encoder{blind} and the same attack on an encoder that saw neither group{control}."
-    ),
+    "no-evidence": _NO_BETTER,
     "confounded": (
         "{inside} and {outside} differ even without the encoder’s training: a blind classifier that never queries "
         "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. So the "
@@ -224,11 +225,7 @@ _SENTENCES = {
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
         "Without these controls its success says nothing about training."
     ),
-    "broken": (
-        "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never "
-        "queries the encoder{blind} and the same attack on an encoder that saw neither group{control}. That is "
-        "expected of an encoder that learned nothing."
-    ),
+    "broken": f"{_NO_BETTER} That is expected of an encoder that learned nothing.",
 }
 
 
