@@ -69,14 +69,22 @@ class Features:
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """Features whose membership the attacker knows: what an attack is fitted on.
+    """Features of two groups of samples: what an attack is fitted on.
+
+    Args:
+        features: of N samples.
+        member: (N,) whether the attacker knows a sample for a member; of audited samples, whether it is a candidate.
+        audited: whether these are the samples that are judged.
+        groups: (N,) numbers of what audited samples belong to; None: each stands for itself.
 
     Raises:
         ShapeError: the labels are not one per sample, or one class is empty.
     """
 
     features: Features
-    member: BoolArray  # (N,)
+    member: BoolArray
+    audited: bool = False
+    groups: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if self.member.shape != (len(self.features),):

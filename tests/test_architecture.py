@@ -19,12 +19,13 @@ ROOMS = (
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
-FOUNDATION = {"checks", "hashing", "records", "mlp", "philox", "runtime", "streams"}
+FOUNDATION = {"checks", "folds", "hashing", "records", "mlp", "philox", "runtime", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
     "runtime": set(),
     "philox": set(),
+    "folds": set(),
     "hashing": set(),
     "records": set(),
     "mlp": set(),

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from mi_core.attacks.base import Attack
 from mi_core.attacks.clip import CaptionCosine, WeakSupervision
+from mi_core.attacks.combined import Combined
 from mi_core.attacks.downstream import BaselineA, BaselineB, BaselineC
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIThreshold, EncoderMIVector
 from mi_core.attacks.feature_mi import FeatureMI
@@ -34,6 +35,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "part-crop": PartCrop,
     "lira": LiRA,
     "rmia": RMIA,
+    "combined": Combined,
     "mean-cosine": MeanCosine,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,

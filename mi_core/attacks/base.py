@@ -44,7 +44,7 @@ class Attack(ABC):
     reference: ClassVar[frozenset[str]]
     """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
     half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
-    non-members of the target)."""
+    non-members of the target), ``audited`` (the samples that are judged, each by what others taught)."""
     outputs: ClassVar[tuple[str, ...] | None] = None
     """The only outputs of an encoder it reads; None: any."""
     anchored: ClassVar[bool] = False

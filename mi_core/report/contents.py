@@ -331,6 +331,7 @@ def known_in_words(row: Row) -> str:
     """
     if "knowledge" not in row:
         words = {"known": "known samples", "nonmembers": "known non-members", "unlabelled": "unlabelled samples"}
+        words |= {"audited": "the other candidates and controls"}
         return str(row.get("shadow", words.get(row["reference"], row["reference"])))
     unknown = [kind for kind, known in row["knowledge"].items() if not known]
     if len(unknown) == len(row["knowledge"]):

@@ -22,14 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from mi_core.checks import ShapeError, check_finite, check_shape
+from mi_core.checks import check_finite, check_shape
+from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray
 
-FOLDS = 5
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
 _Float64 = npt.NDArray[np.float64]
 _Float32 = npt.NDArray[np.float32]
@@ -66,7 +65,7 @@ def blind_scores(
     heavy = StandardScaler().fit_transform(summaries) * np.sqrt(pixels.shape[1] / max(1, width))
     features = np.concatenate([heavy.astype(np.float32), StandardScaler().fit_transform(pixels)], axis=1)
     scores = np.zeros(count)
-    folds = _folds(member, groups, seed)
+    folds = stratified_folds(member, groups, seed, "a blind classifier")
     for index, rows in enumerate(folds):
         training = np.concatenate([folds[(index + step) % FOLDS] for step in range(1, (FOLDS - 1) // 2 + 1)])
         model = LogisticRegression(C=_PENALTY, max_iter=1000).fit(features[training], member[training])
@@ -86,16 +85,3 @@ def telling(summaries: _Float64, names: Sequence[str], member: BoolArray, *, mos
     aucs = [auc(column, member).value for column in summaries.T]
     ranked = sorted(((max(value, 1 - value), name) for value, name in zip(aucs, names, strict=True)), reverse=True)
     return {name: value for value, name in ranked[:most]}
-
-
-def _folds(member: BoolArray, groups: npt.NDArray[np.int64] | None, seed: int) -> list[npt.NDArray[np.int64]]:
-    """Rows of each fold; both classes in about the same shares, groups whole."""
-    units = [int(chosen.sum()) if groups is None else len(np.unique(groups[chosen])) for chosen in (member, ~member)]
-    if min(units) < FOLDS:
-        what = "samples" if groups is None else "groups"
-        raise ShapeError(f"a blind classifier needs {FOLDS} {what} of each class, got {min(units)} of one")
-    shuffled = {"shuffle": True, "random_state": seed % 2**32}
-    if groups is None:
-        return [rows for _, rows in StratifiedKFold(FOLDS, **shuffled).split(member, member)]
-    check_shape("groups", groups, "N", N=len(member))
-    return [rows for _, rows in StratifiedGroupKFold(FOLDS, **shuffled).split(member, member, groups)]

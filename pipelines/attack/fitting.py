@@ -13,6 +13,7 @@ import pyarrow as pa
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.records import Features
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
+from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits, having
@@ -42,9 +43,9 @@ class Fitted:
 
 
 def divisible(config: RunConfig, task: Task) -> bool:
-    """Whether an attack scores each sample by itself: not where it is fitted on several shadows' features of it."""
+    """Whether an attack scores each sample by itself: not where it is fitted on that sample's own features."""
     several = task.attack.reference not in config.encoders and bool(config.shadows(task.attack))
-    return config.fold == "all" and not several
+    return config.fold == "all" and not several and task.attack.reference != AUDITED
 
 
 def fit(config: RunConfig, task: Task, splits: Splits) -> Fitted:
@@ -142,6 +143,7 @@ def outline(
     each = queries if method.populated else repeats
     evaluation = of_samples + (anchors * each if config.shadows(attack) else 0)
     training = 0 if fitted is None else queries * fitted.samples + fitted.anchors * each
+    training = 0 if attack.reference == AUDITED else training  # the samples are queried once
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
     if task.stopping is not None and samples:
         told["mean_per_sample"] = evaluation / samples

@@ -22,6 +22,7 @@ from pipelines.attack.scores import PARTS
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import measure, utility_path
 from pipelines.attack.whole import run_whole
+from pipelines.config.attacks import AUDITED
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
 from pipelines.data.splits import Splits
@@ -93,7 +94,8 @@ def _held(config: RunConfig, folder: SeedFolder) -> int:
     """The most bytes of samples that one attack holds."""
     audited = Splits.load(folder.path).count(config.audited)
     several = [len(config.shadows(attack)) for attack in config.attacks if attack.reference in config.families]
-    return max(_EACH * min(EXACT, audited), _BY_SHADOW * audited * max(several, default=0))
+    fitted = any(attack.reference == AUDITED for attack in config.attacks)
+    return max(_EACH * (audited if fitted else min(EXACT, audited)), _BY_SHADOW * audited * max(several, default=0))
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,18 @@ from mi_core.attacks.shadows import shadow_row
 from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among
-from pipelines.config.attacks import AttackConfig
+from pipelines.config.attacks import AUDITED, AttackConfig
 from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.data.columns import known_label
 from pipelines.data.splits import Splits, members_of
+from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.run.folder import SeedFolder
+
+MOST_AUDITED = 2_000_000  # samples that an attack which is fitted on them takes
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,30 @@ def reference_of(config: RunConfig, task: Task, splits: Splits, target: str) -> 
     roles, shadows = config.reference_roles(attack), config.shadows(attack)
     if attack.reference not in config.encoders and shadows:
         return _halves(config, task, splits, shadows)
+    if attack.reference == AUDITED:
+        return _audited(config, task, splits, target)
     features = features_of(config, task, splits, shadows[0] if shadows else target, roles)
     member = splits.among(features.ids, [role for role in roles if not of_nonmembers(role)])
     if attack.reference_count is not None:
         rows = among(features.ids, set(splits.first(roles, attack.reference_count, task.folder.seed)))
         features, member = features.take(rows), member[rows]
     return LabelledFeatures(features, member)
+
+
+def _audited(config: RunConfig, task: Task, splits: Splits, target: str) -> LabelledFeatures:
+    """Features of the samples that are judged, of which the candidates count as members.
+
+    Raises:
+        UserError: they are too many for one process.
+    """
+    if splits.count(config.audited) > MOST_AUDITED:
+        raise UserError(
+            f"attacks.{task.position}: {task.attack.attack} with reference = {AUDITED!r} takes {MOST_AUDITED:,} "
+            f"audited samples at most, got {splits.count(config.audited):,}; set its count, or fit it on an encoder"
+        )
+    features = _of_fold(config, task, splits, features_of(config, task, splits, target, config.audited))
+    member = splits.among(features.ids, config.audited[:1])
+    return LabelledFeatures(features, member, audited=True, groups=splits.groups(features.ids.tolist()))
 
 
 def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str]) -> LabelledFeatures:
@@ -128,10 +149,14 @@ def _joined(parts: Sequence[Features]) -> Features:
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
     """Load the features to evaluate an attack on: audited samples of the fold, without its reference."""
-    whole = _evaluated(config, task, splits)
+    return _of_fold(config, task, splits, _evaluated(config, task, splits))
+
+
+def _of_fold(config: RunConfig, task: Task, splits: Splits, features: Features) -> Features:
+    """The samples of the fold that a search judges; all where nothing is searched."""
     if config.fold == "all":
-        return whole
-    return whole.take(among(whole.ids, splits.fold(config.audited, config.fold, task.folder.seed)))
+        return features
+    return features.take(among(features.ids, splits.fold(config.audited, config.fold, task.folder.seed)))
 
 
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:

@@ -13,11 +13,11 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters
 from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes
+from mi_core.features import consumes, parse_need
 from pipelines.config.parameters import build, combinations, parameter_fields
 from pipelines.config.section import Names, Section, one_of
 
-KNOWN, NONMEMBERS, UNLABELLED = SAMPLES = ("known", "nonmembers", "unlabelled")
+KNOWN, NONMEMBERS, UNLABELLED, AUDITED = SAMPLES = ("known", "nonmembers", "unlabelled", "audited")
 SHADOW, SHADOWS = "shadow", "shadows"
 
 
@@ -28,7 +28,8 @@ class AttackConfig(Section):
     target: str = Field(default="target", description="encoder attacked")
     reference: str = Field(
         default="shadow",
-        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled, or "
+        "audited",
     )
     views: int | None = Field(default=None, ge=2, description="views it uses, the first of queries.views; default: all")
     outputs: tuple[str, ...] | None = Field(
@@ -58,6 +59,12 @@ class AttackConfig(Section):
         return tuple(self.method()(self.parameters()).needs)
 
     @property
+    def readable(self) -> tuple[str, ...] | None:
+        """The only outputs that it can read, some of them because of its parameters; None: any."""
+        only = tuple(dict.fromkeys(one for need in self.needs() if (one := parse_need(need)[0].output)))
+        return self.method().outputs or only or None
+
+    @property
     def draws_views(self) -> bool:
         """Whether it is fed by augmented views."""
         return any(consumes(need) == "views" for need in self.needs())
@@ -65,7 +72,7 @@ class AttackConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:
         for output in self.outputs or ():
-            check_choice("outputs", output, self.method().outputs or OUTPUTS)
+            check_choice("outputs", output, self.readable or OUTPUTS)
         if self.views is not None and not self.draws_views:
             raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
         kinds = {self.reference} if self.reference in SAMPLES else {SHADOW, SHADOWS}  # the encoders decide which

@@ -12,7 +12,7 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.head import HeadDefense
 from mi_core.encoders.architectures import check_architecture
-from pipelines.config.attacks import SAMPLES, SHADOW, SHADOWS, AttackConfig, AttributeInferenceConfig
+from pipelines.config.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig, AttributeInferenceConfig
 from pipelines.config.data import DataConfig
 from pipelines.config.demands import Demand, demands_of
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
@@ -208,6 +208,8 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
     asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
     if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
         raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
+    if attack.reference_count is not None and attack.reference == AUDITED:
+        raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
     if attack.method().anchored:
         asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
     for role, count in asked.items():
@@ -331,7 +333,8 @@ def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
         raise ValueError(
             f"{given} queries count = {attack.count} of each role; every canary is scored, so leave it out"
         )
-    if attack.method().sequential or (config.shadows(attack) and attack.reference not in config.encoders):
+    together = bool(config.shadows(attack)) and attack.reference not in config.encoders
+    if attack.method().sequential or together or attack.reference == AUDITED:
         raise ValueError(f"{given} does not score canaries by themselves; choose another attack")
     known = {role for name in config.shadows(attack) for role in config.members_of(name)}
     known |= set(config.reference_roles(attack))

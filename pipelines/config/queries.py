@@ -31,8 +31,8 @@ class QueriesConfig(Section):
     )
     chunk: int | Literal["auto"] = Field(
         default="auto",
-        description="images per chunk, the unit of work, retry and resume; auto: 256, in large runs some seconds of an "
-        "actor",
+        description="images per chunk, the unit of work, retry and resume; auto: 16 to 256, in large runs some "
+        "seconds of an actor",
     )
     batch_views: int = Field(
         default=640, ge=1, description="queries per call of the encoder, at most; on GPUs doubled while that is faster"

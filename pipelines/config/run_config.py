@@ -12,6 +12,7 @@ from mi_core.checks import check_choice
 from mi_core.features import consumes
 from pipelines.config.attacks import (
     ATTACK_CONFIGS,
+    AUDITED,
     KNOWN,
     NONMEMBERS,
     UNLABELLED,
@@ -240,11 +241,11 @@ class RunConfig(Section):
 
     def fitted_on_target(self, attack: AttackConfig) -> tuple[str, ...]:
         """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
-        return () if self.shadows(attack) else self.reference_roles(attack)
+        return () if self.shadows(attack) or attack.reference == AUDITED else self.reference_roles(attack)
 
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
         """Outputs of an encoder that an attack reads."""
-        return attack.outputs or attack.method().outputs or self.queries.outputs
+        return attack.outputs or attack.readable or self.queries.outputs
 
     def recipe(self, attack: AttackConfig) -> Recipe:
         """The views that an attacker draws: those of her shadow's training, on all encoders.

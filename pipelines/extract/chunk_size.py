@@ -24,8 +24,8 @@ from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, 
 
 SECONDS = 3.5  # of an actor for a chunk
 MOST = 16_384  # images of a chunk
-LEAST = 16  # images of a chunk, however many bytes they have
-PER_ACTOR = 16  # chunks that every actor gets, at least, in a run of larger chunks than `CHUNK`
+LEAST = 16  # images of a chunk, however many bytes they have, and however few images there are
+PER_ACTOR = 16  # chunks that every actor gets, at least, as long as they have `LEAST` images
 BYTES = 128 * 2**20  # of encoded images in a chunk
 IN_FLIGHT = 8  # chunks for each actor that are in Ray's object store: filled, waiting, or at work
 STORED = 0.5  # share of the object store that they may take
@@ -40,27 +40,28 @@ class Cost:
     bytes: float
 
 
-def chunk_size(images: int, actors: int, room: float, cost: Callable[[], Cost | None]) -> int:
+def chunk_size(images: int, actors: int, room: float, cost: Callable[[], Cost | None], least: int = LEAST) -> int:
     """Images per chunk.
 
-    Small runs have chunks of `CHUNK` images, or as many chunks as actors. Where chunks of that size would be many, the
-    cost of an image is looked at.
+    Small runs have chunks of up to `CHUNK` images, so many that all actors stay busy until the end and progress shows
+    even with a slow encoder. Where chunks of that size would be many, the cost of an image is looked at.
 
     Args:
         images: in all.
         actors: that share them.
         room: bytes that a chunk may take.
         cost: of an image; None: it cannot be known before.
+        least: images of a chunk in a small run, as long as every actor gets one.
 
     Example:
-        >>> chunk_size(300, 2, 1e8, lambda: None), chunk_size(8000, 2, 1e8, lambda: None)
-        (150, 256)
+        >>> [chunk_size(images, 2, 1e8, lambda: None) for images in (20, 300, 2000, 20_000)]
+        [10, 16, 62, 256]
         >>> [chunk_size(10**8, 2, 1e8, lambda: Cost(seconds, 3e4)) for seconds in (1e-4, 2e-3, 1.0)]
         [3333, 1750, 256]
     """
     most = images // (PER_ACTOR * actors)
     if most <= CHUNK:
-        return max(1, min(CHUNK, images // actors))
+        return max(1, most, min(least, images // actors))
     known = cost()
     if known is None:
         return CHUNK
@@ -92,14 +93,19 @@ class Sizing:
             images = splits.count(block[0].roles, asking.without)
             if asking.count is not None:
                 images = min(images, asking.count * len(block[0].roles))
-            size = chunk_size(images, actors, room, partial(self._cost, block, config, folder))
+            # requests to an API are filled from one chunk, and are paid
+            least = CHUNK if any(self._remote(query, config) for query in block) else LEAST
+            size = chunk_size(images, actors, room, partial(self._cost, block, config, folder), least)
             for number in numbers:
                 sizes[number] = size
         return [replace(query, chunk=size) for query, size in zip(passes, sizes, strict=True)]
 
+    @staticmethod
+    def _remote(query: QueryPass, config: RunConfig) -> bool:
+        return isinstance(config.encoders[query.asking.encoder], EndpointConfig)
+
     def _cost(self, block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> Cost | None:
-        encoders = [config.encoders[query.asking.encoder] for query in block]
-        if any(query.plan().searches for query in block) or any(isinstance(one, EndpointConfig) for one in encoders):
+        if any(query.plan().searches or self._remote(query, config) for query in block):
             return None
         known = repr([replace(query, base="") for query in block])
         if known not in self.costs:

@@ -94,6 +94,15 @@ def test_overrides_reach_into_sections_and_lists() -> None:
             {"attacks.0": {"attack": "quantile-regression", "reference": "nonmembers", "fpr": 0.001}},
             "attacks.0: quantile-regression needs 1998 known non-members with its fpr, not 88",
         ),
+        ({"attacks.0": {"attack": "lpla", "reference": "audited"}}, "lpla cannot be fitted on 'audited'; it needs"),
+        (
+            {"attacks.0": {"attack": "combined", "reference": "audited", "reference_count": 9}},
+            "attacks.0.reference_count has no meaning for reference = 'audited'; leave it out",
+        ),
+        (
+            {"attacks.0": {"attack": "combined", "parts": "32", "outputs": ["projection"]}},
+            "outputs = 'projection', allowed: backbone",
+        ),
         (
             {"data.roles.calibration-member": {"from": "target-member", "count": 9}},
             "data.roles.calibration-member is a part of target-member; take it from a source",

@@ -45,6 +45,12 @@ def test_small_runs_feed_every_actor_and_ask_nothing(actors: int) -> None:
         size = chunk_size(images, actors, BYTES, never)
         assert 1 <= size <= CHUNK
         assert -(-images // size) >= min(actors, images)
+        assert size <= LEAST or images / size >= PER_ACTOR * actors  # no actor waits for the last chunk of another
+        assert size >= min(LEAST, images // actors)
+
+
+def test_requests_to_an_api_are_filled_from_large_chunks() -> None:
+    assert [chunk_size(images, 2, BYTES, never, least=CHUNK) for images in (300, 2000)] == [150, CHUNK]
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 3e-4, 1e-3, 0.01, 1.0])

@@ -1,0 +1,67 @@
+"""An attack that is fitted on the audited samples: through the stages, judged on all of them, and its limits."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.attack import tasks
+from pipelines.attack.fitting import divisible, fit
+from pipelines.attack.scores import scores_path
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+COMBINED = {"attack": "combined", "reference": "audited", "grid": "3x1"}
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    shutil.copytree(trained_run, folder)
+    audit.run(parse(small_config(attacks=[COMBINED, {"attack": "lpla", "reference": "known"}]), "x"), str(folder))
+    return folder
+
+
+def test_all_audited_samples_are_judged_and_the_control_learns_anew(run: Path) -> None:
+    report = storage.read_json(f"{run}/report.json")
+    entry = report["attacks"][0]
+    assert entry["attack"] == "combined"
+    assert entry["reference"] == "audited"
+    assert entry["auc"]["n"] == 120
+    assert entry["queries"] == {"per_sample": 8, "attack_training": 0, "evaluation": 960}
+    result = storage.read_json(f"{run}/seed-0/attacks/combined-0-projection-0003/result.json")
+    assert set(result["evidence"]) == {"test", "least_share", "control_auc"}
+    assert "fitted on the audited samples before the one that is judged" in (run / "report.html").read_text()
+
+
+def test_scores_and_control_come_from_separate_fits(run: Path) -> None:
+    config = parse(small_config(attacks=[COMBINED]), "x")
+    folder = RunFolder(str(run)).seed(0)
+    task = next(one for one in tasks.tasks(config, folder) if one.epoch == 3)
+    table = storage.read_table(scores_path(task))
+    fitted = fit(config, task, Splits.load(folder.path))
+    assert not divisible(config, task)
+    assert fitted.control is not None
+    for column, method in (("score", fitted.method), ("control", fitted.control)):
+        state = method.state()
+        np.testing.assert_array_equal(state["names"], np.sort(table["id"].to_numpy(zero_copy_only=False).astype(str)))
+        by_name = dict(zip(state["names"].tolist(), state["scores"].tolist(), strict=True))
+        assert [by_name[name] for name in table["id"].to_pylist()] == table[column].to_pylist()
+    assert not np.array_equal(fitted.method.state()["scores"], fitted.control.state()["scores"])
+
+
+def test_too_many_samples_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse(small_config(attacks=[COMBINED]), "x")
+    folder = RunFolder(str(run)).seed(0)
+    monkeypatch.setattr(tasks, "MOST_AUDITED", 119)
+    task = next(iter(tasks.tasks(config, folder)))
+    with pytest.raises(UserError, match=r"attacks\.0: combined with reference = 'audited' takes 119 .*, got 120; set"):
+        fit(config, task, Splits.load(folder.path))
