@@ -133,6 +133,9 @@ def test_an_attack_that_asks_or_fits_by_sample_scores_no_canaries() -> None:
     config["queries"]["outputs"] = ["backbone"]
     with pytest.raises(UserError, match="does not score canaries by themselves"):
         parse(config, "run.yaml")
+    config["attacks"] = [{"attack": "combined", "target": "other", "reference": "audited"}]
+    with pytest.raises(UserError, match="does not score canaries by themselves"):
+        parse(config, "run.yaml")
 
 
 def test_a_promise_for_the_whole_classifier_may_be_given() -> None:
