@@ -19,6 +19,7 @@ Letters: N samples = M members + K non-members; V10 (M,) and V01 (K,) are the pl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -140,14 +141,61 @@ def auc_difference(
         >>> auc_difference(member * 1.0, -1.0 * member, member).value
         1.0
     """
-    placed_a, placed_b = placements(scores_a, member), placements(scores_b, member)
-    if groups is not None:
+    return auc_contrasts([scores_a, scores_b], [[1.0, -1.0]], member, groups)[0]
+
+
+def auc_contrasts(
+    scores: Sequence[FloatArray],
+    weights: Sequence[Sequence[float]],
+    member: BoolArray,
+    groups: _Integers | None = None,
+) -> list[Estimate]:
+    """Weighted sums of the AUCs of several scores of the same samples, each with its interval.
+
+    The intervals of the AUCs are joined as those of a difference: Zou, Huang and Zhang, "A note on confidence interval
+    estimation for a linear function of binomial proportions" (Computational Statistics and Data Analysis, 2009),
+    section 2, with DeLong's correlations.
+
+    Args:
+        scores: S arrays (N,), higher = more likely a member.
+        weights: one row of S numbers for each sum.
+        member: (N,) bool.
+        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: as `auc`, for any of them.
+
+    Example:
+        >>> member = np.arange(40) % 2 == 0
+        >>> half, whole = auc_contrasts([member * 1.0, -1.0 * member], [[0.5, -0.5], [1.0, -1.0]], member)
+        >>> half.value, whole.value
+        (0.5, 1.0)
+    """
+    placed = [placements(one, member) for one in scores]
+    if groups is None:
+        aucs = [_auc(*one) for one in placed]
+        covariance = sum(np.cov(np.stack([one[side] for one in placed])) / len(placed[0][side]) for side in (0, 1))
+    else:
         grouped = Groups.of(groups, member)
-        values = float(placed_a[0].mean()), float(placed_b[0].mean())
-        influences = _influence(*placed_a, grouped), _influence(*placed_b, grouped)
-        return clustered_difference(values, influences, grouped.sizes)
-    parts = [np.cov(of_a, of_b) / len(of_a) for of_a, of_b in zip(placed_a, placed_b, strict=True)]
-    return difference_of_aucs(_auc(*placed_a), _auc(*placed_b), correlation_of(parts[0] + parts[1]))
+        influences = [_influence(*one, grouped) for one in placed]
+        values = [float(inside.mean()) for inside, _ in placed]
+        aucs = [clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]
+        inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
+        covariance = grouped.sizes.covariance(inside, outside)
+    correlations = _correlations(np.atleast_2d(covariance))
+    return [_contrast(aucs, np.asarray(row, dtype=np.float64), correlations) for row in weights]
+
+
+def _contrast(aucs: Sequence[Estimate], weights: _Float64, correlations: _Float64) -> Estimate:
+    """The weighted sum of correlated AUCs."""
+    value = float(sum(weight * one.value for weight, one in zip(weights, aucs, strict=True)))
+    down = np.array([one.value - one.low for one in aucs])
+    up = np.array([one.high - one.value for one in aucs])
+    reaches = []
+    for side in (np.where(weights > 0, down, up), np.where(weights > 0, up, down)):
+        reach = weights * side
+        reaches.append(math.sqrt(max(float(reach @ correlations @ reach), 0.0)))
+    return Estimate(value, value - reaches[0], value + reaches[1], aucs[0].n)
 
 
 def difference_of_aucs(a: Estimate, b: Estimate, correlation: float) -> Estimate:
@@ -224,6 +272,15 @@ def correlation_of(covariance: npt.NDArray[np.floating[Any]]) -> float:
     """The correlation of two statistics, in [-1, 1], from their covariance (2, 2); 0 if one does not vary."""
     scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
     return float(np.clip(covariance[0, 1] / scale, -1, 1)) if scale > 0 else 0.0
+
+
+def _correlations(covariance: npt.NDArray[np.floating[Any]]) -> _Float64:
+    """The correlations (S, S) of S statistics; those of one that does not vary are 0."""
+    deviations = np.sqrt(np.diag(covariance))
+    scale = np.outer(deviations, deviations)
+    found = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0).clip(-1, 1)
+    np.fill_diagonal(found, 1.0)
+    return np.asarray(found, dtype=np.float64)
 
 
 def _joined(reach_a: float, reach_b: float, correlation: float) -> float:

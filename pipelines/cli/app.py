@@ -39,7 +39,7 @@ from pipelines.cli.options import (
     Yes,
 )
 from pipelines.cli.questions import init
-from pipelines.cli.runs import Open, compare, current_report, index, statement, status, tell, verify
+from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
@@ -269,6 +269,7 @@ def report(
 
 for _command, _example in (
     (compare, "compare runs/quickstart runs/other --json difference.json"),
+    (forget, "forget runs/before runs/after --retrained runs/retrained"),
     (index, "index runs"),
     (status, "status runs/quickstart"),
     (statement, "statement runs/quickstart --card card.md"),

@@ -1,4 +1,4 @@
-"""Commands that only look at runs: ``index``, ``compare``, ``status``, ``statement``, ``verify``; opening a report."""
+"""Commands that only look at runs: index, compare, forget, status, statement and verify; opening a report."""
 
 from __future__ import annotations
 
@@ -41,6 +41,28 @@ def compare(
 
     found = comparison.compare(first, second)
     output.print(comparison.table(found))
+    if json is not None:
+        storage.write_json(storage.target(json), found)
+
+
+def forget(
+    before: Annotated[str, typer.Argument(help="Finished audit of the encoder before unlearning.", metavar="BEFORE")],
+    after: Annotated[str, typer.Argument(help="The same audit of the encoder after it.", metavar="AFTER")],
+    retrained: Annotated[
+        str | None,
+        typer.Option("--retrained", help="The same of an encoder that never saw the images.", metavar="RUN"),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Share of what the attack knew before that may be left.")
+    ] = 0.25,
+    json: Annotated[str | None, typer.Option("--json", help="Write what was found to a file.", metavar="FILE")] = None,
+) -> None:
+    """Judge whether an encoder forgot images: the same audit before and after. RUN:ENCODER names one of several."""
+    from mi_core.report.forgetting import table
+    from pipelines.report.forget import forget as judged
+
+    found = judged(before, after, retrained, tolerance=tolerance)
+    output.print(table(found))
     if json is not None:
         storage.write_json(storage.target(json), found)
 

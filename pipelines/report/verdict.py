@@ -90,11 +90,15 @@ def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
 
 
 def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
-    """Scores of the primary attack and of its controls on the samples that the blind classifier saw."""
-    seen = storage.read_table(blind_path(folder))
+    return paired_scores(_primary(config, folder))
+
+
+def paired_scores(task: Task) -> dict[str, np.ndarray]:
+    """Scores of an attack and of its controls on the samples that the blind classifier saw, by the columns' names."""
+    seen = storage.read_table(blind_path(task.folder))
     blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
-    table = rows_of(_primary(config, folder), blind_of)
-    kept = ("score", "member", "control", "group")
+    table = rows_of(task, blind_of)
+    kept = ("id", "score", "member", "control", "group")
     found = {name: np.asarray(table[name]) for name in kept if name in table.column_names}
     return found | {"blind": np.array([blind_of[name] for name in table["id"].to_pylist()])}
 

@@ -1,0 +1,91 @@
+"""What a test of forgetting found, in words and as a table of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from mi_core.report.numbers import estimate, percent
+from mi_core.validity.forgetting import Forgetting
+
+TITLES = {
+    "forgotten": "Forgotten, as far as this attack can see",
+    "not-forgotten": "Not forgotten",
+    "cannot-tell": "Cannot tell",
+}
+_STYLES = {"forgotten": "bold cyan", "not-forgotten": "bold red", "cannot-tell": "bold"}
+_ROWS = {
+    "before_auc": "AUC on the encoder before",
+    "after_auc": "AUC on the encoder after",
+    "unseen_auc": "AUC on an encoder that never saw the images",
+    "blind_auc": "AUC of the blind classifier",
+    "known": "known before: before minus unseen",
+    "left": "left: after minus unseen",
+    "left_blind": "after minus blind classifier",
+    "removed": "removed: before minus after",
+}
+
+
+def in_words(found: Forgetting) -> str:
+    """What was found, in one or two sentences.
+
+    Example:
+        >>> from mi_core.records import Estimate
+        >>> sure, none = Estimate(0.3, 0.2, 0.4, 200), Estimate(0.0, -0.05, 0.05, 200)
+        >>> chance, half = Estimate(0.5, 0.4, 0.6, 200), Estimate(0.8, 0.7, 0.9, 200)
+        >>> in_words(Forgetting(half, chance, chance, chance, sure, none, sure, none, 0.2, 0.25))
+        'The encoder after treats the images like ones that it never saw. At most 20 % of what the attack knew is left.'
+    """
+    most = None if found.left_at_most is None else percent(found.left_at_most)
+    if found.verdict == "not-forgotten":
+        bound = f" At most {most} of what the attack knew is left." if most else ""
+        return f"The encoder after still reveals the images.{bound}"
+    if found.verdict == "forgotten":
+        return (
+            "The encoder after treats the images like ones that it never saw. "
+            f"At most {most} of what the attack knew is left."
+        )
+    if found.known.low <= 0:
+        return "The attack did not find the images on the encoder before. So it cannot see whether they were forgotten."
+    most = f"up to {most}" if most else "all"
+    return (
+        f"Of what the attack knew before, {most} may be left; 'forgotten' asks for at most {percent(found.tolerance)}. "
+        "More images, or more controls, tell more."
+    )
+
+
+def table(report: Mapping[str, Any]) -> RenderableType:
+    """The report of `pipelines.report.forget` for ``rich.console.Console.print``."""
+    found = Forgetting.from_json(report["found"])
+    style = _STYLES[found.verdict]
+    images = f"{report['images']:,} images, {report['controls']:,} controls"
+    seeds = f", {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else ""
+    unseen = f"encoder {report['unseen']['encoder']} of {report['unseen']['run']}"
+    known = (
+        f"One attack, {report['attack']} on the {report['output']} output, on {images}{seeds}. For an encoder that "
+        f"never saw the images stands the {unseen}."
+    )
+    caveat = (
+        "Another attack may find what this one does not. Forgotten is what the answers of the encoder no longer show; "
+        "that says nothing of copies of the images, or of other versions of the encoder."
+    )
+    head = Group(
+        Text(TITLES[found.verdict], style=style), Text(in_words(found)), Text(f"What it rests on: {known}"),
+        Text(f"What it does not say: {caveat}"),
+    )  # fmt: skip
+    panel = Panel(head, title=Text("forgotten?"), title_align="left", border_style=style, padding=(0, 1))
+    rows = Table("measured", "value [95 % interval]", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, words in _ROWS.items():
+        rows.add_row(words, estimate(getattr(found, name).as_json()))
+    utility = [
+        f"{side} {percent(report['utility'][side])}" for side in ("before", "after") if side in report["utility"]
+    ]
+    told = [Text(f"kNN accuracy of the encoder {', '.join(utility)}.")] if utility else []
+    return Group(panel, Padding(rows, (0, 0, 0, 1)), *told)

@@ -1,0 +1,157 @@
+"""Did an encoder forget its images? Two finished audits of the same images, before and after, beside a third one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mi_core.report.contents import fault_of
+from mi_core.validity.forgetting import TOLERANCE, Scored, forgetting
+from pipelines.attack.results import result_of
+from pipelines.attack.tasks import Task, tasks
+from pipelines.config.load import load
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.report.bindings import CONFIG, REPORT, run_folder
+from pipelines.report.verdict import paired_scores
+
+
+def forget(before: str, after: str, retrained: str | None = None, *, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    """Judge whether the encoder of one audit forgot what that of another one knew.
+
+    Args:
+        before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
+            another encoder of the run than the one that its verdict is about.
+        retrained: the same of an encoder that never saw the images; None: the control encoder of ``after``.
+        tolerance: as `mi_core.validity.forgetting.forgetting`.
+
+    Returns:
+        JSON values: ``found`` as `mi_core.validity.forgetting.Forgetting.as_json`, and what it rests on.
+
+    Raises:
+        UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
+            before and after are the same, or there is no encoder that never saw the images.
+        ConfigError: tolerance is out of range.
+    """
+    first, second = _Side.of(before), _Side.of(after)
+    third = None if retrained is None else _Side.of(retrained)
+    for other in (second, *([] if third is None else [third])):
+        _check_alike(first, other)
+    if first.encoder_told["fingerprint"] == second.encoder_told["fingerprint"]:
+        raise UserError(f"{before} and {after} are the same weights; give the encoder after unlearning")
+    found = [
+        _scored(first, second, third, seed_tasks)
+        for seed_tasks in zip(first.tasks, second.tasks, third.tasks if third else second.tasks, strict=True)
+    ]
+    judged = forgetting(found, same_samples=first.config.same_samples, tolerance=tolerance)
+    member = found[0].member
+    unseen = third or second
+    return {
+        "found": judged.as_json(),
+        "attack": first.tasks[0].attack.attack,
+        "output": first.tasks[0].output,
+        "seeds": list(first.config.seeds),
+        "images": int(member.sum()),
+        "controls": int((~member).sum()),
+        "before": first.told,
+        "after": second.told,
+        "unseen": {"run": unseen.run, "encoder": third.encoder if third else second.tasks[0].control},
+        "utility": {
+            name: side.encoder_told["utility"]["knn"]
+            for name, side in (("before", first), ("after", second))
+            if "utility" in side.encoder_told
+        },
+    }
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One audit: its run, and the results on one of its encoders, one for each seed."""
+
+    run: str
+    encoder: str
+    config: RunConfig
+    report: dict[str, Any]
+    tasks: tuple[Task, ...]
+
+    @classmethod
+    def of(cls, words: str) -> _Side:
+        """What ``RUN`` or ``RUN:ENCODER`` stands for."""
+        run, encoder = _parted(words)
+        folder = run_folder(run)
+        report = storage.read_json_or(f"{folder.path}/{REPORT}", {})
+        if fault := fault_of(report) if report else "is missing":
+            raise UserError(f"{run}/{REPORT} {fault}; write it with encoder-audit report {run}")
+        config = load(f"{folder.path}/{CONFIG}")
+        primary = config.attacks[config.validity.attack]
+        encoder = encoder or primary.target
+        same = primary.model_copy(update={"target": encoder})
+        if same not in config.attacks:
+            known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
+            raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
+        position = config.attacks.index(same)
+        last = config.attacked_epochs(encoder)[-1]
+        chosen = [
+            task
+            for seed in config.seeds
+            for task in tasks(config, folder.seed(seed))
+            if (task.position, task.output, task.epoch) == (position, config.primary_output, last)
+        ]
+        for task in chosen:
+            if "not_applicable" in result_of(task):
+                raise UserError(f"{words}: {result_of(task)['not_applicable']}")
+        return cls(run, encoder, config, report, tuple(chosen))
+
+    @property
+    def encoder_told(self) -> dict[str, Any]:
+        """The encoder's entry in the report."""
+        entry: dict[str, Any] = self.report["encoders"][self.encoder]
+        return entry
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Which encoder of which run this is."""
+        return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_told["fingerprint"]}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What scores depend on besides the encoder, by the words for it."""
+        return {
+            "seeds": self.config.seeds,
+            "attack": self.tasks[0].attack.model_copy(update={"target": "", "reference": ""}),
+            "queries": self.config.queries,
+            "output": self.config.primary_output,
+            "images": [self.report["data"]["roles"][role] for role in self.config.audited],
+        }
+
+
+def _parted(words: str) -> tuple[str, str]:
+    """Run and encoder; the encoder is empty where none is named."""
+    run, colon, encoder = words.rpartition(":")
+    if not colon or "/" in encoder or storage.exists(f"{words}/{CONFIG}"):
+        return words, ""
+    return run, encoder
+
+
+def _check_alike(first: _Side, other: _Side) -> None:
+    for name, value in first.asked.items():
+        if other.asked[name] != value:
+            raise UserError(f"{other.run} has other {name} than {first.run}; audit both in the same way")
+
+
+def _scored(first: _Side, second: _Side, third: _Side | None, of_seed: Sequence[Task]) -> Scored:
+    """The scores of one seed on the same samples."""
+    before, after, unseen = (paired_scores(task) for task in of_seed)
+    for side, table in ((second, after), (third or second, unseen)):
+        if not np.array_equal(before["id"], table["id"]):
+            raise UserError(
+                f"{side.run} has scores of other samples than {first.run}; some were rejected in one of them"
+            )
+    if third is None and "control" not in after:
+        raise UserError(f"{second.run} has no control encoder; give --retrained, an encoder that never saw the images")
+    never = unseen["score"] if third is not None else after["control"]
+    return Scored(before["score"], after["score"], never, after["blind"], before["member"], before.get("group"))

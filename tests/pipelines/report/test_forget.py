@@ -1,0 +1,99 @@
+"""Two encoders of one run as before and after: what is compared, mistakes in one line, and the planted truth."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mi_core.metrics.delong import auc
+from pipelines.attack.scores import scores_path
+from pipelines.attack.tasks import tasks
+from pipelines.audit import run as audit
+from pipelines.cli import app as cli
+from pipelines.config.load import load, parse
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.report.forget import forget
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+ATTACKS = [{"attack": "mean-cosine", "target": ["target", "shadow"], "reference": "nonmembers", "fpr": 0.2}]
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forget") / "run"
+    shutil.copytree(trained_run, folder)
+    audit.run(parse(small_config(attacks=ATTACKS), "small.yaml"), str(folder))
+    return folder
+
+
+def test_scores_of_both_encoders_are_compared(run: Path) -> None:
+    found = forget(f"{run}:target", f"{run}:shadow", f"{run}:shadow")
+    config = load(f"{run}/config.yaml")
+    expected = {}
+    for task in tasks(config, RunFolder(str(run)).seed(0)):
+        if task.output == "projection" and task.epoch == 3:
+            table = storage.read_table(scores_path(task))
+            expected[task.attack.target] = auc(np.asarray(table["score"]), np.asarray(table["member"])).as_json()
+    assert found["found"]["before_auc"] == expected["target"]
+    assert found["found"]["after_auc"] == found["found"]["unseen_auc"] == expected["shadow"]
+    assert found["found"]["left"]["value"] == 0
+    assert (found["images"], found["controls"], found["seeds"]) == (60, 48, [0])
+    assert found["before"]["encoder"] == "target"
+    assert found["before"]["fingerprint"] != found["after"]["fingerprint"]
+    assert found["unseen"] == {"run": str(run), "encoder": "shadow"}
+    assert set(found["utility"]) == {"before", "after"}
+    assert forget(str(run), f"{run}:shadow", f"{run}:shadow") == found  # the verdict is about target
+
+
+def test_mistakes_are_one_line(run: Path, finished_run: Path) -> None:
+    with pytest.raises(UserError, match="has no control encoder; give --retrained"):
+        forget(f"{run}:target", f"{run}:shadow")
+    with pytest.raises(UserError, match="are the same weights"):
+        forget(str(run), f"{run}:target")
+    with pytest.raises(UserError, match="has no mean-cosine on 'stranger'; it has it on target, shadow"):
+        forget(str(run), f"{run}:stranger")
+    with pytest.raises(UserError, match="has other attack than"):
+        forget(str(run), str(finished_run))
+    with pytest.raises(UserError, match="holds no run"):
+        forget(str(run), str(run / "nothing"))
+
+
+def test_a_run_without_a_report_says_what_to_do(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "half")
+    (tmp_path / "half" / "report.json").unlink()
+    with pytest.raises(UserError, match=r"report\.json is missing; write it with encoder-audit report"):
+        forget(str(run), str(tmp_path / "half"))
+
+
+def test_the_command(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["forget", f"{run}:target", f"{run}:shadow", "--retrained", f"{run}:shadow"]
+    monkeypatch.setattr(sys, "argv", ["encoder-audit", *words, "--json", str(tmp_path / "found.json")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "Cannot tell" in capsys.readouterr().out
+    assert storage.read_json(str(tmp_path / "found.json")) == forget(*words[1:3], words[4])
+    monkeypatch.setattr(sys, "argv", ["encoder-audit", *words, "--tolerance", "0"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "tolerance = 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_planted_forgetting(local_ray: None, tmp_path: Path) -> None:
+    """Trained anew without the images: forgotten. One more epoch on others: not."""
+    run = str(tmp_path / "run")
+    audit.run(load("configs/forget-digits.yaml"), run)
+    verdicts = {
+        after: forget(f"{run}:before", f"{run}:{after}")["found"]["verdict"] for after in ("retrained", "tuned")
+    }
+    assert verdicts == {"retrained": "forgotten", "tuned": "not-forgotten"}
