@@ -90,12 +90,11 @@ class Forgetting:
     def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:
         """What `as_json` wrote."""
         plain = ("left_at_most", "tolerance")
-        return cls(
-            **{
-                field.name: entry[field.name] if field.name in plain else Estimate.from_json(entry[field.name])
-                for field in fields(cls)
-            }
-        )
+        values: dict[str, Any] = {
+            field.name: entry[field.name] if field.name in plain else Estimate.from_json(entry[field.name])
+            for field in fields(cls)
+        }
+        return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
         """Verdict, estimates and the bound as JSON values."""
