@@ -67,10 +67,9 @@ def table(report: Mapping[str, Any]) -> RenderableType:
     style = _STYLES[found.verdict]
     images = f"{report['images']:,} images, {report['controls']:,} controls"
     seeds = f", {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else ""
-    unseen = f"encoder {report['unseen']['encoder']} of {report['unseen']['run']}"
     known = (
-        f"One attack, {report['attack']} on the {report['output']} output, on {images}{seeds}. For an encoder that "
-        f"never saw the images stands the {unseen}."
+        f"One attack, {report['attack']} on the {report['output']} output, on {images}{seeds}. The encoder "
+        f"{report['unseen']['encoder']} of {report['unseen']['run']} never saw the images."
     )
     caveat = (
         "Another attack may find what this one does not. Forgotten is what the answers of the encoder no longer show; "

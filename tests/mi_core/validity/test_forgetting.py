@@ -147,5 +147,5 @@ def test_the_table_names_what_it_rests_on() -> None:
     text = " ".join(capture.get().replace("│", " ").split())
     assert "Forgotten, as far as this attack can see" in text
     assert "lpla on the backbone output, on 400 images, 400 controls, 2 seeds" in text
-    assert "the encoder never of runs/r" in text
+    assert "The encoder never of runs/r never saw the images." in text
     assert "kNN accuracy of the encoder before 90" in text
