@@ -6,6 +6,7 @@ the recipes are made of, `views` several views of each image.
 
 from __future__ import annotations
 
+from mi_core.augmentations.byol import BYOLAugmentation
 from mi_core.augmentations.clip import CLIPAugmentation
 from mi_core.augmentations.moco import MoCoV1Augmentation, MoCoV2Augmentation, MoCoV3Augmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
@@ -16,7 +17,11 @@ AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
     "moco-v1": MoCoV1Augmentation,
     "moco-v2": MoCoV2Augmentation,
     "moco-v3": MoCoV3Augmentation,
+    "byol": BYOLAugmentation,
+    "barlow-twins": BYOLAugmentation,
+    "vicreg": BYOLAugmentation,
     "clip": CLIPAugmentation,
+    "siglip": CLIPAugmentation,
     "supervised": SupervisedAugmentation,
     "talos": SimCLRAugmentation,
 }

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from mi_core.objectives.barlow_twins import BarlowTwins
 from mi_core.objectives.base import Objective
+from mi_core.objectives.byol import BYOL
 from mi_core.objectives.clip import CLIP
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
+from mi_core.objectives.siglip import SigLIP
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.supervised import Supervised
 from mi_core.objectives.talos import Talos
+from mi_core.objectives.vicreg import VICReg
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,
     "moco-v1": MoCoV1,
     "moco-v2": MoCoV2,
     "moco-v3": MoCoV3,
+    "byol": BYOL,
+    "barlow-twins": BarlowTwins,
+    "vicreg": VICReg,
     "clip": CLIP,
+    "siglip": SigLIP,
     "supervised": Supervised,
     "talos": Talos,
 }

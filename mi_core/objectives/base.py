@@ -78,20 +78,6 @@ def numbered(values: Sequence[int | None], below: int, what: str, remedy: str) -
     return torch.tensor(values, dtype=torch.int64)
 
 
-def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -> None:
-    """theta_k <- m theta_k + (1 - m) theta_q, in place (He et al., MoCo, CVPR 2020, equation 2).
-
-    Example:
-        >>> key, query = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-        >>> _ = nn.init.constant_(key.weight, 1.0), nn.init.constant_(query.weight, 3.0)
-        >>> momentum_update(key, query, 0.75)
-        >>> key.weight.item()
-        1.5
-    """
-    with torch.no_grad():
-        torch._foreach_lerp_(list(followers.parameters()), list(leaders.parameters()), 1 - momentum)
-
-
 def similarities(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Inner products (N, M) of (N, D) and (M, D) in float32, under autocast too.
 

@@ -7,8 +7,6 @@ a predictor stands on the query side only. K length of the queue.
 
 from __future__ import annotations
 
-import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +17,9 @@ from torch import nn
 from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.encoders.batch_norm import split_batch_norm
 from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import Objective, momentum_update, similarities, width_of
+from mi_core.objectives.base import similarities, width_of
 from mi_core.objectives.gather import gather, own_rows, world
+from mi_core.objectives.momentum import MomentumObjective, rising
 
 
 def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -124,27 +123,7 @@ class MoCoV2Parameters(MoCoV1Parameters):
             check_range("projection_hidden", self.projection_hidden, 1)
 
 
-class _MomentumContrast(Objective):
-    """A query encoder, and a key encoder that follows it by momentum."""
-
-    projection: nn.Module
-
-    def _add_key_encoder(self, parameters: MoCoV1Parameters | MoCoV3Parameters) -> None:
-        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
-        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
-        self.temperature, self.momentum = parameters.temperature, parameters.momentum
-
-    def _follow(self, momentum: float) -> None:
-        momentum_update(self.key_backbone, self.backbone, momentum)
-        momentum_update(self.key_projection, self.projection, momentum)
-
-    def restart(self) -> None:
-        """The key encoder begins as a copy of the query encoder."""
-        self.key_backbone.load_state_dict(self.backbone.state_dict())
-        self.key_projection.load_state_dict(self.projection.state_dict())
-
-
-class _QueueMoCo(_MomentumContrast):
+class _QueueMoCo(MomentumObjective):
     """MoCo with a queue of earlier keys and shuffled batch norm: v1 and v2."""
 
     sync_batch_norm = False  # statistics over all workers would undo the shuffling
@@ -157,7 +136,8 @@ class _QueueMoCo(_MomentumContrast):
         super().__init__()
         self.backbone = split_batch_norm(backbone, parameters.batch_norm_splits)
         self.projection = projection_head(widths, batch_norm=False)
-        self._add_key_encoder(parameters)
+        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+        self.add_key_encoder()
         self.shuffled = parameters.batch_norm_splits > 1 or world()[1] > 1
         self.register_buffer("queue", F.normalize(torch.randn(parameters.queue, widths[-1]), dim=1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
@@ -211,7 +191,7 @@ class _QueueMoCo(_MomentumContrast):
 
     def after_step(self, progress: float) -> None:
         """Move the key encoder after the query encoder, and replace the oldest keys of the queue."""
-        self._follow(self.momentum)
+        self.follow(self.momentum)
         if self._keys is not None:
             start = int(self.pointer)
             self.queue[start : start + len(self._keys)] = self._keys
@@ -261,7 +241,7 @@ class MoCoV3Parameters:
             check_range(name, getattr(self, name), 1)
 
 
-class MoCoV3(_MomentumContrast):
+class MoCoV3(MomentumObjective):
     """MoCo v3 (ICCV 2021): projector and predictor, symmetric loss within the batch, momentum that rises to 1."""
 
     Parameters = MoCoV3Parameters
@@ -279,7 +259,8 @@ class MoCoV3(_MomentumContrast):
             if not isinstance(patches, nn.Module):
                 raise ConfigError("freeze_patches = True, but the backbone has no patch embedding; use it with a ViT")
             patches.requires_grad_(False)
-        self._add_key_encoder(parameters)
+        self.temperature, self.momentum = parameters.temperature, parameters.momentum
+        self.add_key_encoder()
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
@@ -291,4 +272,4 @@ class MoCoV3(_MomentumContrast):
 
     def after_step(self, progress: float) -> None:
         """Move the key encoder after the query encoder: m = 1 - (1 - m0) (1 + cos(pi progress)) / 2."""
-        self._follow(1 - 0.5 * (1 + math.cos(math.pi * progress)) * (1 - self.momentum))
+        self.follow(rising(self.momentum, progress))

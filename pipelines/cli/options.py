@@ -53,6 +53,7 @@ Controls = Annotated[
 Known = Annotated[str | None, typer.Option("--known", help="Images that were surely trained on, if you have some.")]
 Captions = Annotated[bool, typer.Option("--captions", help="Shards hold captions: attack image and caption too.")]
 Objective = Annotated[
-    str | None, typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3 or clip.")
+    str | None,
+    typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3, byol, clip and the like."),
 ]
 Size = Annotated[int | None, typer.Option("--size", help="Side of the images in pixels; default: its own, or 224.")]

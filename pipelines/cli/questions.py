@@ -68,7 +68,8 @@ def answered(flags: Flags) -> Flags:
     if flags.url is not None and flags.adapter is None:
         flags = changed(flags, adapter=typer.prompt("Shape of its requests (json, multipart, openai)?", default="json"))
     if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
-        question = "How was it trained (simclr, moco-v1, moco-v2, moco-v3, clip)? If you do not know:"
+        known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, clip, siglip"
+        question = f"How was it trained ({known})? If you do not know:"
         flags = changed(flags, objective=typer.prompt(question, default="simclr"))
     if flags.candidates is None:
         flags = changed(flags, candidates=typer.prompt("Folder of the images in question?"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mi_core.attacks import left_out
+from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
@@ -116,7 +117,7 @@ def not_applying(config: RunConfig, folder: RunFolder) -> list[str]:
 
 def _left_out(config: RunConfig, folder: RunFolder) -> tuple[list[str], dict[str, list[str]]]:
     tried = {attack.attack for attack in config.attacks}
-    text = config.encoders[config.attacks[0].target].objective == "clip"
+    text = OBJECTIVES[config.encoders[config.attacks[0].target].objective].target == "caption"
     return left_out(tried, _outputs(config, folder), text=text)
 
 

@@ -17,18 +17,26 @@ from torch import nn
 
 from mi_core.encoders import build_backbone
 from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
+from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.clip import CLIPParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
+from mi_core.objectives.siglip import SigLIPParameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.objectives.talos import TalosParameters
+from mi_core.objectives.vicreg import VICRegParameters
 
 PARAMETERS: dict[str, Any] = {
     "simclr": SimCLRParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False),
     "moco-v1": MoCoV1Parameters(queue=12, projection_width=4, momentum=0.5),
     "moco-v2": MoCoV2Parameters(queue=12, projection_width=4, momentum=0.5),
     "moco-v3": MoCoV3Parameters(projection_hidden=7, projection_width=4, momentum=0.5),
+    "byol": BYOLParameters(projection_hidden=7, projection_width=4, momentum=0.5),
+    "barlow-twins": BarlowTwinsParameters(projection_hidden=7, projection_width=4),
+    "vicreg": VICRegParameters(projection_hidden=7, projection_width=4),
+    "siglip": SigLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "clip": CLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "supervised": SupervisedParameters(classes=3),
     "talos": TalosParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False, values=3),
@@ -103,10 +111,10 @@ def test_two_workers_equal_one(name: str, found: list[dict[str, dict[str, torch.
             pair = [found[rank][name][key], expected]
             if key == "queue":  # the same keys; two workers put them in in another order
                 pair = [keys[keys[:, 0].argsort()] for keys in pair]
-            torch.testing.assert_close(*pair, rtol=2e-4, atol=2e-6, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(*pair, rtol=2e-4, atol=5e-6, msg=lambda text, key=key: f"{key}: {text}")
 
 
-@pytest.mark.parametrize("name", ["simclr", "moco-v3", "clip"])
+@pytest.mark.parametrize("name", ["simclr", "moco-v3", "barlow-twins", "vicreg", "clip", "siglip"])
 def test_the_comparison_can_fail(name: str) -> None:
     """Without the other worker's images the loss is another one."""
     module = network(name)

@@ -8,10 +8,13 @@ import torch
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.objectives.barlow_twins import BarlowTwinsParameters
+from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.objectives.talos import TalosParameters
+from mi_core.objectives.vicreg import VICRegParameters
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters
@@ -38,6 +41,9 @@ OBJECTIVES = {
     "moco-v1": MoCoV1Parameters(queue=32, projection_width=16, batch_norm_splits=4),
     "moco-v2": MoCoV2Parameters(queue=32, projection_width=16, momentum=0.9),
     "moco-v3": MoCoV3Parameters(projection_hidden=32, projection_width=16),
+    "byol": BYOLParameters(projection_hidden=32, projection_width=16),
+    "barlow-twins": BarlowTwinsParameters(projection_hidden=32, projection_width=16),
+    "vicreg": VICRegParameters(projection_hidden=32, projection_width=16),
     "supervised": SupervisedParameters(classes=3),
     "talos": TalosParameters(0.2, 32, 16, values=3),
 }
