@@ -2,8 +2,8 @@
 
     python cluster/serve_encoder.py --encoder RUN/seed-0/encoders/target --port 8000
 
-POST /json and /multipart answer with every output of the encoder; POST /v1/embeddings with the one that ``model``
-names, the backbone by default. For tests and demonstrations: it has no access control and one process.
+POST /json and /multipart answer with every output of the encoder; the other paths with the one that ``model`` names,
+the backbone by default. For tests and demonstrations: it has no access control and one process.
 """
 
 from __future__ import annotations
@@ -162,10 +162,9 @@ def _multipart_images(headers: Mapping[str, str], body: bytes) -> tuple[list[byt
 
 def _openai_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
     content = _content(body)
-    given = content.get("input")
-    if not isinstance(given, list) or not all(isinstance(text, str) and text.startswith("data:") for text in given):
+    if not isinstance(content.get("input"), list):
         raise BadRequestError("input is a list of data URLs")
-    return _base64([text.partition("base64,")[2] for text in given]), content.get("model")
+    return _base64([_after_base64(url) for url in content["input"]]), content.get("model")
 
 
 def _by_output(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
@@ -173,15 +172,67 @@ def _by_output(embeddings: dict[str, list[list[float]]], model: str | None) -> A
 
 
 def _openai(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
-    if (model or "backbone") not in embeddings:
-        raise BadRequestError(f"model = {model!r}, allowed: {', '.join(embeddings)}")
-    rows = embeddings[model or "backbone"]
+    rows = _one_output(embeddings, model)
     entries = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
     return {"object": "list", "model": model or "backbone", "data": entries}
 
 
-_PARSERS = {"/json": _json_images, "/multipart": _multipart_images, "/v1/embeddings": _openai_images}
-_SHAPES = {"/json": _by_output, "/multipart": _by_output, "/v1/embeddings": _openai}
+def _voyage_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
+    content = _content(body)
+    try:
+        urls = [part["image_base64"] for one in content["inputs"] for part in one["content"]]
+    except (KeyError, TypeError) as error:
+        raise BadRequestError("inputs are a list of contents with one image_base64 each") from error
+    return _base64([_after_base64(url) for url in urls]), content.get("model")
+
+
+def _cohere_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
+    content = _content(body)
+    if content.get("input_type") != "image" or not isinstance(content.get("images"), list):
+        raise BadRequestError('input_type is "image", and images is a list of data URLs')
+    return _base64([_after_base64(url) for url in content["images"]]), content.get("model")
+
+
+def _titan_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
+    return _base64([_content(body).get("inputImage")]), None
+
+
+def _after_base64(url: Any) -> str:
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise BadRequestError("images are data URLs")
+    return url.partition("base64,")[2]
+
+
+def _one_output(embeddings: dict[str, list[list[float]]], model: str | None) -> list[list[float]]:
+    if (model or "backbone") not in embeddings:
+        raise BadRequestError(f"model = {model!r}, allowed: {', '.join(embeddings)}")
+    return embeddings[model or "backbone"]
+
+
+def _cohere(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
+    return {"embeddings": {"float": _one_output(embeddings, model)}}
+
+
+def _titan(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
+    return {"embedding": _one_output(embeddings, model)[0]}
+
+
+_PARSERS = {
+    "/json": _json_images,
+    "/multipart": _multipart_images,
+    "/v1/embeddings": _openai_images,
+    "/v1/multimodalembeddings": _voyage_images,
+    "/v2/embed": _cohere_images,
+    "/model/amazon.titan-embed-image-v1/invoke": _titan_images,
+}
+_SHAPES = {
+    "/json": _by_output,
+    "/multipart": _by_output,
+    "/v1/embeddings": _openai,
+    "/v1/multimodalembeddings": _openai,
+    "/v2/embed": _cohere,
+    "/model/amazon.titan-embed-image-v1/invoke": _titan,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

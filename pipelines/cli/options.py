@@ -40,7 +40,10 @@ Encoder = Annotated[
     ),
 ]
 EncoderUrl = Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")]
-Adapter = Annotated[str | None, typer.Option("--adapter", help="Shape of its requests: json, multipart or openai.")]
+Adapter = Annotated[
+    str | None,
+    typer.Option("--adapter", help="Shape of its requests: json, multipart, openai, voyage, cohere or titan."),
+]
 ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="NAME of the variable with the API's key.")]
 Weights = Annotated[
     str | None,

@@ -66,7 +66,8 @@ def answered(flags: Flags) -> Flags:
     if flags.encoder is not None and flags.weights is None and not code and folder_kind(flags.encoder) is None:
         flags = changed(flags, weights=typer.prompt("File of its weights?"))
     if flags.url is not None and flags.adapter is None:
-        flags = changed(flags, adapter=typer.prompt("Shape of its requests (json, multipart, openai)?", default="json"))
+        question = "Shape of its requests (json, multipart, openai, voyage, cohere, titan)?"
+        flags = changed(flags, adapter=typer.prompt(question, default="json"))
     if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
         known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, clip, siglip"
         question = f"How was it trained ({known})? If you do not know:"

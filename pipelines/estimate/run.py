@@ -237,7 +237,7 @@ def extract_times(encoding: Range, reading: Range, resources: ResourcesConfig, a
 def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[float, str]:
     """The least hours that an API needs at its rate (0: unknown), and facts about it; it is not asked."""
     stated = encoder.parameters()
-    requests = math.ceil(queries / stated.batch)
+    requests = math.ceil(queries / stated.images_per_request)
     money = queries * stated.price_per_image + requests * stated.price_per_request
     told = f"{name} is behind an API and was not asked: a small network was timed in its place"
     paid = f"; at its own prices they cost {money:.4g}, which is not in the money above" if money else ""

@@ -1,7 +1,7 @@
 """Shapes of requests and answers of encoders behind HTTP; `ADAPTERS` is their table.
 
 An adapter turns PNG files into the parts of a request, and the JSON of an answer into rows of numbers by output. It
-checks the outer shape of an answer; `answers` checks the numbers.
+checks the outer shape of an answer; `answers` checks the numbers. ``most`` images go into a request; None: any number.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Rows = Mapping[str, Sequence[Any]]
 
 class JSONAdapter:
     """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
+
+    most: int | None = None
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request: PNG files, and the ``model`` where one is named."""
@@ -45,9 +47,11 @@ class MultipartAdapter(JSONAdapter):
 class OpenAIAdapter:
     """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
 
+    most: int | None = None
+
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request."""
-        urls = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in images]
+        urls = [data_url(image) for image in images]
         return {"json": {**named, "input": urls, "encoding_format": "float"}}
 
     def rows(self, answer: Any) -> Rows:
@@ -63,5 +67,63 @@ class OpenAIAdapter:
         return {"": [by_index[index] for index in range(len(entries))]}
 
 
-Adapter = JSONAdapter | OpenAIAdapter
-ADAPTERS: dict[str, Adapter] = {"json": JSONAdapter(), "multipart": MultipartAdapter(), "openai": OpenAIAdapter()}
+class VoyageAdapter(OpenAIAdapter):
+    """POST {"model", "inputs": [{"content": [data URL]}, ...]}, as Voyage AI takes it; answers as of ``openai``."""
+
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request."""
+        contents = [{"content": [{"type": "image_base64", "image_base64": data_url(image)}]} for image in images]
+        return {"json": {**named, "inputs": contents}}
+
+
+class CohereAdapter:
+    """POST {"model", "input_type": "image", "images": [data URL, ...]} for {"embeddings": {"float": [[...], ...]}}."""
+
+    most: int | None = None
+
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request."""
+        urls = [data_url(image) for image in images]
+        return {"json": {**named, "input_type": "image", "embedding_types": ["float"], "images": urls}}
+
+    def rows(self, answer: Any) -> Rows:
+        """Rows by output. Raises ShapeError: the answer is of another shape."""
+        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
+        rows = embeddings.get("float") if isinstance(embeddings, dict) else None
+        if not isinstance(rows, list):
+            raise ShapeError('the answer has no {"embeddings": {"float": [[...], ...]}}')
+        return {"": rows}
+
+
+class TitanAdapter:
+    """POST {"inputImage": base64 PNG} for {"embedding": [...]}, Amazon Titan on Bedrock; one image per request."""
+
+    most: int | None = 1
+
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request; the address names the model."""
+        (image,) = images
+        return {"json": {"inputImage": base64.b64encode(image).decode()}}
+
+    def rows(self, answer: Any) -> Rows:
+        """Rows by output. Raises ShapeError: the answer is of another shape."""
+        embedding = answer.get("embedding") if isinstance(answer, dict) else None
+        if not isinstance(embedding, list):
+            raise ShapeError('the answer has no {"embedding": [...]}')
+        return {"": [embedding]}
+
+
+def data_url(image: bytes) -> str:
+    """A PNG file as a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
+
+
+Adapter = JSONAdapter | OpenAIAdapter | CohereAdapter | TitanAdapter
+ADAPTERS: dict[str, Adapter] = {
+    "json": JSONAdapter(),
+    "multipart": MultipartAdapter(),
+    "openai": OpenAIAdapter(),
+    "voyage": VoyageAdapter(),
+    "cohere": CohereAdapter(),
+    "titan": TitanAdapter(),
+}

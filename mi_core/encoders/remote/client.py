@@ -134,7 +134,7 @@ class Client:
             for row, answer in zip(rows, answers, strict=True):
                 known[row] = answer
 
-        size = self.parameters.batch
+        size = self.parameters.images_per_request
         self._ask_all([missing[start : start + size] for start in range(0, len(missing), size)], ask)
         answers = [known[row] or known[first[key]] for row, key in enumerate(keys)]
         return {output: np.stack([answer[output] for answer in answers if answer is not None]) for output in outputs}

@@ -93,6 +93,11 @@ class EndpointParameters:
         if not _HEADER.fullmatch(self.api_key_header):
             raise ConfigError(f"api_key_header = {self.api_key_header!r} is no name of a header")
 
+    @property
+    def images_per_request(self) -> int:
+        """``batch``, or fewer where the adapter takes no more."""
+        return min(self.batch, ADAPTERS[self.adapter].most or self.batch)
+
     def limits(self) -> Limits:
         """Rate, prices and cap."""
         return Limits(self.requests_per_second, self.price_per_request, self.price_per_image, self.max_spend)

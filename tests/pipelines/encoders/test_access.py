@@ -272,7 +272,7 @@ def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) ->
     [
         (
             {"adapter": "xml"},
-            "encoders.target: endpoint.adapter = 'xml', allowed: json, multipart, openai",
+            "encoders.target: endpoint.adapter = 'xml', allowed: cohere, json, multipart, openai, titan, voyage",
         ),
         ({"bach": 3}, "unknown key encoders.target.endpoint.bach; did you mean batch? allowed: adapter, api_key_env"),
         ({"batch": "many"}, "encoders.target.endpoint.batch = 'many': "),

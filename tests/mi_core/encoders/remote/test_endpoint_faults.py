@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import time
 import zlib
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from mi_core.checks import AnswerError, ConfigError, ShapeError
+from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.answers import most_bytes
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.meter import Meter, Spent
@@ -193,6 +195,15 @@ def test_a_wrong_answer_is_one_line(data: bytes, message: str) -> None:
 def test_an_index_is_a_whole_number(index: Any) -> None:
     body = {"data": [{"index": 0, "embedding": [1.0]}, {"index": index, "embedding": [1.0]}]}
     assert 'the answer has no {"data": [{"index": ...' in fault(http(json.dumps(body).encode()), adapter="openai")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "shape"), [("cohere", '{"embeddings": {"float": [[...'), ("titan", '{"embedding": [...]}')]
+)
+def test_an_answer_of_another_vendor_is_refused(adapter: str, shape: str) -> None:
+    for answer in (json.loads(GOOD), [], {"embeddings": {"float": 1}, "embedding": 1}, {"embeddings": [], "data": []}):
+        with pytest.raises(ShapeError, match=re.escape(f"the answer has no {shape}")):
+            ADAPTERS[adapter].rows(answer)
 
 
 @pytest.mark.parametrize(
