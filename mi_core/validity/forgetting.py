@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ TOLERANCE = 0.25  # share of what the attack knew before that may be left
 _STEPS = 100  # of the share that is left
 
 
-class Scored(NamedTuple):
+@dataclass(frozen=True)
+class Scored:
     """Scores of one seed: (N,) each, of the same samples in the same order, higher = more likely a member.
 
     Args:
@@ -124,7 +125,8 @@ def forgetting(seeds: Sequence[Scored], *, same_samples: bool = False, tolerance
     for one in seeds:
         paired.append(auc_contrasts([one.before, one.after, one.unseen], wanted, one.member, one.groups))
         paired[-1] += auc_contrasts([one.after, one.blind], [[1.0, -1.0]], one.member, one.groups)
-        alone.append([auc(scores, one.member, one.groups) for scores in one[:4]])
+        single = (one.before, one.after, one.unseen, one.blind)
+        alone.append([auc(scores, one.member, one.groups) for scores in single])
     known, left, removed, *beyond, left_blind = (
         pool(of_seeds, same_samples=same_samples) for of_seeds in zip(*paired, strict=True)
     )

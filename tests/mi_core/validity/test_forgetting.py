@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ def test_what_was_never_found_cannot_be_seen_to_go() -> None:
 def test_groups_that_differ_by_themselves_do_not_count_as_known() -> None:
     """Images that look seen to an encoder that never saw them, and to the blind classifier, are no sign of memory."""
     one = drawn(400, 4, known=1.5, left=0.0)
-    moved = one._replace(
+    moved = replace(
+        one,
         before=one.before + 2.0 * one.member,
         after=one.after + 2.0 * one.member,
         unseen=one.unseen + 2.0 * one.member,
