@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
+from mi_core.report.contents import schema
 from pipelines.attack import tasks
 from pipelines.attack.fitting import divisible, fit
 from pipelines.attack.scores import scores_path
@@ -32,6 +34,7 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_audited_samples_are_judged_and_the_control_learns_anew(run: Path) -> None:
     report = storage.read_json(f"{run}/report.json")
+    jsonschema.validate(report, schema())
     entry = report["attacks"][0]
     assert entry["attack"] == "combined"
     assert entry["reference"] == "audited"
