@@ -179,6 +179,16 @@ def test_rows_that_only_their_small_words_tell_apart_keep_them(report: dict[str,
     assert '<small class="told">target, projection; direction lower</small>' in render_html(report, {})
 
 
+def test_tests_of_one_attack_say_what_it_was_fitted_on(report: dict[str, Any]) -> None:
+    """An attack that stands once needs no more words; one that was fitted on several things stands several times."""
+    tests = report["evidence"]["tests"]
+    assert "fitted on “shadow”" not in render_html(report, {}).split("What each attack found")[0]
+    tests += [tests[0] | {"reference": "audited"}]
+    page = render_html(report, {})
+    assert "target, projection, fitted on the audited samples before the one that is judged" in page
+    assert f"target, projection, fitted on “{tests[0]['reference']}”" in page
+
+
 def test_tests_on_other_outputs_are_folded(report: dict[str, Any]) -> None:
     source = render_html(report, {})
     fold = source.index("The same on the other outputs and encoders")
