@@ -200,7 +200,10 @@ def test_impossible_shadows_and_populations(changes: dict[str, Any], expected: s
         ({"attack": "encodermi-t", "views": 5}, "views = 5 exceeds queries.views = 4"),
         ({"attack": "feature-mi", "views": 2}, "feature-mi draws no views"),
         ({"attack": "part-crop", "outputs": ["projection"]}, "outputs = 'projection', allowed: backbone"),
-        ({"attack": "encodermi-t", "reference": "nobody"}, "reference = 'nobody', allowed: audited, known, nonmembers, other"),
+        (
+            {"attack": "encodermi-t", "reference": "nobody"},
+            "reference = 'nobody', allowed: audited, known, nonmembers, other",
+        ),
         ({"attack": "lpla", "reference": "known"}, "needs the role 'known-member'"),
         ({"attack": "lpla", "reference_count": 61}, "asks for 61 samples of shadow-member, which has 60"),
         ({"attack": "clip-weak-supervision", "reference": "unlabelled"}, "needs the role 'unlabelled'"),
