@@ -12,7 +12,7 @@ samples support it.
 **Fitted on others** (``shadow``, ``known``): one regression.
 
 **Fitted on the audited samples** (``audited``, as CDI does): nobody knows members, so it learns to tell candidates
-from controls. CDI fits on one half and judges the other, both ways. The two results are not independent. Let d_A be
+from controls. One could fit on each half and judge the other. The two results are not independent, though. Let d_A be
 the difference of the means in A. The regression on A weighs numbers about as d_A does, so its success on B follows
 d_A . d_B, and so does that of the regression on B on A. Pooled, they alarmed at .01 in .03 to .06 of 400 simulated
 draws of 16 to 200 candidates without a difference.
