@@ -13,6 +13,8 @@ from mi_core.features import queries_per_image
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
+_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
+
 Scores = npt.NDArray[np.float64]
 State = dict[str, npt.NDArray[Any]]
 """What a fit learned, as arrays by name."""
@@ -167,6 +169,24 @@ class Attack(ABC):
             self._check_given(features.population)
         if self.labelled and features.labels is None:
             raise ConfigError(f"{self.name} needs the true classes of the samples")
+
+
+def fisher_z(cosines: npt.NDArray[np.float64]) -> Scores:
+    """Fisher's z of cosines, atanh; those that round to 1 or -1 stay finite."""
+    return np.asarray(np.arctanh(cosines.clip(-_BELOW_ONE, _BELOW_ONE)))
+
+
+def places_among(names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_], fault: str) -> npt.NDArray[np.intp]:
+    """Where samples stand among ascending names.
+
+    Raises:
+        ConfigError: one is not among them: ``fault`` with its id in the braces.
+    """
+    place = np.searchsorted(names, ids).clip(max=len(names) - 1)
+    unknown = ids[names[place] != ids]
+    if len(unknown):
+        raise ConfigError(fault.format(unknown[0]))
+    return np.asarray(place)
 
 
 def directions(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -28,21 +28,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from mi_core.attacks.base import Attack, NotApplicable, Scores, State
+from mi_core.attacks.base import Attack, NotApplicable, Scores, State, fisher_z, places_among
 from mi_core.checks import ConfigError, check_range
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid
 from mi_core.folds import stratified_folds
 from mi_core.records import Features, LabelledFeatures
 
-_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
 _LEAST = 1e-12  # below this a length or a deviation is rounding
 _TOLD = 1e-5  # smaller deviations are rounding: of the logarithm of lengths that are all 1, for example
 _PRIOR = 0.5  # weight of the mean similarity, in its standard deviations, before anything is learned
@@ -129,7 +127,8 @@ class Combined(Attack):
         folds = stratified_folds(side, groups, self.seed, "combined on audited samples")
         scores = np.empty(len(side))
         scores[folds[0]] = _of_unit_spread(standard[:, 0])[folds[0]]
-        for known, (_, here) in zip(accumulate(folds[:-1], _and), pairwise(folds), strict=True):
+        for number, here in enumerate(folds[1:], start=1):
+            known = np.concatenate(folds[:number])
             weight, _ = self._regression(standard[known], side[known])
             scores[here] = _of_unit_spread(standard @ weight)[here]
         return {"names": features.ids, "scores": scores, "threshold": np.array(0.0)}
@@ -153,7 +152,10 @@ class Combined(Attack):
 
     def _score(self, features: Features, state: State) -> Scores:
         if "names" in state:
-            return np.asarray(state["scores"][_places(state["names"], features.ids)])
+            fault = "none of the audited samples that it was fitted on"
+            return np.asarray(
+                state["scores"][places_among(state["names"], features.ids, f"{self.name}: {{}} is {fault}")]
+            )
         return np.asarray(_standard(self._numbers(features), state["scale"]) @ state["weight"] + state["offset"])
 
     def _numbers(self, features: Features) -> Scores:
@@ -165,8 +167,8 @@ def _columns(need: str, features: Features) -> Iterator[Scores]:
     """What is read off one feature, (N,) each."""
     values = np.asarray(features.values[need], dtype=np.float64)
     if need.startswith(("pairwise", "patches")):
-        angles = np.arctanh(values.clip(-_BELOW_ONE, _BELOW_ONE))
-        yield np.arctanh(values.mean(axis=1).clip(-_BELOW_ONE, _BELOW_ONE))
+        angles = fisher_z(values)
+        yield fisher_z(values.mean(axis=1))
         yield np.log(np.maximum(angles.std(axis=1), _LEAST))
         yield from (angles.min(axis=1), angles.max(axis=1))
     elif need.startswith("parts"):  # divergences from the uniform and from a bumpy distribution
@@ -197,23 +199,6 @@ def _standard(numbers: Scores, scale: Scores) -> Scores:
     return np.asarray((numbers - scale[0]) / scale[1], dtype=np.float64)
 
 
-def _and(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate([one, other])
-
-
 def _of_unit_spread(scores: Scores) -> Scores:
     """Scores of all audited samples by one regression, in their own standard deviations."""
     return np.asarray((scores - scores.mean()) / max(scores.std(), _LEAST), dtype=np.float64)
-
-
-def _places(names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> npt.NDArray[np.intp]:
-    """Where samples stand among those of the fit.
-
-    Raises:
-        ConfigError: one is not among them.
-    """
-    place = np.searchsorted(names, ids).clip(max=len(names) - 1)
-    unknown = ids[names[place] != ids]
-    if len(unknown):
-        raise ConfigError(f"combined: {unknown[0]} is none of the audited samples that it was fitted on")
-    return np.asarray(place)

@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.base import Attack, Scores
-from mi_core.checks import ConfigError, NumericError, check_choice
+from mi_core.attacks.base import Attack, Scores, fisher_z, places_among
+from mi_core.checks import NumericError, check_choice
 from mi_core.records import Features
 
 Places = npt.NDArray[np.intp]
-
-_BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
 
 
 def shadow_row(sample: str, shadow: str) -> str:
@@ -91,7 +89,7 @@ class ShadowsAttack(Attack):
         """
         values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
         if self.parameters.statistic == "cosine":
-            return np.asarray(np.arctanh(values.mean(axis=1).clip(-_BELOW_ONE, _BELOW_ONE)))
+            return fisher_z(values.mean(axis=1))
         if (values <= 0).any():
             raise NumericError(f"{self.name}: the embedding of {features.ids[int(np.argmin(values))]} has length 0")
         return np.asarray(np.log(values))
@@ -109,10 +107,5 @@ class ShadowsAttack(Attack):
         Raises:
             ConfigError: one is not among them.
         """
-        place = np.searchsorted(names, ids).clip(max=len(names) - 1)
-        unknown = ids[names[place] != ids]
-        if len(unknown):
-            raise ConfigError(
-                f"{self.name}: {unknown[0]} is in no shadow's data; shadows must be drawn from the audited samples"
-            )
-        return place
+        fault = "in no shadow's data; shadows must be drawn from the audited samples"
+        return places_among(names, ids, f"{self.name}: {{}} is {fault}")

@@ -119,15 +119,14 @@ def forgetting(seeds: Sequence[Scored], *, same_samples: bool = False, tolerance
     """
     check_range("tolerance", tolerance, 0, 1, open_low=True)
     shares = np.arange(_STEPS + 1) / _STEPS
-    left_of = [[-share, 1.0, share - 1] for share in shares.tolist()]
-    wanted = [[1.0, 0.0, -1.0], [0.0, 1.0, -1.0], [1.0, -1.0, 0.0], *left_of]
+    left_of = [[-share, 1.0, share - 1, 0.0] for share in shares.tolist()]
+    wanted = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, -1.0, 0.0], [1.0, -1.0, 0.0, 0.0], [0.0, 1.0, 0.0, -1.0], *left_of]
     paired, alone = [], []
     for one in seeds:
-        paired.append(auc_contrasts([one.before, one.after, one.unseen], wanted, one.member, one.groups))
-        paired[-1] += auc_contrasts([one.after, one.blind], [[1.0, -1.0]], one.member, one.groups)
-        single = (one.before, one.after, one.unseen, one.blind)
-        alone.append([auc(scores, one.member, one.groups) for scores in single])
-    known, left, removed, *beyond, left_blind = (
+        scores = (one.before, one.after, one.unseen, one.blind)
+        paired.append(auc_contrasts(scores, wanted, one.member, one.groups))
+        alone.append([auc(own, one.member, one.groups) for own in scores])
+    known, left, removed, left_blind, *beyond = (
         pool(of_seeds, same_samples=same_samples) for of_seeds in zip(*paired, strict=True)
     )
     before, after, unseen, blind = (pool(of_seeds, same_samples=same_samples) for of_seeds in zip(*alone, strict=True))

@@ -142,8 +142,9 @@ def outline(
     of_samples = queries * samples if spent is None else spent * repeats
     each = queries if method.populated else repeats
     evaluation = of_samples + (anchors * each if config.shadows(attack) else 0)
-    training = 0 if fitted is None else queries * fitted.samples + fitted.anchors * each
-    training = 0 if attack.reference == AUDITED else training  # the samples are queried once
+    training = 0
+    if fitted is not None and attack.reference != AUDITED:  # audited samples are queried once
+        training = queries * fitted.samples + fitted.anchors * each
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
     if task.stopping is not None and samples:
         told["mean_per_sample"] = evaluation / samples
