@@ -15,12 +15,20 @@ class MomentumObjective(Objective):
     """A framework with a query encoder, which learns, and a key encoder, which follows it."""
 
     projection: nn.Module
+    prediction: nn.Module
     momentum: float
 
     def add_key_encoder(self) -> None:
         """Add the key encoder, a copy of backbone and projection without gradients."""
         self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
         self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+
+    def predict(self, views: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Predictions of both views (B, 2, C, H, W), and the key encoder's projections of both, without gradients."""
+        predictions = [self.prediction(self.projection(self.backbone(views[:, view]))) for view in range(2)]
+        with torch.no_grad():
+            keys = [self.key_projection(self.key_backbone(views[:, view])) for view in range(2)]
+        return predictions, keys
 
     def follow(self, momentum: float) -> None:
         """Move the key encoder towards the query encoder."""

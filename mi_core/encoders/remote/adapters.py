@@ -1,14 +1,15 @@
 """Shapes of requests and answers of encoders behind HTTP; `ADAPTERS` is their table.
 
 An adapter turns PNG files into the parts of a request, and the JSON of an answer into rows of numbers by output. It
-checks the outer shape of an answer; `answers` checks the numbers. ``most`` images go into a request; None: any number.
+checks the outer shape of an answer; `answers` checks the numbers.
 """
 
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mi_core.checks import ShapeError
 
@@ -16,10 +17,22 @@ Rows = Mapping[str, Sequence[Any]]
 """One row of numbers per image, by output; the output ``""`` is one that the answer does not name."""
 
 
-class JSONAdapter:
-    """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
+class Adapter(ABC):
+    """One shape of requests and answers; at most ``most`` images go into a request, None: any number."""
 
-    most: int | None = None
+    most: ClassVar[int | None] = None
+
+    @abstractmethod
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request: PNG files, and the ``model`` where one is named."""
+
+    @abstractmethod
+    def rows(self, answer: Any) -> Rows:
+        """Rows by output. Raises ShapeError: the answer is of another shape."""
+
+
+class JSONAdapter(Adapter):
+    """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request: PNG files, and the ``model`` where one is named."""
@@ -44,10 +57,8 @@ class MultipartAdapter(JSONAdapter):
         return {"files": files, "data": dict(named)}
 
 
-class OpenAIAdapter:
+class OpenAIAdapter(Adapter):
     """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
-
-    most: int | None = None
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request."""
@@ -76,10 +87,8 @@ class VoyageAdapter(OpenAIAdapter):
         return {"json": {**named, "inputs": contents}}
 
 
-class CohereAdapter:
+class CohereAdapter(Adapter):
     """POST {"model", "input_type": "image", "images": [data URL, ...]} for {"embeddings": {"float": [[...], ...]}}."""
-
-    most: int | None = None
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request."""
@@ -95,10 +104,10 @@ class CohereAdapter:
         return {"": rows}
 
 
-class TitanAdapter:
+class TitanAdapter(Adapter):
     """POST {"inputImage": base64 PNG} for {"embedding": [...]}, Amazon Titan on Bedrock; one image per request."""
 
-    most: int | None = 1
+    most = 1
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request; the address names the model."""
@@ -118,7 +127,6 @@ def data_url(image: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"
 
 
-Adapter = JSONAdapter | OpenAIAdapter | CohereAdapter | TitanAdapter
 ADAPTERS: dict[str, Adapter] = {
     "json": JSONAdapter(),
     "multipart": MultipartAdapter(),
