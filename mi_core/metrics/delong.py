@@ -200,10 +200,7 @@ def _contrast(aucs: Sequence[Estimate], weights: _Float64, correlations: _Float6
 
 def difference_of_aucs(a: Estimate, b: Estimate, correlation: float) -> Estimate:
     """``a`` minus ``b``, two AUCs of the same samples, in [-1, 1], from their intervals and their correlation."""
-    value = a.value - b.value
-    low = value - _joined(a.value - a.low, b.high - b.value, correlation)
-    high = value + _joined(a.high - a.value, b.value - b.low, correlation)
-    return Estimate(value, low, high, a.n)
+    return _contrast([a, b], np.array([1.0, -1.0]), np.array([[1.0, correlation], [correlation, 1.0]]))
 
 
 def _share_below(values: _Float64, others: _Float64) -> _Float64:
@@ -270,8 +267,7 @@ def interval_on_logits(value: float, error: float, quantile: float, pairs: int, 
 
 def correlation_of(covariance: npt.NDArray[np.floating[Any]]) -> float:
     """The correlation of two statistics, in [-1, 1], from their covariance (2, 2); 0 if one does not vary."""
-    scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
-    return float(np.clip(covariance[0, 1] / scale, -1, 1)) if scale > 0 else 0.0
+    return float(_correlations(covariance)[0, 1])
 
 
 def _correlations(covariance: npt.NDArray[np.floating[Any]]) -> _Float64:
@@ -281,8 +277,3 @@ def _correlations(covariance: npt.NDArray[np.floating[Any]]) -> _Float64:
     found = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0).clip(-1, 1)
     np.fill_diagonal(found, 1.0)
     return np.asarray(found, dtype=np.float64)
-
-
-def _joined(reach_a: float, reach_b: float, correlation: float) -> float:
-    """How far the bound of a difference lies from it, from the reach of each interval (Zou and Donner, equation 3)."""
-    return math.sqrt(max(reach_a**2 + reach_b**2 - 2 * correlation * reach_a * reach_b, 0.0))
