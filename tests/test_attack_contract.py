@@ -14,7 +14,7 @@ from mi_core.attacks.base import Attack
 from mi_core.attacks.shadows import shadow_row
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes, parse_need
+from mi_core.features import consumes, of_weights, parse_need
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
@@ -72,6 +72,8 @@ def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Ge
         if width is not None:
             noise = generator.normal(0, 0.5, (count, width))
             values[need] = np.tanh(0.5 + 0.05 * (level[:, None] + noise))
+        elif of_weights(need):  # losses and norms of gradients, which training lowers
+            values[need] = np.exp(-0.3 * level)[:, None] * generator.uniform(0.9, 1.1, (count, 5))
         elif need == "caption:cosine":
             values[need] = np.tanh(0.3 + 0.05 * level)
         elif "embedding" in need:

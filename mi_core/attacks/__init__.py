@@ -22,6 +22,8 @@ from mi_core.attacks.quantile_regression import QuantileRegression
 from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
+from mi_core.attacks.white_box import WhiteBox
+from mi_core.features import of_weights
 
 ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
@@ -36,6 +38,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "lira": LiRA,
     "rmia": RMIA,
     "combined": Combined,
+    "white-box": WhiteBox,
     "mean-cosine": MeanCosine,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
@@ -54,13 +57,16 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 
 
-def left_out(tried: Collection[str], outputs: Collection[str], *, text: bool) -> tuple[list[str], dict[str, list[str]]]:
+def left_out(
+    tried: Collection[str], outputs: Collection[str], *, text: bool, weights: bool = True
+) -> tuple[list[str], dict[str, list[str]]]:
     """The attacks that were not tried: those that could run, and those that do not apply, by the reason.
 
     Args:
         tried: names of attacks.
         outputs: that the encoder exposes.
         text: whether it has a text tower.
+        weights: whether its weights are at hand, or only its answers.
 
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
@@ -74,6 +80,8 @@ def left_out(tried: Collection[str], outputs: Collection[str], *, text: bool) ->
             continue
         if name.startswith("clip-") and not text:
             useless.setdefault("the encoder has no text tower", []).append(name)
+        elif not weights and any(map(of_weights, method().needs)):
+            useless.setdefault("the weights of the encoder are not at hand", []).append(name)
         elif method.outputs and not set(method.outputs) & set(outputs):
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)
         else:

@@ -60,6 +60,8 @@ class Defense(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without: ``logits`` (the encoder is a classifier), ``labels``, ``attributes``, ``outside``
     (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
+    of_answers: ClassVar[bool] = False
+    """Whether it changes what the encoder answers and not its weights: whoever holds these is past it."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 

@@ -82,6 +82,7 @@ class MemGuard(Defense):
     hides = "membership"
     source = "MemGuard (Jia et al., CCS 2019); ContrastiveLeaks (CCS 2021), section 5.2"
     needs = frozenset({"logits", "outside"})
+    of_answers = True
     Parameters = MemGuardParameters
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

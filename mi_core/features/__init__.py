@@ -5,7 +5,8 @@ computes them. `FEATURES` is the table; N samples, V views, D width. Each featur
 ``views`` (V augmented views), ``sequential`` (of these as many as it takes to decide), ``clean`` (the image itself),
 ``patches`` (a grid of patches), ``parts`` (a global view with its feature map, and crops of it), ``caption`` (the image
 and the text that goes with it), ``boundary`` (the images that a search for the decision boundary of a classifier asks
-for) or ``adversarial`` (images crafted on another one).
+for), ``adversarial`` (images crafted on another one), or for its weights: ``gradient`` (the loss of the views of an
+image and its gradient) and ``caption-gradient`` (the same of the image and its text).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.caption_similarity import caption_similarity
+from mi_core.features.loss_gradient import CAPTION_GRADIENT, GRADIENT, OF_WEIGHTS, parse_gradient, parse_pairs
 from mi_core.features.lp_norm import lp_norm, parse_order
 from mi_core.features.pairwise_similarity import METRICS, pairs_within, pairwise_similarity
 from mi_core.features.part_energy import parse_parts, part_energies
@@ -93,6 +95,10 @@ FEATURES: dict[str, Feature] = {
     "adversarial": Feature(
         "adversarial", parse_adversarial, lambda images, _: parse_adversarial(images)[2], output="logits"
     ),
+    GRADIENT: Feature(GRADIENT, parse_pairs, lambda loss, _: parse_gradient(loss).views),
+    CAPTION_GRADIENT: Feature(
+        CAPTION_GRADIENT, parse_gradient, lambda loss, _: parse_gradient(loss).views, output="projection"
+    ),
 }
 
 
@@ -121,6 +127,16 @@ def consumes(need: str) -> str:
         ('views', 'clean')
     """
     return parse_need(need)[0].consumes
+
+
+def of_weights(need: str) -> bool:
+    """Whether a need takes the weights of the encoder, not its answers. Raises as `parse_need`.
+
+    Example:
+        >>> of_weights("gradient:0.5/4/256/6"), of_weights("norm:2")
+        (True, False)
+    """
+    return consumes(need) in OF_WEIGHTS
 
 
 def asked(need: str) -> str:

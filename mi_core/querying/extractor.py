@@ -29,11 +29,13 @@ from mi_core.encoders.tokens import fixed_side
 from mi_core.features import asked, compute, consumes, parse_need
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
+from mi_core.features.loss_gradient import OF_WEIGHTS
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
 from mi_core.features.sequential import FIRST, log_similarity
-from mi_core.querying.answers import Answers, Clock, Seconds, Work, check_finite
+from mi_core.querying.answers import Answers, Batch, Clock, Seconds, Work, check_finite
 from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
+from mi_core.querying.gradients import Bank, Losses
 from mi_core.querying.hop_skip_jump import hop_skip_jump
 from mi_core.querying.pgd import targeted_pgd
 from mi_core.querying.plan import QueryPlan
@@ -41,15 +43,6 @@ from mi_core.runtime import tf32
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
 MOST_VIEWS = 16_384  # queries per call that are tried on a GPU, at most
-
-
-@dataclass(frozen=True)
-class _Batch:
-    images: torch.Tensor
-    streams: torch.Tensor
-    ids: list[str]
-    captions: Sequence[str] | None
-    labels: torch.Tensor | None
 
 
 @dataclass
@@ -65,6 +58,7 @@ class Extractor:
         augmentation: the recipe of the query views.
         device: where the encoders are.
         crafter: classifier that adversarial images are crafted on, on ``device``, for needs that consume such.
+        bank: images that losses are taken against, for needs that take the weights.
     """
 
     encoders: Mapping[str, Encoder]
@@ -73,13 +67,16 @@ class Extractor:
     device: torch.device
     crafter: Encoder | None = None
     own: Mapping[str, QueryPlan] = field(default_factory=dict)
+    bank: Bank | None = None
     seconds: Seconds = field(default_factory=Seconds)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
     _begun: deque[Work] = field(default_factory=deque)
     _checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)  # of the batch at work
     _images_at_once: int | None = None
+    _losses: Losses = field(init=False)
 
     def __post_init__(self) -> None:
+        self._losses = Losses(self.bank, self.augmentation, self._embed, self._texts, self._check)
         if self.plan.precision == "tf32" and self.device.type != "cuda":
             raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
         for name, plan in self.own.items():
@@ -129,7 +126,7 @@ class Extractor:
         work = []
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
-            batch = _Batch(
+            batch = Batch(
                 self._uploaded(images[rows]),
                 self._uploaded(streams[rows]),
                 ids[rows],
@@ -178,7 +175,7 @@ class Extractor:
         """Seconds of one call on images of noise. Raises torch.OutOfMemoryError."""
         noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
         streams = torch.arange(images, device=self.device)
-        batch = _Batch(noise, streams, [""] * images, ["a picture"] * images, None)
+        batch = Batch(noise, streams, [""] * images, ["a picture"] * images, None)
         return seconds_of(partial(self._batch, batch), self.device)
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -188,7 +185,7 @@ class Extractor:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     @tf32(False)
-    def _batch(self, batch: _Batch) -> Work:
+    def _batch(self, batch: Batch) -> Work:
         work = Work(Clock(self.device))
         self._checks = work.checks
         searches = {
@@ -198,7 +195,9 @@ class Extractor:
             "sequential": self._sequential,
         }
         searched = {kind: searches[_word(kind)] for kind in self.plan.sets if _word(kind) in searches}
-        queried = {kind: self._queried(kind, batch) for kind in self.plan.sets if kind not in searched}
+        weighed = [kind for kind in self.plan.sets if _word(kind) in OF_WEIGHTS]
+        plain = [kind for kind in self.plan.sets if kind not in (*searched, *weighed)]
+        queried = {kind: self._queried(kind, batch) for kind in plain}
         work.clock.mark("augment")
         for name, encoder in self.encoders.items():
             plan = self.own.get(name, self.plan)
@@ -206,7 +205,9 @@ class Extractor:
                 kind: self._embed(name, encoder, images, batch.ids, plan.outputs) for kind, images in queried.items()
             }
             answers |= {kind: search(name, encoder, kind, batch) for kind, search in searched.items()}
-            texts = self._texts(name, encoder, batch) if plan.captioned else None
+            texts = self._texts(name, encoder, batch.ids, batch.captions) if plan.captioned else None
+            with self._precision():
+                answers |= {kind: self._losses.of(name, encoder, kind, batch, texts, plan.outputs) for kind in weighed}
             work.clock.mark("forward")
             columns: dict[str, torch.Tensor] = {}
             for output in plan.outputs:
@@ -214,7 +215,7 @@ class Extractor:
                     if parse_need(need)[0].output not in (None, output):
                         continue
                     kind = asked(need)
-                    answer = answers[kind] if kind in searched else answers[kind][output]
+                    answer = answers[kind][output] if isinstance(answers[kind], dict) else answers[kind]
                     if consumes(need) == "caption":
                         answer = (answer, texts)
                     columns[f"{output}.{need}"] = compute(need, answer).to("cpu", non_blocking=True)
@@ -226,7 +227,7 @@ class Extractor:
             work.arrived.record()
         return work
 
-    def _queried(self, kind: str, batch: _Batch) -> torch.Tensor:
+    def _queried(self, kind: str, batch: Batch) -> torch.Tensor:
         """The images of one set of queries: (B, C, S, S), or several per image (B, V, C, S, S)."""
         if kind == "views":
             return make_views(batch.images, batch.streams, self.augmentation, views=self.plan.views, size=self._size())
@@ -234,7 +235,7 @@ class Extractor:
             return clean(batch.images)
         return patches(clean(batch.images), parse_grid(kind.partition(":")[2]), size=self._size())
 
-    def _parts(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> tuple[torch.Tensor, ...]:
+    def _parts(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> tuple[torch.Tensor, ...]:
         """Embeddings of parts (B, P, D), the feature map of the global view (B, L, D), and the streams."""
         side = encoder.size or batch.images.shape[2]
         fixed = fixed_side(encoder.backbone) is not None or encoder.size is not None
@@ -247,7 +248,7 @@ class Extractor:
         self._check(f"encoder {name}, feature map", tokens, batch.ids)
         return embeddings, tokens, batch.streams
 
-    def _boundary(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+    def _boundary(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> torch.Tensor:
         """Distance to the decision boundary of a classifier, (B,)."""
         assert batch.labels is not None
         iterations, queries = parse_boundary(kind.partition(":")[2])
@@ -266,7 +267,7 @@ class Extractor:
         )
         return boundary.distance
 
-    def _sequential(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+    def _sequential(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> torch.Tensor:
         """Views asked, and the statistic of these, (B, 2) float64; each call holds one view of what is undecided."""
         rule, outputs = self.plan.rule, self.plan.outputs
         if rule is None or rule.views != self.plan.views or len(outputs) != 1:
@@ -304,7 +305,7 @@ class Extractor:
                 break
         return torch.stack([asked, total / (asked * (asked - 1) / 2)], dim=1)
 
-    def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: _Batch) -> torch.Tensor:
+    def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> torch.Tensor:
         """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""
         epsilon, steps, classes = parse_adversarial(kind.partition(":")[2])
         crafter = self.crafter
@@ -322,15 +323,15 @@ class Extractor:
         by_target: torch.Tensor = logits.unflatten(0, (-1, classes))
         return by_target
 
-    def _texts(self, name: str, encoder: Encoder, batch: _Batch) -> torch.Tensor:
+    def _texts(self, name: str, encoder: Encoder, ids: Sequence[str], captions: Sequence[str] | None) -> torch.Tensor:
         if encoder.text is None:
             raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
-        captions = [""] * len(batch.ids) if batch.captions is None else batch.captions
-        if not all(captions):
-            row = next(row for row, caption in enumerate(captions) if not caption)
-            raise ConfigError(f"{batch.ids[row]} has no caption; give data.captions, or shards with .txt")
-        texts: torch.Tensor = encoder.text(captions).float()
-        self._check(f"encoder {name}, captions", texts, batch.ids)
+        given = [""] * len(ids) if captions is None else captions
+        if not all(given):
+            row = next(row for row, caption in enumerate(given) if not caption)
+            raise ConfigError(f"{ids[row]} has no caption; give data.captions, or shards with .txt")
+        texts: torch.Tensor = encoder.text(given).float()
+        self._check(f"encoder {name}, captions", texts, list(ids))
         return texts
 
     def _size(self) -> int | None:

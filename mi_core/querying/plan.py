@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.features import asked, consumes, parse_need, queries_per_image
+from mi_core.features.loss_gradient import CAPTION_GRADIENT, OF_WEIGHTS
 from mi_core.features.sequential import FIRST, StoppingRule
 from mi_core.querying.precision import PRECISIONS
 
-_KNOWN = ("views", "clean", "patches", "parts")  # sets of queries that no answer changes
+_KNOWN = ("views", "clean", "patches", "parts", *OF_WEIGHTS)  # sets of queries that no answer changes
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class QueryPlan:
     @property
     def captioned(self) -> bool:
         """Whether any need consumes captions."""
-        return any(consumes(need) == "caption" for need in self.needs)
+        return any(consumes(need) in ("caption", CAPTION_GRADIENT) for need in self.needs)
 
     @property
     def labelled(self) -> bool:

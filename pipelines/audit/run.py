@@ -10,7 +10,7 @@ from typing import Any
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import spending
-from pipelines.config.checks import check_drawn
+from pipelines.config.attack_checks import check_drawn
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say, step
 from pipelines.data.draw import check_sizes

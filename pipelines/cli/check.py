@@ -10,7 +10,7 @@ from pipelines.console import output
 
 def check(config: Config, overrides: Overrides = None) -> None:
     """Check config, some of the data, weights and resources, without a run."""
-    from pipelines.config.checks import check_drawn
+    from pipelines.config.attack_checks import check_drawn
     from pipelines.config.load import load
     from pipelines.console import count_of
     from pipelines.data.draw import check_sizes

@@ -13,7 +13,7 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters
 from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes, parse_need
+from mi_core.features import consumes, of_weights, parse_need
 from pipelines.config.parameters import build, combinations, parameter_fields
 from pipelines.config.section import Names, Section, one_of
 
@@ -68,6 +68,11 @@ class AttackConfig(Section):
     def draws_views(self) -> bool:
         """Whether it is fed by augmented views."""
         return any(consumes(need) == "views" for need in self.needs())
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether it takes gradients of the encoder's weights."""
+        return any(map(of_weights, self.needs()))
 
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,21 +11,18 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.head import HeadDefense
 from mi_core.encoders.architectures import check_architecture
-from pipelines.config.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig, AttributeInferenceConfig
-from pipelines.config.data import DataConfig
+from pipelines.config.attack_checks import check_attack, check_roles
+from pipelines.config.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
 from pipelines.config.demands import Demand, demands_of
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
 from pipelines.config.roles import (
-    ANCHOR_ROLE,
     CALIBRATION_ROLE,
     CANARY_IN,
     CANARY_OUT,
     CANARY_ROLE,
     KNOWN_ROLES,
-    of_members,
-    of_nonmembers,
 )
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -160,113 +156,6 @@ def check_repeats(config: RunConfig) -> None:
             )
 
 
-def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack lacks what it needs, or would be judged on samples that it was fitted on."""
-    check_choice(f"{place}.target", attack.target, config.encoders)
-    _check_reference(config, f"{place}.reference", attack)
-    _check_apart(config, place, attack)
-    beside = (*((ANCHOR_ROLE,) if attack.method().anchored else ()), *config.population_roles(attack))
-    check_roles(place, (*config.audited, *config.reference_roles(attack), *beside), config.data)
-    _check_counts(config, place, attack)
-    if attack.draws_views and (attack.views or config.queries.views) < 2:
-        raise ValueError(
-            f"queries.views = {config.queries.views}, but {attack.attack} compares pairs of views and needs "
-            "at least 2; set 10 (paper)"
-        )
-    if attack.views is not None and attack.views > config.queries.views:
-        raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
-
-
-def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack cannot be fitted on its reference."""
-    shadows, given = config.shadows(attack), f"{place} = {attack.reference!r}"
-    halves = bool(shadows) and attack.reference not in config.encoders
-    if not shadows:
-        check_choice(place, attack.reference, {*config.encoders, *config.families, *SAMPLES})
-    elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
-        needed = "one shadow encoder, or known samples" if halves else "several encoders with halves: N"
-        raise ValueError(f"{given}, but {attack.attack} needs {needed}")
-    if attack.shadows is not None and not halves:
-        raise ValueError(f"{place} = {attack.reference!r} is not made by halves; leave shadows out")
-    if attack.shadows is not None and attack.shadows > len(shadows):
-        raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
-    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
-        raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
-    unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]
-    if unfit:
-        raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
-    crafter = config.crafter(attack)
-    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
-        raise ValueError(
-            f"{given} is behind an API, but {attack.attack} crafts images by the gradients of its weights; use a "
-            "shadow that is trained here"
-        )
-
-
-def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if roles have fewer samples than an attack takes of them."""
-    asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
-    if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
-        raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
-    if attack.reference_count is not None and attack.reference == AUDITED:
-        raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
-    if attack.method().anchored:
-        asked[ANCHOR_ROLE] = getattr(attack.parameters(), "anchors", None)
-    for role, count in asked.items():
-        have = config.data.roles[role].count if role in config.data.roles else None
-        if count is not None and have is not None and count > have:
-            raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
-    _check_nonmembers(config, place, attack, {name: role.count for name, role in config.data.roles.items()})
-
-
-def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
-    """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    roles = config.population_roles(attack) or config.reference_roles(attack)
-    known = [sizes[role] for role in roles if of_nonmembers(role)]
-    most = attack.reference_count or math.inf
-    there = sum(math.inf if count is None else min(count, most) for count in known)
-    needed = attack.method()(attack.parameters()).needed_nonmembers
-    if there < needed:
-        raise ValueError(
-            f"{place}: {attack.attack} needs {needed} known non-members with its fpr, not {there:g}; "
-            "give more of them, or raise its fpr"
-        )
-
-
-def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
-    """Raise UserError if drawn roles have too few non-members for the attacks; ``counts``: samples by role."""
-    for position, attack in enumerate(config.attacks):
-        try:
-            _check_nonmembers(config, f"attacks.{position}", attack, counts)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
-
-def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack is judged on samples that it is fitted on or anchored at."""
-    if attack.reference in config.encoders:
-        judged = [role for role in config.reference_roles(attack) if _inside_audited(config, role)]
-        if attack.reference == attack.target or judged:
-            raise ValueError(
-                f"{place}.reference = {attack.reference!r} is fitted on "
-                f"{judged[0] if judged else config.audited[0]!r}, on which the attack is judged; "
-                "train it on other images, or use reference: known"
-            )
-    for role in config.population_roles(attack):
-        if _inside_audited(config, role):
-            raise ValueError(
-                f"data.roles.{role} is a part of {config.data.roles[role].source_name}, which the shadows of "
-                f"{attack.attack} are trained on; draw it from a source"
-            )
-    if attack.method().anchored and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
-        raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
-
-
-def _inside_audited(config: RunConfig, name: str) -> bool:
-    role = config.data.roles.get(name)
-    return name in config.audited or (role is not None and role.source_name in config.audited)
-
-
 def check_inference(config: RunConfig, place: str, inference: AttributeInferenceConfig) -> None:
     """Raise ValueError if an attribute inference names a missing thing, or attacks samples that it knows."""
     if inference.attribute not in config.data.attributes:
@@ -372,10 +261,3 @@ def check_controls(config: RunConfig) -> None:
         raise ValueError(
             f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
         )
-
-
-def check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:
-    """Raise ValueError if a role is missing."""
-    missing = [role for role in roles if role not in data.roles]
-    if missing:
-        raise ValueError(f"{place} needs the role {missing[0]!r}; data.roles has {', '.join(data.roles)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import asked, consumes
+from mi_core.features import asked, consumes, of_weights
 from pipelines.config.attacks import AttackConfig
 from pipelines.config.queries import Recipe
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
@@ -38,6 +38,7 @@ class Asking:
         count: samples of each role, by rank of a hash; None: all.
         stopping: the attack that decides when to stop asking for views, on one checkpoint.
         without: roles whose samples are left out.
+        bank: role of the images that losses are taken against.
     """
 
     encoder: str
@@ -47,15 +48,17 @@ class Asking:
     count: int | None = None
     stopping: Stopping | None = None
     without: tuple[str, ...] = ()
+    bank: str | None = None
 
     def narrowed(self, need: str) -> Asking:
-        """Without the settings that a membership feature does not depend on: views or crafted images, and outputs."""
+        """Without the settings that a membership feature does not depend on: views, other images, and outputs."""
         return Asking(
             self.encoder,
-            recipe=self.recipe if consumes(need) in ("views", SEQUENTIAL) else None,
+            recipe=self.recipe if consumes(need) in ("views", SEQUENTIAL) or of_weights(need) else None,
             crafter=self.crafter if consumes(need) == "adversarial" else None,
             stopping=self.stopping,
             without=self.without,
+            bank=self.bank if of_weights(need) else None,
         )
 
 
@@ -150,7 +153,14 @@ def _joined(wanted: dict[tuple[Asking, str, str], _Asked]) -> Iterable[Demand]:
 
 def asking_of(config: RunConfig, attack: AttackConfig, encoder: str) -> Asking:
     """The way in which an attack queries an encoder: the attacked one, a shadow, or a control."""
-    return Asking(encoder, config.outputs_of(attack), config.recipe(attack), config.crafter(attack), attack.count)
+    return Asking(
+        encoder,
+        config.outputs_of(attack),
+        config.recipe(attack),
+        config.crafter(attack),
+        attack.count,
+        bank=config.bank_role(attack),
+    )
 
 
 def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:

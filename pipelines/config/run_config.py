@@ -32,6 +32,7 @@ from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
 from pipelines.config.queries import QueriesConfig, Recipe, crops_alone
 from pipelines.config.roles import (
+    ANCHOR_ROLE,
     BANK_ROLE,
     CANARY_IN,
     CANARY_ROLE,
@@ -264,6 +265,10 @@ class RunConfig(Section):
         """The encoder whose weights an attacker crafts images on: her shadow."""
         shadows = self.shadows(attack)
         return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
+
+    def bank_role(self, attack: AttackConfig) -> str | None:
+        """The role whose images an attacker takes losses against: anchors, if she reads the weights."""
+        return ANCHOR_ROLE if attack.reads_weights else None
 
     def auxiliary_roles(self, inference: AttributeInferenceConfig) -> tuple[str, ...]:
         """Roles whose attribute an attacker knows."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipelines.config.checks import check_drawn
+from pipelines.config.attack_checks import check_drawn
 from pipelines.console import say
 from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan

@@ -39,6 +39,7 @@ from pipelines.data.sources import Source
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training
+from pipelines.extract import bank
 from pipelines.extract.jobs import ShardJob, orders_of
 from pipelines.extract.passes import CHUNK
 from pipelines.extract.readers import read_chunks
@@ -239,7 +240,7 @@ def _time_kind(
     jobs: Sequence[ShardJob], config: RunConfig, samples: Samples, actors: Sequence[Any], seconds: float
 ) -> QueryCost:
     """Time chunks of a few shards of every source, as large as the time allows; there is one job per source."""
-    first = jobs[0]
+    first = bank.of_noise(jobs[0])
     _lay_weights(first)
     work = [
         _on_shard(replace(first, source=job.source, reader=job.reader), config.data, shard)

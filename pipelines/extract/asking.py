@@ -23,6 +23,7 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
 from mi_core.querying.answers import Answers, Seconds
 from mi_core.querying.extractor import Extractor
+from mi_core.querying.gradients import Bank
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from pipelines.config.parameters import build
@@ -65,6 +66,7 @@ class Group:
         encoders: by job, those of its checkpoints.
         crafter: of the only job, if it has one.
         device: where the encoders are.
+        bank: that losses are taken against, of all jobs; None: they need none.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Group:
         encoders: Sequence[Sequence[Encoder]],
         crafter: Encoder | None,
         device: torch.device,
+        bank: Bank | None = None,
     ) -> None:
         self.names = [{epoch: named(job, epoch) for epoch in job.query.epochs} for job in jobs]
         first, plans = jobs[0], [job.plan for job in jobs]
@@ -87,6 +90,7 @@ class Group:
             device,
             crafter,
             {name: plan for names, plan in zip(self.names, plans, strict=True) for name in names.values()},
+            bank,
         )
 
     def asking(self, jobs: Sequence[ShardJob], row: Row, *, one_by_one: bool) -> Asking:
@@ -197,7 +201,7 @@ def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
     """Equal for jobs whose encoders can be asked with the same views; ``size``: the side of what the encoder takes."""
     plan: QueryPlan = job.plan
     own = (job.folder.path, job.encoder, job.query.tag) if job.alone else ()
-    return (job.query.recipe, plan.views, plan.batch_views, plan.precision, frozenset(plan.sets), size, *own)
+    return (job.query.recipe, plan.views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)
 
 
 def decoded_ahead(images: Sequence[bytes], decoder: Decoder, pool: Executor, most: int) -> Iterator[Decoded]:

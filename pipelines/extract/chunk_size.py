@@ -15,6 +15,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
+from pipelines.extract import bank
 from pipelines.extract.asking import decoded
 from pipelines.extract.jobs import jobs_of, places_of
 from pipelines.extract.passes import CHUNK, QueryPass, shares
@@ -131,7 +132,7 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
         None where encoders are not to be asked for noise, or fail.
     """
     for place in places_of(config):
-        jobs = [job for query in block for job in jobs_of(query, config, folder, [place])]
+        jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, config, folder, [place])]
         if jobs:
             break
     else:

@@ -56,6 +56,7 @@ class ShardJob:
         begun: earlier attempts by chunk.
         session: name of the start of the run.
         rule: when to stop asking for the views of an image.
+        bank: file of the images that losses are taken against; empty: none.
     """
 
     folder: SeedFolder
@@ -73,6 +74,7 @@ class ShardJob:
     begun: Mapping[int, Begun] = field(default_factory=dict)
     session: str = ""
     rule: StoppingRule | None = None
+    bank: str = ""
 
     @property
     def encoder(self) -> str:

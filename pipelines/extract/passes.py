@@ -209,6 +209,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         chunk=_chunk({}, config),
         feature_precision=queries.feature_precision,
     )
+    against = [] if asking.bank is None else [{"bank": Splits.load(folder.path).role_digest(asking.bank)}]
     crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]
     base = digest(
         VERSION,
@@ -217,6 +218,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         config.data.decoder().digest(),
         folder.seed,
         *crafted,
+        *against,
         *([] if stopping is None else _decided_by(config, folder, stopping)),
     )
     return replace(template, base=base)

@@ -25,7 +25,7 @@ from pipelines.encoders import adopt
 from pipelines.encoders.access import Access, access_to
 from pipelines.encoders.probe_ledger import checks_path
 from pipelines.errors import UserError
-from pipelines.extract import ledger, preflight, stopping
+from pipelines.extract import bank, ledger, preflight, stopping
 from pipelines.extract.attempts import begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
@@ -96,7 +96,7 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
         wave = [one.only(stopped=stopped) for one in planned]
         jobs = [job for one in wave for job in one.jobs(places)]
         first = distinct(jobs)
-        todo = stopping.fitted(_left(list(first.values()), session), runs, rule_of, here=True)
+        todo = bank.laid(stopping.fitted(_left(list(first.values()), session), runs, rule_of, here=True), runs)
         with removed_in_bulk() as taken:
             for order in orders_of(todo):
                 for row in chunks_of(order, kept.reader(order.reader)):
@@ -138,7 +138,7 @@ def _query(runs: Sequence[Run], planned: Sequence[Planned], places: Sequence[Pla
         say("extract", f"{len(first) - len(todo)} of {len(first)} shards already done")
     if todo:
         session.check(runs)
-        todo = stopping.fitted(todo, runs, session.rule_of)
+        todo = bank.laid(stopping.fitted(todo, runs, session.rule_of), runs)
         throughput = stream(todo, config, session.access)
         precision = sorted({job.query.precision for job in todo})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})

@@ -26,7 +26,7 @@ from mi_core.runtime import keep_freed_memory, prepare_cuda
 from pipelines.encoders.access import Access
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, storage_fault
-from pipelines.extract import attempts
+from pipelines.extract import attempts, bank
 from pipelines.extract.asking import (
     CRASHED,
     Asked,
@@ -259,7 +259,7 @@ class EncodeChunks:
         known: tuple[object, ...] = tuple(one for job in jobs for one in (job.query.tag, *self._wanted(job)))
         if known not in self.groups:
             encoders = [mine[:size] for (_, mine), size in zip(some, sizes, strict=True)]
-            self.groups[known] = Group(jobs, encoders, crafter, self.device)
+            self.groups[known] = Group(jobs, encoders, crafter, self.device, bank.loaded(jobs[0]))
         return self.groups[known]
 
     def _load(self, checkpoint: Checkpoint) -> Encoder:

@@ -7,6 +7,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import tasks
+from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.data.run import faults_of_lists
@@ -117,8 +118,10 @@ def not_applying(config: RunConfig, folder: RunFolder) -> list[str]:
 
 def _left_out(config: RunConfig, folder: RunFolder) -> tuple[list[str], dict[str, list[str]]]:
     tried = {attack.attack for attack in config.attacks}
-    text = OBJECTIVES[config.encoders[config.attacks[0].target].objective].target == "caption"
-    return left_out(tried, _outputs(config, folder), text=text)
+    target = config.encoders[config.attacks[0].target]
+    text = OBJECTIVES[target.objective].target == "caption"
+    weights = not isinstance(target, EndpointConfig)
+    return left_out(tried, _outputs(config, folder), text=text, weights=weights)
 
 
 def _outputs(config: RunConfig, folder: RunFolder) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""White-box attack: the pre-training loss of an image and the gradient of it, read off the weights of an encoder.
+
+After Nasr, Shokri and Houmansadr (IEEE S&P 2019, section III-A), who read losses and gradients of classifiers: training
+lowers the loss of its images, and leaves their gradients small. Here the loss is that of encoders, InfoNCE of the views
+of an image, or of the image and its caption, against a fixed bank of other images (`mi_core.features.loss_gradient`).
+They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
+gradient by layer, of which a few numbers per image are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mi_core.attacks.base import Scores
+from mi_core.attacks.regression import LEAST, RegressionAttack
+from mi_core.checks import check_choice, check_range
+from mi_core.features import parse_need
+from mi_core.features.loss_gradient import CAPTION_GRADIENT, GRADIENT, GradientSetting
+from mi_core.records import Features
+
+
+@dataclass(frozen=True)
+class WhiteBoxParameters:
+    """Settings of the attack.
+
+    Args:
+        loss: ``views``, InfoNCE of the views of an image, of any output; ``caption``, of the image and its caption, as
+            CLIP is trained, of a projection.
+        temperature: by which cosines are divided; best that of the training, .5 for SimCLR, .07 for MoCo v1 and CLIP.
+        gradient_views: views of an image whose loss is taken.
+        bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
+        layers: groups of layers whose gradients are told apart, at most.
+        penalty: of the squared distance of the weights from their prior, in samples.
+    """
+
+    loss: str = "views"
+    temperature: float = 0.5
+    gradient_views: int = 4
+    bank: int = 128
+    layers: int = 6
+    penalty: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, ("views", "caption"))
+        parse_need(self.need)
+        check_range("penalty", self.penalty, 0, open_low=True)
+
+    @property
+    def need(self) -> str:
+        """The membership feature that holds the loss and the norms."""
+        kind = GRADIENT if self.loss == "views" else CAPTION_GRADIENT
+        return f"{kind}:{GradientSetting(self.temperature, self.gradient_views, self.bank, self.layers)}"
+
+
+class WhiteBox(RegressionAttack):
+    """The loss of an image in pre-training and the norm of its gradient by layer, weighed by a logistic regression.
+
+    The attacker holds the weights of the encoder: its owner, or anyone for whom it was published. Each image costs a
+    pass forwards and backwards over its views, four to five times the price of asking for them. With
+    ``reference: shadow`` the shadow needs as many groups of layers as the target, best the same architecture.
+    """
+
+    name = "white-box"
+    threat_model = "the weights of the encoder; a shadow encoder, known samples, or only the audited samples"
+    queries = "4"
+    source = "after Nasr, Shokri, Houmansadr (IEEE S&P 2019), section III, on the losses of encoders"
+    Parameters = WhiteBoxParameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Loss and norms of its gradient."""
+        return (self.parameters.need,)
+
+    def _columns(self, features: Features) -> Iterator[Scores]:
+        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        yield -values[:, 0]
+        yield from -np.log(np.maximum(values[:, 1:], LEAST)).T

@@ -1,0 +1,240 @@
+"""The loss of each image and the norms of its gradient, from the weights of an encoder.
+
+The losses are those of `mi_core.features.loss_gradient`. One gradient is taken for each image by itself. On a GPU many
+images go at once (`torch.func.vmap`); on a CPU, where that is no faster, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call, grad_and_value, vmap
+
+from mi_core.augmentations.views import Augmentation, make_views
+from mi_core.checks import ConfigError
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.features import consumes, parse_need
+from mi_core.features.loss_gradient import (
+    CAPTION_GRADIENT,
+    GradientSetting,
+    caption_info_nce,
+    parse_gradient,
+    views_info_nce,
+)
+from mi_core.querying.answers import Batch
+
+_AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Images that the loss of every image is taken against.
+
+    Args:
+        images: (A, C, S, S) uint8.
+        streams: (A,) int64, of their views.
+        captions: A texts; empty where there are none.
+    """
+
+    images: torch.Tensor
+    streams: torch.Tensor
+    captions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BankKeys:
+    """What an encoder answers for a bank: (A, D) keys of one view of each image, and (A, D) of the captions or None."""
+
+    keys: torch.Tensor
+    texts: torch.Tensor | None = None
+
+
+def key_output(output: str) -> str:
+    """The output that gives the keys: a prediction is compared with projections (BYOL, MoCo v3), others with others.
+
+    Example:
+        >>> key_output("prediction"), key_output("backbone")
+        ('projection', 'backbone')
+    """
+    return "projection" if output == "prediction" else output
+
+
+def check_differentiable(name: str, encoder: Encoder) -> None:
+    """Raise ConfigError if an encoder is no plain network in this process, whose weights have gradients."""
+    if type(encoder) is not Encoder or any(isinstance(one, torch.jit.ScriptModule) for one in encoder.modules()):
+        raise ConfigError(f"the encoder {name} gives no gradients of its weights, which a white-box attack needs")
+
+
+def layer_groups(encoder: Encoder, output: str, layers: int) -> list[list[str]]:
+    """Names of the weights that an output depends on, in at most ``layers`` groups of modules that follow each other.
+
+    Args:
+        encoder: whose modules with weights are counted in the order of their definition.
+        output: heads after it do not count.
+        layers: groups, at most.
+    """
+    read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)])
+    modules: dict[str, list[str]] = {}
+    for name, _ in encoder.named_parameters():
+        if name.partition(".")[0] in read:
+            modules.setdefault(name.rpartition(".")[0], []).append(name)
+    parts = np.array_split(np.arange(len(modules)), min(layers, len(modules)))
+    names = list(modules.values())
+    return [[name for number in part for name in names[number]] for part in parts]
+
+
+def losses_and_gradients(
+    encoder: Encoder,
+    output: str,
+    views: torch.Tensor,
+    bank: BankKeys,
+    setting: GradientSetting,
+    texts: torch.Tensor | None = None,
+    *,
+    together: bool | None = None,
+) -> torch.Tensor:
+    """The loss of each of B images, and the norm of its gradient by group of layers.
+
+    Args:
+        encoder: in evaluation mode; a prediction is drawn to the projections, which then stand still.
+        output: that the loss is read off.
+        views: (B, V, C, S, S) in [0, 1].
+        bank: by the same encoder, of `key_output`.
+        setting: of the loss.
+        texts: (B, D) of the captions, for the loss on captions; they stand still.
+        together: whether images go at once; default: on a GPU.
+
+    Returns:
+        (B, 1 + L) float32: the loss, then L <= ``setting.layers`` norms, of the first layers first.
+
+    Raises:
+        ConfigError: the encoder gives no gradients.
+        ShapeError: the shapes do not fit.
+    """
+    with torch.inference_mode(mode=False):  # tensors of inference could not be differentiated
+        keys = bank.keys.clone()
+        bank_texts = None if bank.texts is None else bank.texts.clone()
+        captions = None if texts is None else texts.clone()
+        return _rows(encoder, output, views.clone(), BankKeys(keys, bank_texts), setting, captions, together=together)
+
+
+def _rows(
+    encoder: Encoder,
+    output: str,
+    views: torch.Tensor,
+    bank: BankKeys,
+    setting: GradientSetting,
+    texts: torch.Tensor | None,
+    *,
+    together: bool | None,
+) -> torch.Tensor:
+    groups = layer_groups(encoder, output, setting.layers)
+    held = dict(encoder.named_parameters())
+    weights = {name: held[name].detach() for group in groups for name in group}
+
+    def loss(weights: Weights, images: torch.Tensor, text: torch.Tensor | None) -> torch.Tensor:
+        answers = functional_call(encoder, weights, (images,))
+        queries, keys = answers[output], answers[key_output(output)]
+        if text is not None:
+            assert bank.texts is not None
+            return caption_info_nce(queries, text, bank.keys, bank.texts, setting.temperature)
+        return views_info_nce(
+            queries, keys.detach() if output == "prediction" else keys, bank.keys, setting.temperature
+        )
+
+    def row(images: torch.Tensor, text: torch.Tensor | None) -> torch.Tensor:
+        gradients, value = grad_and_value(loss)(weights, images, text)
+        norms = [torch.stack([gradients[name].square().sum() for name in group]).sum().sqrt() for group in groups]
+        return torch.stack([value, *norms])
+
+    if views.device.type == "cuda" if together is None else together:
+        size = sum(weight.numel() * weight.element_size() for weight in weights.values())
+        many: Callable[..., Any] = vmap(row, (0, None if texts is None else 0), chunk_size=max(1, _AT_ONCE // size))
+        return many(views, texts).float()  # type: ignore[no-any-return]
+    return torch.stack([row(one, None if texts is None else texts[at]) for at, one in enumerate(views)]).float()
+
+
+Embed = Callable[[str, Encoder, torch.Tensor, list[str], tuple[str, ...]], dict[str, torch.Tensor]]
+"""Asks an encoder, of a name, for the embeddings of images with ids, by output."""
+Texts = Callable[[str, Encoder, Sequence[str], Sequence[str] | None], torch.Tensor]
+"""Asks an encoder, of a name, for the embeddings of the captions of images with ids."""
+
+
+@dataclass
+class Losses:
+    """Losses of images and their gradients, by several encoders; each is asked for the bank once.
+
+    Args:
+        bank: None: there is none.
+        augmentation: the recipe of the views.
+        embed, embed_texts: ask an encoder.
+        check: raises NumericError, now or later, if rows of a name are not finite, of images with ids.
+    """
+
+    bank: Bank | None
+    augmentation: Augmentation
+    embed: Embed
+    embed_texts: Texts
+    check: Callable[[str, torch.Tensor, list[str]], None]
+    _keys: dict[tuple[str, str, int, bool], BankKeys] = field(default_factory=dict)
+
+    def of(
+        self,
+        name: str,
+        encoder: Encoder,
+        need: str,
+        batch: Batch,
+        texts: torch.Tensor | None,
+        outputs: Sequence[str],
+    ) -> dict[str, torch.Tensor]:
+        """Losses and norms of gradients (B, 1 + L) by output that the need is read off.
+
+        Args:
+            name: of the encoder, for errors.
+            encoder: see `losses_and_gradients`.
+            need: the loss, and its setting.
+            batch: of B images.
+            texts: (B, D) of captions, where the need takes them.
+            outputs: that are read.
+
+        Raises:
+            ConfigError: the encoder gives no gradients, or the bank is too small.
+        """
+        check_differentiable(name, encoder)
+        kind, setting, only = consumes(need), parse_gradient(need.partition(":")[2]), parse_need(need)[0].output
+        captions = texts if kind == CAPTION_GRADIENT else None
+        views = make_views(batch.images, batch.streams, self.augmentation, views=setting.views, size=encoder.size)
+        found = {
+            output: losses_and_gradients(
+                encoder,
+                output,
+                views,
+                self._bank_keys(name, encoder, key_output(output), setting.bank, captioned=captions is not None),
+                setting,
+                captions,
+            )
+            for output in outputs
+            if only in (None, output)
+        }
+        for output, rows in found.items():
+            self.check(f"encoder {name}, {output}, gradient", rows, batch.ids)
+        return found
+
+    def _bank_keys(self, name: str, encoder: Encoder, output: str, count: int, *, captioned: bool) -> BankKeys:
+        known = (name, output, count, captioned)
+        if known not in self._keys:
+            bank = self.bank
+            if bank is None or len(bank.images) < count:
+                raise ConfigError(f"losses are taken against {count} further images; give a bank of so many")
+            device, ids = encoder.mean.device, [f"image {row} of the bank" for row in range(count)]
+            images, streams = bank.images[:count].to(device), bank.streams[:count].to(device)
+            views = make_views(images, streams, self.augmentation, views=1, size=encoder.size)[:, 0]
+            keys = self.embed(name, encoder, views, ids, (output,))[output]
+            texts = self.embed_texts(name, encoder, ids, bank.captions[:count]) if captioned else None
+            self._keys[known] = BankKeys(keys, texts)
+        return self._keys[known]
