@@ -17,7 +17,6 @@ from pipelines.config.section import Section
 from pipelines.config.sources import SourceConfig
 from pipelines.files.digest import digest
 
-
 _BLEND = 0.5  # of noise in a blended canary
 
 

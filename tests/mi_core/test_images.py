@@ -350,10 +350,8 @@ def test_a_blended_file_decodes_to_the_mixture(decoder: Decoder) -> None:
     """Whatever the decoder does: resizing or cutting the noise would make weaker canaries, and others than told."""
     data = saved(Image.fromarray(COLOUR))
     plain = decode(data, decoder)
-    pattern = noise_by_hand(2**64 - 5, plain.size)
-    expected = [
-        round(0.75 * pixel + 0.25 * noise) for pixel, noise in zip(plain.ravel().tolist(), pattern, strict=True)
-    ]
+    both = zip(plain.ravel().tolist(), noise_by_hand(2**64 - 5, plain.size), strict=True)
+    expected = [round(0.75 * pixel + 0.25 * noise) for pixel, noise in both]
     mixed = decode(blended(data, decoder, 2**64 - 5, 0.25), decoder)
     assert mixed.shape == plain.shape
     assert mixed.ravel().tolist() == expected

@@ -1,4 +1,4 @@
-"""Canaries are in or out by fair coins that depend on nothing but seed, source and key; some have a wrong class or noise."""
+"""The coins of canaries are fair and depend on seed, source and key alone; some have a wrong class or noise."""
 
 from __future__ import annotations
 
