@@ -122,7 +122,8 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
         "parameters": {"classes": classes, "freeze_backbone": True},
         "augmentation": {"crop_scale": [1.0, 1.0], "flip": 0},
     }
-    noise = {"defense": "additive-gaussian", "settings": {"head": "convex", "penalty": 1e-4, "delta": _DELTA}}
+    settings = {"head": "convex", "penalty": 1e-4, "delta": _DELTA}
+    labelled = {HONEST: settings | {"epsilon": EPSILON}, BROKEN: settings | {"scale": 0.0}}
     plain = _plain(config)
     return build(
         plain
@@ -133,8 +134,8 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
             "queries": {"outputs": ["logits"]},
             "attacks": [{"attack": "metric-loss", "target": "target", "reference": "known", "per_class": False}],
             "defenses": [
-                {**noise, "label": HONEST, "settings": noise["settings"] | {"epsilon": EPSILON}},
-                {**noise, "label": BROKEN, "settings": noise["settings"] | {"scale": 0.0}},
+                {"defense": "additive-gaussian", "label": label, "settings": chosen}
+                for label, chosen in labelled.items()
             ],
             "dp_audit": {"attack": 0, "epsilon": EPSILON, "delta": _DELTA},
             "utility": {},

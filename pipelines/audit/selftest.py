@@ -22,6 +22,7 @@ from rich.table import Table
 
 from pipelines.audit import planted
 from pipelines.audit import run as audit
+from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say
 from pipelines.data.scan import scan
@@ -191,7 +192,7 @@ def _figures(case: Mapping[str, Any]) -> str:
 
 def _classes(config: RunConfig, folder: RunFolder) -> int:
     """Number of classes of the audited images' source, as the run read it: the largest and one; 0: there are none."""
-    source = config.data.roles[planted.TARGET_ROLES[0]].source_name
+    source = config.data.roles[TARGET_ROLES[0]].source_name
     read = scan(config.data, f"{folder.path}/{SCAN}/{config.data.scan_digest[:12]}")
     shards = [shard for shard in read.shards if shard.source == source]
     largest = [pc.max(storage.read_table(shard.path, ["label"])["label"]).as_py() for shard in shards]
