@@ -284,9 +284,8 @@ class Splits:
         rows = self.rows(roles)
         ranks = digests64((seed, "half", index // 2), self._units(rows))
         order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
-        chosen = order[middle:] if index % 2 else order[:middle]
-        half = Splits.of(self.table.take(pa.array(np.sort(rows[chosen]))), self.roles, self.folder)
-        return replace(half, rules=self.rules)
+        chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
+        return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
