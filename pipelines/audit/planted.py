@@ -8,6 +8,7 @@ from typing import Any
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
 from pipelines.config.attacks import NONMEMBERS
 from pipelines.config.checks import build
+from pipelines.config.dp_audit import GAUSSIAN
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE, KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
@@ -137,7 +138,7 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
                 {"defense": "additive-gaussian", "label": label, "settings": chosen}
                 for label, chosen in labelled.items()
             ],
-            "dp_audit": {"attack": 0, "epsilon": EPSILON, "delta": _DELTA},
+            "dp_audit": {"attack": 0, "epsilon": EPSILON, "delta": _DELTA, "family": GAUSSIAN},
             "utility": {},
             "resources": plain["resources"] | {"train_workers": 1},
         }
