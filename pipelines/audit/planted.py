@@ -19,7 +19,7 @@ from pipelines.files import storage
 
 TUNED, _NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
 HONEST, BROKEN = "honest", "broken"  # defenses, by their labels
-EPSILON, _DELTA = 1.0, 1e-5  # what both providers promise
+_EPSILON, _DELTA = 1.0, 1e-5  # what both providers promise
 _CANARIES, _FEWEST, _OTHERS = 400, 200, 50  # most and fewest canaries; samples of each other role beside them
 _FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
 _SMALLER = 0.75  # side of altered non-members, as a share
@@ -124,7 +124,7 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
         "augmentation": {"crop_scale": [1.0, 1.0], "flip": 0},
     }
     settings = {"head": "convex", "penalty": 1e-4, "delta": _DELTA}
-    labelled = {HONEST: settings | {"epsilon": EPSILON}, BROKEN: settings | {"scale": 0.0}}
+    labelled = {HONEST: settings | {"epsilon": _EPSILON}, BROKEN: settings | {"scale": 0.0}}
     plain = _plain(config)
     return build(
         plain
@@ -138,7 +138,7 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
                 {"defense": "additive-gaussian", "label": label, "settings": chosen}
                 for label, chosen in labelled.items()
             ],
-            "dp_audit": {"attack": 0, "epsilon": EPSILON, "delta": _DELTA, "family": GAUSSIAN},
+            "dp_audit": {"attack": 0, "epsilon": _EPSILON, "delta": _DELTA, "family": GAUSSIAN},
             "utility": {},
             "resources": plain["resources"] | {"train_workers": 1},
         }
