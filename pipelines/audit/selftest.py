@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
@@ -191,9 +192,9 @@ def _figures(case: Mapping[str, Any]) -> str:
 
 
 def _classes(config: RunConfig, folder: RunFolder) -> int:
-    """Number of classes of the audited images' source, as the run read it: the largest and one; 0: there are none."""
+    """Number of classes of the audited images' source, as the run read it; 0 where an image has none."""
     source = config.data.roles[TARGET_ROLES[0]].source_name
     read = scan(config.data, f"{folder.path}/{SCAN}/{config.data.scan_digest[:12]}")
-    shards = [shard for shard in read.shards if shard.source == source]
-    largest = [pc.max(storage.read_table(shard.path, ["label"])["label"]).as_py() for shard in shards]
-    return max((1 + label for label in largest if label is not None), default=0)
+    shards = [storage.read_table(shard.path, ["label"]) for shard in read.shards if shard.source == source]
+    labels = pa.concat_tables(shards)["label"]
+    return 0 if labels.null_count else 1 + (pc.max(labels).as_py() or 0)

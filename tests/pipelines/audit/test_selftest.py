@@ -16,6 +16,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines.tars import image_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
 
@@ -82,6 +83,14 @@ def test_canaries_take_the_place_of_audited_images() -> None:
     assert planted.canaries(config_of(count=149)) == 0  # too few to refute a promise
     more = {"sources": {"digits": {"kind": "digits"}}, "group_by": "json:person"}
     assert planted.canaries(config_of(count=150, **more)) == 0  # no coin for each of a group
+
+
+def test_classes_are_those_of_the_source_or_none_where_an_image_has_none(tmp_path: Path) -> None:
+    assert selftest._classes(config_of(), RunFolder(str(tmp_path / "digits"))) == 10
+    members = [(f"s{seed:04d}.png", image_bytes(seed)) for seed in range(5)]
+    (tmp_path / "0.tar").write_bytes(tar_bytes([*members, ("s0004.cls", b"3")]))
+    config = config_of(sources={"digits": {"kind": "shards", "path": str(tmp_path)}})
+    assert selftest._classes(config, RunFolder(str(tmp_path / "shards"))) == 0
 
 
 @pytest.mark.parametrize(
