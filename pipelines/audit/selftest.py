@@ -13,7 +13,7 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster
 
 RESULT = "selftest.json"
+_Audited = Callable[[RunConfig, str], RunFolder]
+"""Runs all stages of a config in a folder of that name."""
 _CASES = {
     "leak": ("an encoder trained on the members", "leak"),
     "other-data": ("an encoder trained on other images", "no-evidence"),
@@ -119,34 +121,43 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         def audited(planned: RunConfig, name: str) -> RunFolder:
             return audit.run(planned, f"{place}/{name}", command=command, verbose=verbose)
 
-        def judge(*cases: Outcome) -> None:
-            for one in cases:
-                outcomes.append(one)
-                say("selftest", f"{one.name}: {one.verdict}, expected {one.expected}")
-
-        trained = planted.trained(config)
-        folder = audited(trained, "trained")
-        other, forgetting = (point.folder for point in points(trained, folder))
-        judge(of_verdict("leak", folder), of_verdict("other-data", other))
-        primary = config.attacks[config.validity.attack]
-        judge(of_forgetting("forgotten", forgetting, primary.target, primary.reference))
-        judge(of_forgetting("not-forgotten", forgetting, primary.target, planted.TUNED))
-        splits = Splits.load(folder.seed(config.seeds[0]).path)
-        judge(of_verdict("random-weights", audited(planted.random(config, {}), "random-weights")))
-        for name in planted.ALTERED:
-            sources = planted.altered(config, splits, f"{place}/images/{name}", name)
-            judge(of_verdict(name, audited(planted.random(config, sources), name)))
-        classes = _classes(trained, folder)
-        if classes > 1 and planted.canaries(config):
-            promises = audited(planted.promising(config, classes), "promises")
-            judge(of_promise("honest-dp", promises, planted.HONEST), of_promise("broken-dp", promises, planted.BROKEN))
-        else:
-            say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
+        for one in _judged(config, place, audited):
+            outcomes.append(one)
+            say("selftest", f"{one.name}: {one.verdict}, expected {one.expected}")
     passed = all(one.right for one in outcomes)
     storage.write_json(
         f"{place}/{RESULT}", {"passed": passed, "versions": versions(), "cases": [one.as_json() for one in outcomes]}
     )
     return passed
+
+
+def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcome]:
+    """The outcomes of all cases, each when its run is finished."""
+    trained = planted.trained(config)
+    folder = audited(trained, "trained")
+    yield from _on_training(config, trained, folder)
+    yield of_verdict("random-weights", audited(planted.random(config, {}), "random-weights"))
+    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    for name in planted.ALTERED:
+        sources = planted.altered(config, splits, f"{place}/images/{name}", name)
+        yield of_verdict(name, audited(planted.random(config, sources), name))
+    classes = _classes(trained, folder)
+    if classes > 1 and planted.canaries(config):
+        promises = audited(planted.promising(config, classes), "promises")
+        yield of_promise("honest-dp", promises, planted.HONEST)
+        yield of_promise("broken-dp", promises, planted.BROKEN)
+    else:
+        say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
+
+
+def _on_training(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
+    """The outcomes of the run that trains: membership, and what was forgotten."""
+    other, forgetting = (point.folder for point in points(trained, folder))
+    yield of_verdict("leak", folder)
+    yield of_verdict("other-data", other)
+    primary = config.attacks[config.validity.attack]
+    yield of_forgetting("forgotten", forgetting, primary.target, primary.reference)
+    yield of_forgetting("not-forgotten", forgetting, primary.target, planted.TUNED)
 
 
 def of_verdict(name: str, folder: RunFolder) -> Outcome:
