@@ -53,11 +53,12 @@ def trained(config: RunConfig) -> RunConfig:
     shadow = encoders[primary.reference]
     more = {"start": primary.target, "train_on": shadow["train_on"], "epochs": 1, "checkpoints": []}
     encoders[TUNED] = encoders[primary.target] | more
+    encoders["fresh"] = _fresh(config)  # the control of the shadow: the first encoder that saw neither group
     encoders[_NEVER] = shadow | {"train_on": [SHADOW_ROLES[1]]}
     found = _SHADOW_FREE | {"target": [primary.target, primary.reference, TUNED], "outputs": [config.primary_output]}
     plain = _plain(config) | {
         "name": "selftest-trained",
-        "encoders": {**encoders, "fresh": _fresh(config)},
+        "encoders": encoders,
         "attacks": [
             primary.model_dump(mode="json"),
             _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]},
