@@ -144,6 +144,33 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     return buffer.getvalue()
 
 
+def blended(data: bytes, decoder: Decoder, noise: int, share: float) -> bytes:
+    """A PNG file that decodes to the pixels of an encoded image, mixed with noise of its own.
+
+    (1 - a) x + a k, rounded, where k is uniform over 0 to 255 in every pixel and channel: the blended injection of Chen
+    et al., "Targeted backdoor attacks on deep learning systems using data poisoning" (2017), with a random pattern for
+    each image in place of one for all.
+
+    Args:
+        data: of the image.
+        decoder: that decodes both files. Its pixels are mixed, so that resizing does not average the noise away.
+        noise: key of k, 0 to 2^64 - 1.
+        share: a, in (0, 1]; 1: nothing but noise.
+
+    Raises:
+        ConfigError: the share is out of range.
+        ImageError: as `decode`.
+    """
+    check_range("share", share, 0, 1, open_low=True)
+    pixels = decode(data, decoder)
+    words = np.random.Philox(key=noise).random_raw(-(-pixels.size // 8)).astype("<u8")
+    pattern = words.view(np.uint8)[: pixels.size].reshape(pixels.shape)
+    mixed = np.rint((1 - share) * pixels + share * pattern).astype(np.uint8)
+    before = round(((decoder.resize or decoder.image_size) - decoder.image_size) / 2)
+    after = (decoder.resize or decoder.image_size) - decoder.image_size - before
+    return encode_png(np.asarray(_picture(np.pad(mixed, ((0, 0), (before, after), (before, after))))))
+
+
 def shrunk(pixels: Pixels, side: int) -> Pixels:
     """An image (C, H, W) with sides of at most ``side`` pixels, as (h, w) or (h, w, 3); as it is if it fits."""
     picture = _picture(pixels)

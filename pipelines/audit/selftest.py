@@ -1,60 +1,90 @@
 """The self-test: runs with a planted truth, whose verdicts have to come out as planted.
 
-Four runs of the whole pipeline on the data of one config. An encoder that was trained on the members leaks. The shadow
-of the same run saw neither group and does not leak; nor does an encoder with random weights. Non-members that were
-saved at a lower quality or shrunk differ from members by themselves, and that must never be called a leak.
+Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`).
+
+- An encoder that was trained on the members leaks. Two nulls do not: the shadow of the same run, which saw neither
+  group, and an encoder with random weights.
+- Non-members that were saved at a lower quality or shrunk differ from members by themselves, and that must never be
+  called a leak.
+- Trained anew without the members, the encoder forgot them; after one more epoch on other images it did not.
+- A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
+  with classes, and enough of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.table import Table
 
-from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
+from pipelines.audit import planted
 from pipelines.audit import run as audit
-from pipelines.config.attacks import NONMEMBERS
-from pipelines.config.checks import build
-from pipelines.config.encoders import TrainedConfig
-from pipelines.config.roles import KNOWN_ROLES, TARGET_ROLES
+from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say
-from pipelines.data.draw import draw
-from pipelines.data.images import read_samples
 from pipelines.data.scan import scan
-from pipelines.errors import UserError
+from pipelines.data.splits import Splits
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder, versions
+from pipelines.report.forget import forget
+from pipelines.run.folder import SCAN, RunFolder, versions
 from pipelines.run.leftovers import note, watched
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster
 
 RESULT = "selftest.json"
-_FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
-_SMALLER = 0.75  # side of altered non-members, as a share
-_RATES = ("attack_auc", "blind_auc", "control_auc")
-_SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
+_Audited = Callable[[RunConfig, str], RunFolder]
+"""Runs all stages of a config in a folder of that name."""
 _CASES = {
     "leak": ("an encoder trained on the members", "leak"),
     "other-data": ("an encoder trained on other images", "no-evidence"),
     "random-weights": ("an encoder with random weights", "no-evidence"),
     "compression": ("random weights; non-members saved at a lower quality", "confounded"),
     "size": ("random weights; non-members shrunk", "confounded"),
+    "forgotten": ("trained anew without the members", "forgotten"),
+    "not-forgotten": ("trained on, for one epoch on other images", "not-forgotten"),
+    "honest-dp": ("a promise of epsilon 1, with its noise", "not-refuted"),
+    "broken-dp": ("a promise of epsilon 1, without noise", "refuted"),
+}
+_FIGURES = {
+    "attack_auc": "AUC",
+    "blind_auc": "blind",
+    "control_auc": "control",
+    "before_auc": "AUC before",
+    "after_auc": "after",
+    "unseen_auc": "unseen",
+    "epsilon": "epsilon at least",
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on one case."""
+    """The verdict on one case.
+
+    Args:
+        name: of the case.
+        verdict: as the run says it.
+        figures: numbers that it rests on, as JSON values.
+        folder: of the run, or of the point of a sweep.
+    """
 
     name: str
-    planted: str
-    expected: str
     verdict: str
-    validity: Mapping[str, Any]
+    figures: Mapping[str, Any]
     folder: str
+
+    @property
+    def planted(self) -> str:
+        """The truth in words."""
+        return _CASES[self.name][0]
+
+    @property
+    def expected(self) -> str:
+        """The verdict that is right."""
+        return _CASES[self.name][1]
 
     @property
     def right(self) -> bool:
@@ -63,9 +93,8 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """The entry of selftest.json."""
-        numbers = {name: part for name, part in self.validity.items() if name.endswith("auc")}
         plain = {name: getattr(self, name) for name in ("name", "planted", "expected", "verdict", "right")}
-        return plain | {"report": f"{self.folder}/report.html"} | numbers
+        return plain | {"report": f"{self.folder}/report.html"} | dict(self.figures)
 
 
 def run(config: RunConfig, out: str, *, address: str | None = None, command: str = "", verbose: bool = False) -> bool:
@@ -83,23 +112,18 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         UserError: the config cannot be planted in, or the user's input is wrong otherwise.
     """
     place = storage.target(out)
-    _check(config)
+    planted.check(config)
     outcomes: list[Outcome] = []
     store = config.resources.object_store_mb
     with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
         note(place)
 
-        def judge(name: str, folder: RunFolder) -> None:
-            outcomes.append(outcome(name, folder))
-            say("selftest", f"{name}: {outcomes[-1].verdict}, expected {outcomes[-1].expected}")
+        def audited(planned: RunConfig, name: str) -> RunFolder:
+            return audit.run(planned, f"{place}/{name}", command=command, verbose=verbose)
 
-        trained = _trained(config)
-        folder = audit.run(trained, f"{place}/trained", command=command, verbose=verbose)
-        judge("leak", folder)
-        judge("other-data", points(trained, folder)[0].folder)
-        for name, alter in (("random-weights", None), *_ALTERED.items()):
-            sources = {} if alter is None else _altered(config, f"{place}/images/{name}", alter)
-            judge(name, audit.run(_random(config, sources), f"{place}/{name}", command=command, verbose=verbose))
+        for one in _judged(config, place, audited):
+            outcomes.append(one)
+            say("selftest", f"{one.name}: {one.verdict}, expected {one.expected}")
     passed = all(one.right for one in outcomes)
     storage.write_json(
         f"{place}/{RESULT}", {"passed": passed, "versions": versions(), "cases": [one.as_json() for one in outcomes]}
@@ -107,117 +131,81 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     return passed
 
 
-def outcome(name: str, folder: RunFolder) -> Outcome:
+def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcome]:
+    """The outcomes of all cases, each when its run is finished."""
+    trained = planted.trained(config)
+    folder = audited(trained, "trained")
+    yield from _on_training(config, trained, folder)
+    yield of_verdict("random-weights", audited(planted.random(config, {}), "random-weights"))
+    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    for name in planted.ALTERED:
+        sources = planted.altered(config, splits, f"{place}/images/{name}", name)
+        yield of_verdict(name, audited(planted.random(config, sources), name))
+    classes = _classes(trained, folder)
+    if classes > 1 and planted.canaries(config):
+        promises = audited(planted.promising(config, classes), "promises")
+        yield of_promise("honest-dp", promises, planted.HONEST)
+        yield of_promise("broken-dp", promises, planted.BROKEN)
+    else:
+        say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
+
+
+def _on_training(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
+    """The outcomes of the run that trains: membership, and what was forgotten."""
+    other, forgetting = (point.folder for point in points(trained, folder))
+    yield of_verdict("leak", folder)
+    yield of_verdict("other-data", other)
+    primary = config.attacks[config.validity.attack]
+    yield of_forgetting("forgotten", forgetting, primary.target, primary.reference)
+    yield of_forgetting("not-forgotten", forgetting, primary.target, planted.TUNED)
+
+
+def of_verdict(name: str, folder: RunFolder) -> Outcome:
     """The verdict on a case whose run is finished."""
     validity = storage.read_json(f"{folder.path}/report.json").get("validity", {})
-    return Outcome(name, *_CASES[name], validity.get("verdict", "undecided"), validity, folder.path)
+    figures = {name: part for name, part in validity.items() if name.endswith("auc")}
+    return Outcome(name, validity.get("verdict", "undecided"), figures, folder.path)
+
+
+def of_forgetting(name: str, folder: RunFolder, before: str, after: str) -> Outcome:
+    """Whether an encoder of a finished run forgot what another one knew."""
+    found = forget(f"{folder.path}:{before}", f"{folder.path}:{after}")["found"]
+    figures = {name: found[name] for name in ("before_auc", "after_auc", "unseen_auc", "left_at_most")}
+    return Outcome(name, found["verdict"], figures, folder.path)
+
+
+def of_promise(name: str, folder: RunFolder, defense: str) -> Outcome:
+    """What the canaries of a finished run say of the promise of a defense."""
+    entries = storage.read_json(f"{folder.path}/report.json")["dp_audit"]
+    (entry,) = (entry for entry in entries if entry["target"] == f"target+{defense}")
+    figures = {"promised": entry["promised"]["epsilon"]} | {name: entry[name] for name in ("epsilon", "p_value")}
+    return Outcome(name, entry["verdict"], figures, folder.path)
 
 
 def table(out: str) -> Table:
     """The cases of a finished self-test for a rich console."""
     result = storage.read_json(f"{storage.target(out)}/{RESULT}")
-    shown = Table("case", "expected", "verdict", "AUC", "blind", "control", "", title="Self-test")
+    shown = Table("case", "expected", "verdict", "figures", "", title="Self-test")
     for case in result["cases"]:
-        rates = [f"{case[name]['value']:.3f}" if name in case else "" for name in _RATES]
-        shown.add_row(case["planted"], case["expected"], case["verdict"], *rates, "right" if case["right"] else "WRONG")
+        right = "right" if case["right"] else "WRONG"
+        shown.add_row(case["planted"], case["expected"], case["verdict"], _figures(case), right)
     return shown
 
 
-def _check(config: RunConfig) -> None:
-    primary = config.attacks[config.validity.attack]
-    missing = [role for role in (*TARGET_ROLES, KNOWN_ROLES[1]) if role not in config.data.roles]
-    if (
-        missing
-        or primary.reference not in config.encoders
-        or not isinstance(config.encoders[primary.target], TrainedConfig)
-    ):
-        need = f"the role {missing[0]}" if missing else "a primary attack on an encoder trained here, with one shadow"
-        raise UserError(f"a self-test needs {need}; take configs/quickstart.yaml or configs/cifar10.yaml")
+def _figures(case: Mapping[str, Any]) -> str:
+    """The figures of a case in words."""
+    told = []
+    for name, words in _FIGURES.items():
+        if name in case:
+            value = case[name]["value"] if isinstance(case[name], Mapping) else case[name]
+            told.append(f"{words} {value:.3f}")
+    return ", ".join(told)
 
 
-def _plain(config: RunConfig) -> dict[str, Any]:
-    """The config's data, seeds, views and resources, as plain values."""
-    whole = config.model_dump(mode="json", by_alias=True)
-    parts = ("seeds", "data", "queries", "utility", "resources")
-    return {name: whole[name] for name in parts} | {"checkpoints": "last"}
-
-
-def _fresh(config: RunConfig) -> dict[str, Any]:
-    """An encoder with random weights, of the architecture that the config trains."""
-    target = config.encoders[config.attacks[config.validity.attack].target]
-    assert isinstance(target, TrainedConfig)
-    return {
-        "load": f"checkpoint:{target.backbone}",
-        "fresh": True,
-        "objective": target.objective,
-        "augmentation": target.model_dump(mode="json")["augmentation"],
-    }
-
-
-def _trained(config: RunConfig) -> RunConfig:
-    """The primary attack on its target; as a point of a sweep, its shadow, which never saw the audited images."""
-    primary = config.attacks[config.validity.attack]
-    whole = config.model_dump(mode="json", by_alias=True)
-    kin = {*config.chain(primary.target), *config.chain(primary.reference)}
-    encoders = {name: whole["encoders"][name] for name in config.encoders if name in kin}
-    attacks = [primary.model_dump(mode="json"), _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]}]
-    plain = _plain(config) | {
-        "name": "selftest-trained",
-        "encoders": {**encoders, "fresh": _fresh(config)},
-        "attacks": attacks,
-        "validity": {"attack": 0, "output": config.primary_output},
-    }
-    other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
-    return build(plain).model_copy(update={"sweep": {"audited": (other,)}})
-
-
-def _random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
-    """An attack without shadows on random weights; on other images where ``sources`` gives some."""
-    plain = _plain(config)
-    if sources:
-        roles = {
-            TARGET_ROLES[0]: {"from": "members"},
-            TARGET_ROLES[1]: {"from": "nonmembers"},
-            KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
-        }
-        kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
-        plain["data"] = kept | {"sources": dict(sources), "roles": roles}
-        plain["utility"] = {}
-    plain["queries"] |= {"outputs": ["backbone"]}
-    return build(
-        plain
-        | {
-            "name": "selftest-random",
-            "encoders": {"target": _fresh(config), "fresh": _fresh(config)},
-            "attacks": [_SHADOW_FREE],
-            "validity": {"control": "fresh"},
-        }
-    )
-
-
-def _compressed(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
-    return encode_jpeg(pixels, _FINE if member else _COARSE), "jpg"
-
-
-def _shrunken(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
-    side = pixels.shape[-1] if member else max(1, round(pixels.shape[-1] * _SMALLER))
-    return encode_png(shrunk(pixels, side)), "png"
-
-
-_ALTERED: dict[str, Callable[..., tuple[bytes, str]]] = {"compression": _compressed, "size": _shrunken}
-
-
-def _altered(config: RunConfig, place: str, alter: Callable[..., tuple[bytes, str]]) -> dict[str, Any]:
-    """Sources of a config: the audited images of the first seed as files, members as they are, non-members altered.
-
-    Existing files are kept: the images are a function of the config.
-    """
-    folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
-    if not storage.exists(f"{place}/{RESULT}"):
-        splits = draw(config.data, scan(config.data), config.seeds[0])
-        for name, role in folders.items():
-            for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
-                data, suffix = alter(pixels, member=name == "members")
-                storage.write_atomic(f"{place}/{name}/{number:06d}.{suffix}", data)
-        storage.write_json(f"{place}/{RESULT}", {"whole": True})
-    return {name: {"kind": "imagefolder", "path": f"{place}/{name}"} for name in folders}
+def _classes(config: RunConfig, folder: RunFolder) -> int:
+    """Number of classes of the audited images' source, as the run read it; 0 where an image has none."""
+    source = config.data.roles[TARGET_ROLES[0]].source_name
+    read = scan(config.data, f"{folder.path}/{SCAN}/{config.data.scan_digest[:12]}")
+    shards = [storage.read_table(shard.path, ["label"]) for shard in read.shards if shard.source == source]
+    labels = pa.concat_tables(shards)["label"]
+    return 0 if labels.null_count else 1 + (pc.max(labels).as_py() or 0)

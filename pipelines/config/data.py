@@ -17,6 +17,8 @@ from pipelines.config.section import Section
 from pipelines.config.sources import SourceConfig
 from pipelines.files.digest import digest
 
+_BLEND = 0.5  # of noise in a blended canary
+
 
 class Role(Section):
     """The samples of a role: an exact count, a fraction, those of a list, or (none of these) a whole source."""
@@ -35,9 +37,13 @@ class Role(Section):
     key_column: str | None = Field(
         default=None, min_length=1, description="column of the keys in a CSV or Parquet file"
     )
-    kind: Literal["plain", "mislabelled"] | None = Field(
+    kind: Literal["plain", "mislabelled", "blended"] | None = Field(
         default=None,
-        description="of the role canary: plain samples (default), or each with a wrong class, drawn by a hash",
+        description="of the role canary: plain samples (default); mislabelled: each with a wrong class, drawn by a "
+        "hash; blended: each mixed with noise of its own",
+    )
+    blend: float | None = Field(
+        default=None, gt=0, le=1, description="share of noise in a blended canary; default: 0.5"
     )
 
     @model_validator(mode="after")
@@ -47,6 +53,8 @@ class Role(Section):
             raise ValueError(f"{' and '.join(sizes)} are both given; keep one")
         if self.key_column is not None and not self.listed:
             raise ValueError("key_column is given without keys, the file that has the column")
+        if self.blend is not None and self.kind != "blended":
+            raise ValueError(f"blend = {self.blend:g} is given, but only canaries of kind blended have noise")
         if self.classes is not None and not self.drawn:
             raise ValueError("classes are chosen for a drawn role; give its count or fraction")
         return self
@@ -55,6 +63,11 @@ class Role(Section):
     def drawn(self) -> bool:
         """Whether the role is drawn; otherwise the user gives its samples."""
         return self.count is not None or self.fraction is not None
+
+    @property
+    def noise(self) -> float | None:
+        """The share of noise that its images are mixed with; None: they are left as they are."""
+        return (self.blend or _BLEND) if self.kind == "blended" else None
 
     @property
     def listed(self) -> bool:

@@ -87,7 +87,8 @@ def draw(
     given = {role.source_name: name for name, role in config.roles.items() if role.whole}
     read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
     by_shard = config.by_shard and bool(read)
-    own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists, found.wrong
+    noise = config.roles[CANARY_ROLE].noise if CANARY_ROLE in config.roles else None
+    own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists, found.wrong, noise
     rules = Rules(seed, *own)
     counting = [
         (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)

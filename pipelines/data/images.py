@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mi_core.image_files import ImageError
 from mi_core.images import Pixels, decode
 from pipelines.config.data import DataConfig
+from pipelines.data.blended import blend_of
 from pipelines.data.captions import caption_of
 from pipelines.data.samples import Sample
 from pipelines.data.sources import Source
@@ -89,7 +90,8 @@ def read_samples(
             if not keys:
                 continue
             try:
-                for sample in Source(model).read(item, keys):
+                blend = blend_of(splits, source, item.name, decoder)
+                for sample in map(blend, Source(model).read(item, keys)):
                     yield f"{source}/{sample.key}", sample, decode(sample.image, decoder)
                     missing.discard(f"{source}/{sample.key}")
             except (OSError, ImageError) as error:

@@ -3,7 +3,7 @@
 A role with a fraction takes a range of the hash. A role with a count takes the hashes up to a threshold. Of the samples
 at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard. The
 samples of a role with a list of keys are written down by shard, beside those that are dropped. Canaries have hashes of
-their own, from which their coins fall, and mislabelled ones a wrong class.
+their own, from which their coins fall; mislabelled ones have a wrong class, and blended ones noise.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class Rules:
         by_shard: the samples of a shard count as one in intervals and tests.
         lists: how the lists of keys fit, of roles that have one.
         wrong: classes, ascending, from which a mislabelled canary gets another than its own; empty: none does.
+        noise: share of noise that canaries are mixed with; None: they are not.
     """
 
     seed: int
@@ -123,6 +124,7 @@ class Rules:
     by_shard: bool = False
     lists: Mapping[str, ListedKeys] = field(default_factory=dict)
     wrong: tuple[int, ...] = ()
+    noise: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -131,6 +133,7 @@ class Rules:
         own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
         lists = {role: listed.as_json() for role, listed in self.lists.items()}
         own |= {"wrong": self.wrong} if self.wrong else {}
+        own |= {} if self.noise is None else {"noise": self.noise}
         return own | ({"lists": lists} if lists else {})
 
     @classmethod
@@ -140,7 +143,8 @@ class Rules:
         own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
         shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
         lists = {role: ListedKeys.read(listed) for role, listed in entry.get("lists", {}).items()}
-        return cls(*own, shards, entry.get("by_shard", False), lists, tuple(entry.get("wrong", ())))
+        by_shard, wrong, noise = entry.get("by_shard", False), tuple(entry.get("wrong", ())), entry.get("noise")
+        return cls(*own, shards, by_shard, lists, wrong, noise)
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
         """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,)."""
@@ -161,8 +165,8 @@ class Rules:
                 there are none.
 
         Returns:
-            source, item, key, label, sha256, attribute.* of all sources, group where there are groups, role and part
-            (empty: none), sorted by key.
+            source, item, key, label, sha256 (of the pixels; of a blended canary, of pixels and noise), attribute.* of
+            all sources, group where there are groups, role and part (empty: none), sorted by key.
         """
         labels = labels_of(samples)
         there, parted = np.ones(len(samples), dtype=bool), np.ones(len(samples), dtype=bool)
@@ -187,6 +191,8 @@ class Rules:
             self._take(parent, own[purpose], labels, parted & roles.having(parent), item, parts)
         if self.wrong and CANARY_ROLE in roles.names:
             samples = self._mislabelled(samples, source, labels, roles.having(CANARY_ROLE))
+        if self.noise is not None and CANARY_ROLE in roles.names:
+            samples = self._blended(samples, roles.having(CANARY_ROLE))
         return self._table(samples, source, item, roles, parts)
 
     def _mislabelled(self, samples: pa.Table, source: str, labels: Labels, canary: npt.NDArray[np.bool_]) -> pa.Table:
@@ -198,6 +204,14 @@ class Rules:
         wrong = classes[place % len(classes)]
         column = pc.if_else(pa.array(canary), pa.array(wrong), samples["label"].cast(pa.int64()))
         return samples.set_column(samples.column_names.index("label"), "label", column)
+
+    def _blended(self, samples: pa.Table, canary: npt.NDArray[np.bool_]) -> pa.Table:
+        """The samples, with another hash of the canaries' pixels, so that no result is taken for that of plain ones."""
+        pixels = samples["sha256"].to_pylist()
+        for row in np.flatnonzero(canary).tolist():
+            pixels[row] = bytes.fromhex(digest(pixels[row].hex(), self.seed, self.noise))
+        column = pa.array(pixels, samples.schema.field("sha256").type)
+        return samples.set_column(samples.column_names.index("sha256"), "sha256", column)
 
     def _take(
         self, origin: str, hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], item: str, into: _Named

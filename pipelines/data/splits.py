@@ -47,12 +47,12 @@ class Splits:
         roles: all roles and parts, in the order of the config.
         sums: sizes and digests of all shards.
         folder: of the seed; empty for splits that stand in no folder.
-        rules: for samples; None where ``given`` holds all.
+        rules: for samples; None for splits that were not drawn.
         scan_folder: of the scan's files.
         duplicates_removed: copies of images that were dropped.
         near_removed: near-copies that were dropped; None where none were looked for.
         held: what goes with the splits: temporary folders.
-        given: all samples of splits that were not drawn, as `table`.
+        given: all samples of splits that were not drawn, or that are a half, as `table`.
     """
 
     roles: tuple[str, ...]
@@ -284,8 +284,8 @@ class Splits:
         rows = self.rows(roles)
         ranks = digests64((seed, "half", index // 2), self._units(rows))
         order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
-        chosen = order[middle:] if index % 2 else order[:middle]
-        return Splits.of(self.table.take(pa.array(np.sort(rows[chosen]))), self.roles, self.folder)
+        chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
+        return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""

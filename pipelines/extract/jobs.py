@@ -213,7 +213,7 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
         if first is not None:
             classes = selection.classes(source, item.name)
             some = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
-            selection = Selection.given_as(some)
+            selection = Selection.given_as(some, splits.folder, drawn)
         if selection.count:
             yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, data)
 
@@ -266,6 +266,7 @@ def _share(jobs: Sequence[ShardJob]) -> Share:
         tuple(job.skip for job in jobs),
         first.selection,
         first.chunk,
+        first.decoder,
         first.data if plan.captioned else None,
         plan.labelled,
     )

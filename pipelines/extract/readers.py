@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from mi_core.images import Decoder
 from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.captions import made_caption, own_caption
@@ -30,6 +31,7 @@ class Share:
         skips: the chunks that each job has done.
         selection: the samples.
         chunk: images per chunk.
+        decoder: that decodes them.
         captioned: makes captions of samples that have none of their own; None if the jobs need no captions.
         labelled: whether the jobs need the classes.
     """
@@ -38,6 +40,7 @@ class Share:
     skips: tuple[frozenset[int], ...]
     selection: Selection
     chunk: int
+    decoder: Decoder
     captioned: DataConfig | None = None
     labelled: bool = False
 
@@ -58,6 +61,7 @@ class _Filling:
     def __init__(self, share: Share, source: str, item: str) -> None:
         self.share, self.source = share, source
         self.classes = share.selection.classes(source, item)
+        self.blend = share.selection.blend(source, item, share.decoder)
         self.chunk = 0
         self.seen = 0
         self._empty()
@@ -76,7 +80,7 @@ class _Filling:
         """
         share, label = self.share, self.classes[sample.key]
         self.keys.append(sample.key)
-        self.images.append(sample.image)
+        self.images.append(self.blend(sample).image)
         if share.captioned is not None:
             made = made_caption(share.captioned, self.source, sample.key, label)
             self.captions.append(own_caption(sample.others) or made)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from mi_core.images import Decoder
+from pipelines.data.blended import Blend, blend_of
+from pipelines.data.samples import Sample
 from pipelines.data.splits import Splits
 from pipelines.files.digest import digest
 
@@ -15,7 +18,7 @@ class Selection:
     """Some samples of one shard: those of some roles, or given ones.
 
     Args:
-        folder: of the seed that the roles are drawn in.
+        folder: of the seed that the roles are drawn in; empty where none are.
         drawn: when they were drawn, as `storage.stamp` tells it.
         roles, without: roles or parts whose samples are asked for, less the samples of others.
         count: number of samples.
@@ -45,14 +48,22 @@ class Selection:
             classes.pop(key, None)
         return classes
 
+    def blend(self, source: str, item: str, decoder: Decoder) -> Blend:
+        """What is done to the images of the samples before they are decoded: nothing where no roles were drawn."""
+        return blend_of(_splits(self.folder, self.drawn), source, item, decoder) if self.folder else _as_it_is
+
     @classmethod
-    def given_as(cls, classes: Mapping[str, int | None]) -> Selection:
-        """The selection of given samples."""
-        return cls("", "", (), (), len(classes), digest(sorted(classes)), classes)
+    def given_as(cls, classes: Mapping[str, int | None], folder: str = "", drawn: str = "") -> Selection:
+        """The selection of given samples; ``folder`` and ``drawn`` where they have roles."""
+        return cls(folder, drawn, (), (), len(classes), digest(sorted(classes)), classes)
 
     def bare(self) -> Selection:
         """The selection without the samples that were given: all that a chunk of it needs to know."""
         return replace(self, given=None)
+
+
+def _as_it_is(sample: Sample) -> Sample:
+    return sample
 
 
 @lru_cache(maxsize=4)

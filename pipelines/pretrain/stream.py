@@ -27,6 +27,7 @@ from mi_core.streams import stream_keys
 from mi_core.training.data import Batch, check_batch
 from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
+from pipelines.data.blended import Blend, blend_of
 from pipelines.data.captions import caption_of
 from pipelines.data.samples import Item, Sample
 from pipelines.data.sources import Source
@@ -44,6 +45,7 @@ class _Shard:
     model: SourceConfig
     item: Item
     keys: tuple[str, ...]
+    blend: Blend
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class StreamedImages:
         self.device = torch.device(device)
         self.channels, self.size = data.channels, data.image_size
         self.shards = [
-            _Shard(source, model, item, tuple(keys))
+            _Shard(source, model, item, tuple(keys), blend_of(splits, source, item.name, data.decoder()))
             for source, model in data.sources.items()
             for item in Source(model).items()
             if (keys := splits.keys(source, item.name, roles))
@@ -195,7 +197,7 @@ class StreamedImages:
 
 def _read(shard: _Shard, keys: set[str]) -> Iterator[Sample]:
     try:
-        yield from Source(shard.model).read(shard.item, keys)
+        yield from map(shard.blend, Source(shard.model).read(shard.item, keys))
     except OSError as error:
         raise UserError(
             f"{shard.source}, shard {shard.item.name}: {error}; it changed since the roles were drawn"

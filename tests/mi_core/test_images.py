@@ -14,7 +14,7 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.image_files import ImageError
-from mi_core.images import _LIBRARIES, VERSION, Decoder, decode, decode_and_hash, encode_png, image_info
+from mi_core.images import _LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png, image_info
 from mi_core.images import _fit as fitted
 
 GENERATOR = np.random.default_rng(0)
@@ -331,3 +331,41 @@ def test_a_decoder_that_scales_has_a_digest_of_its_own_and_others_keep_theirs() 
     given = [("channels", 3), ("image_size", 32)]
     assert Decoder(32).digest() == hashlib.sha256(repr((VERSION, _LIBRARIES, given)).encode()).hexdigest()
     assert Decoder(32).settings() != Decoder(32, scaled=True).settings()
+
+
+def noise_by_hand(noise: int, count: int) -> list[int]:
+    """The bytes of Philox' 64-bit words, lowest first."""
+    words = np.random.Philox(key=noise).random_raw(count).tolist()
+    return [int(word) >> 8 * byte & 255 for word in words for byte in range(8)][:count]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        *(Decoder(7, 3), Decoder(7, 1), Decoder(12, 3), Decoder(7, 3, fit="shortest", resize=10)),
+        *(Decoder(7, 3, fit="squash", resize=10), Decoder(8, 1, fit="squash", resize=9), Decoder(7, 3, scaled=True)),
+    ],
+)
+def test_a_blended_file_decodes_to_the_mixture(decoder: Decoder) -> None:
+    """Whatever the decoder does: resizing or cutting the noise would make weaker canaries, and others than told."""
+    data = saved(Image.fromarray(COLOUR))
+    plain = decode(data, decoder)
+    both = zip(plain.ravel().tolist(), noise_by_hand(2**64 - 5, plain.size), strict=True)
+    expected = [round(0.75 * pixel + 0.25 * noise) for pixel, noise in both]
+    mixed = decode(blended(data, decoder, 2**64 - 5, 0.25), decoder)
+    assert mixed.shape == plain.shape
+    assert mixed.ravel().tolist() == expected
+    assert mixed.tobytes() != decode(blended(data, decoder, 3, 0.25), decoder).tobytes()
+
+
+def test_noise_alone_is_uniform_and_knows_no_image() -> None:
+    one, other = (saved(Image.fromarray(array)) for array in (COLOUR, COLOUR[::-1]))
+    noise = decode(blended(one, Decoder(200), 1, 1.0), Decoder(200))
+    assert np.array_equal(noise, decode(blended(other, Decoder(200), 1, 1.0), Decoder(200)))
+    counts = np.bincount(noise.ravel(), minlength=256)
+    assert abs(counts - noise.size / 256).max() < 5 * np.sqrt(noise.size / 256)
+
+
+def test_no_noise_is_no_blend() -> None:
+    with pytest.raises(ConfigError, match="share = 0"):
+        blended(saved(Image.fromarray(COLOUR)), Decoder(7), 0, 0.0)

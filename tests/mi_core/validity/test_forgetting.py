@@ -90,10 +90,11 @@ def auc_of(shift: float) -> float:
     return auc(generator.normal(0, 1, 400_000) + shift * (np.arange(400_000) % 2), np.arange(400_000) % 2 == 1).value
 
 
-def test_false_alarms_of_forgotten() -> None:
-    """A third is left: to call that forgotten takes a bound that is wrong."""
+@pytest.mark.parametrize(("left", "wrong"), [(0.45, "forgotten"), (0.0, "not-forgotten")])
+def test_false_alarms(left: float, wrong: str) -> None:
+    """A third is left, or nothing: each wrong answer takes an interval that misses the truth."""
     draws = 200
-    alarms = sum(forgetting([drawn(300, 900 + seed, left=0.45)]).verdict == "forgotten" for seed in range(draws))
+    alarms = sum(forgetting([drawn(300, 900 + seed, left=left)]).verdict == wrong for seed in range(draws))
     assert alarms <= binom.ppf(0.999, draws, 0.025)
 
 

@@ -1,18 +1,39 @@
-"""The self-test: the record of a case leads to its report."""
+"""The self-test: what is planted, the record of a case, and all verdicts on the digits."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from pipelines.audit.selftest import outcome
+import pytest
+from rich.console import Console
+
+from pipelines.audit import planted, selftest
+from pipelines.audit.selftest import of_promise, of_verdict
+from pipelines.config.load import load, parse
+from pipelines.config.run_config import RunConfig
+from pipelines.errors import UserError
 from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+from tests.pipelines.tars import image_bytes, tar_bytes
+
+ROLES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
+
+
+def config_of(count: int = 150, **data: Any) -> RunConfig:
+    config = small_config()
+    config["data"] |= data
+    for role in ROLES:
+        config["data"]["roles"][role]["count"] = count
+    config["data"]["roles"]["known-nonmember"]["count"] = 20
+    return parse(config, "small.yaml")
 
 
 def test_a_case_names_its_report_and_is_right_where_the_verdict_is_as_planted(tmp_path: Path) -> None:
     validity = {"verdict": "leak", "attack_auc": {"value": 0.9}}
     (tmp_path / "report.json").write_text(json.dumps({"validity": validity}))
-    assert outcome("leak", RunFolder(str(tmp_path))).as_json() == {
+    assert of_verdict("leak", RunFolder(str(tmp_path))).as_json() == {
         "name": "leak",
         "planted": "an encoder trained on the members",
         "expected": "leak",
@@ -21,4 +42,72 @@ def test_a_case_names_its_report_and_is_right_where_the_verdict_is_as_planted(tm
         "report": f"{tmp_path}/report.html",
         "attack_auc": {"value": 0.9},
     }
-    assert not outcome("size", RunFolder(str(tmp_path))).right
+    assert not of_verdict("size", RunFolder(str(tmp_path))).right
+
+
+def test_a_promise_is_judged_by_the_entry_of_its_defense(tmp_path: Path) -> None:
+    def entry(label: str, verdict: str, epsilon: float) -> dict[str, Any]:
+        told = {"target": f"target+{label}", "promised": {"epsilon": 1.0}, "p_value": 0.5}
+        return told | {"epsilon": epsilon, "verdict": verdict}
+
+    entries = [entry("honest", "not-refuted", 0.0), entry("broken", "refuted", 2.5)]
+    (tmp_path / "report.json").write_text(json.dumps({"dp_audit": entries}))
+    cases = [of_promise(f"{label}-dp", RunFolder(str(tmp_path)), label) for label in ("honest", "broken")]
+    assert [(one.verdict, one.right, one.figures["epsilon"]) for one in cases] == [
+        ("not-refuted", True, 0.0),
+        ("refuted", True, 2.5),
+    ]
+    result = {"passed": True, "cases": [one.as_json() for one in cases]}
+    (tmp_path / "selftest.json").write_text(json.dumps(result))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(selftest.table(str(tmp_path)))
+    assert "a promise of epsilon 1, without noise" in capture.get() and "epsilon at least 2.500" in capture.get()
+
+
+def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
+    config = planted.trained(config_of())
+    assert config.members_of("target") == {"target-member"}
+    assert config.members_of("shadow") == {"shadow-member"}  # trained anew without them
+    assert config.members_of(planted.TUNED) == {"target-member", "shadow-member"}
+    assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
+    _, forgetting = config.sweep["audited"]
+    assert config.members_of(forgetting["validity.control"]) == {"shadow-nonmember"}
+    assert [config.control_of(attack) for attack in config.attacks[:2]] == ["shadow", "fresh"]
+
+
+def test_canaries_take_the_place_of_audited_images() -> None:
+    config = planted.promising(config_of(count=440), 10)
+    assert config.data.roles["canary"].count == 400
+    assert config.promising == {"target+honest", "target+broken"}
+    assert planted.canaries(config_of(count=150)) == 200
+    assert planted.canaries(config_of(count=149)) == 0  # too few to refute a promise
+    more = {"sources": {"digits": {"kind": "digits"}}, "group_by": "json:person"}
+    assert planted.canaries(config_of(count=150, **more)) == 0  # no coin for each of a group
+
+
+def test_classes_are_those_of_the_source_or_none_where_an_image_has_none(tmp_path: Path) -> None:
+    assert selftest._classes(config_of(), RunFolder(str(tmp_path / "digits"))) == 10
+    members = [(f"s{seed:04d}.png", image_bytes(seed)) for seed in range(5)]
+    (tmp_path / "0.tar").write_bytes(tar_bytes([*members, ("s0004.cls", b"3")]))
+    config = config_of(sources={"digits": {"kind": "shards", "path": str(tmp_path)}})
+    assert selftest._classes(config, RunFolder(str(tmp_path / "shards"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [("known-nonmember", "needs the role known-nonmember"), ("shadow-nonmember", "needs the role shadow-nonmember")],
+)
+def test_what_cannot_be_planted_in_is_told(role: str, message: str) -> None:
+    config = config_of()
+    left = {name: one for name, one in config.data.roles.items() if name != role}
+    with pytest.raises(UserError, match=message):
+        planted.check(config.model_copy(update={"data": config.data.model_copy(update={"roles": left})}))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_every_verdict_on_the_digits_is_right(local_ray: None, tmp_path: Path) -> None:
+    assert selftest.run(load("configs/quickstart.yaml"), str(tmp_path))
+    cases = json.loads((tmp_path / "selftest.json").read_text())["cases"]
+    assert {case["name"] for case in cases} == set(selftest._CASES)

@@ -1,4 +1,4 @@
-"""Canaries are in or out by fair coins that depend on nothing but seed, source and key; some have a wrong class."""
+"""The coins of canaries are fair and depend on seed, source and key alone; some have a wrong class or noise."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def made(count: int = 400, shards: int = 3, classes: tuple[int | None, ...] = (2
     ]
 
 
-def config_of(kind: str | None = None, count: int = 200, **more: Any) -> DataConfig:
-    canary = {"from": "pool", "count": count} | ({"kind": kind} if kind else {})
+def config_of(kind: str | None = None, count: int = 200, blend: float | None = None, **more: Any) -> DataConfig:
+    canary = {"from": "pool", "count": count, "kind": kind, "blend": blend}
     roles = {"target-member": {"from": "pool", "count": 60}, "canary": canary}
     sources = {"pool": {"kind": "digits"}}
     return DataConfig.model_validate({"sources": sources, "image_size": 8, "channels": 1, "roles": roles} | more)
@@ -85,6 +85,30 @@ def test_a_mislabelled_canary_never_has_its_own_class_and_every_other_one(tmp_pa
     assert here and all(labels[f"pool/{key}"] == label for key, label in here.items())
 
 
+def test_blended_canaries_are_other_images_in_every_digest(tmp_path: Path) -> None:
+    """Or features and encoders of plain canaries would be taken for theirs."""
+    rows = made()
+    configs = {"plain": config_of(), "blended": config_of("blended"), "more": config_of("blended", blend=0.75)}
+    several = {name: drawn(config, rows, tmp_path / name) for name, config in configs.items()}
+    several["seed"] = drawn(configs["blended"], rows, tmp_path / "seed", seed=4)
+    known = {name: {role: one.role_digest(role) for role in one.roles} for name, one in several.items()}
+    for name in ("blended", "more"):
+        other = {role for role in known[name] if known[name][role] != known["plain"][role]}
+        assert other == {"canary", "canary-in", "canary-out"}
+        assert several[name].ids(["canary-in"]) == several["plain"].ids(["canary-in"])
+        assert several[name].labels() == several["plain"].labels()
+    assert known["blended"]["canary-in"] != known["more"]["canary-in"]
+    sha = {
+        name: dict(zip(one.table["key"].to_pylist(), one.table["sha256"].to_pylist(), strict=True))
+        for name, one in several.items()
+    }
+    both = [set(one.ids(["canary"])) for one in (several["blended"], several["seed"])]
+    for name in set.intersection(*both):  # the noise of another seed is another noise
+        assert len({sha[of][name.partition("/")[2]] for of in ("plain", "blended", "seed")}) == 3
+    shards = [one.digest("pool", "000", ["canary-in"]) for one in (several["plain"], several["blended"])]
+    assert shards[0] != shards[1]  # of which feature files are named
+
+
 def test_the_classes_of_a_run_folder_are_read_back(tmp_path: Path) -> None:
     config = config_of("mislabelled")
     splits = draw(config, scan_of(made(), str(tmp_path / "scan"), config), 3, str(tmp_path / "seed-3"))
@@ -114,6 +138,8 @@ def test_a_config_may_be_spelled_out_twice() -> None:
         ({"a": {"from": "pool", "count": 9}, "canary": {"from": "a", "count": 4}}, {}, "is itself a part"),
         ({"canary": {"from": "pool", "count": 9}}, {"group_by": "json:person"}, "a coin of its own"),
         ({"a": {"from": "pool", "count": 9, "kind": "plain"}}, {}, "only the role canary has a kind"),
+        ({"canary": {"from": "pool", "count": 9, "blend": 0.2}}, {}, "blend = 0.2 is given, but only"),
+        ({"canary": {"from": "pool", "count": 9, "kind": "blended", "blend": 0}}, {}, "greater than 0"),
         ({"canary-in": {"from": "pool", "count": 9}}, {}, "roles.canary-in is drawn by fair coins"),
         (
             {"canary": {"from": "pool", "count": 9}, "canary-out": {"from": "canary", "count": 4}},

@@ -19,7 +19,7 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.images import encode_png
+from mi_core.images import Decoder, encode_png
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
@@ -297,7 +297,9 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     """What a reader emits for one shard of samples s0000, s0001, ...; one share per tuple, called a, b, ..."""
     source = SourceConfig(kind="shards", path=str(path))
     shares = tuple(
-        Share((name.encode(),), (skip,), Selection.given_as({f"s{number:04d}": None for number in numbers}), 3)
+        Share(
+            (name.encode(),), (skip,), Selection.given_as({f"s{number:04d}": None for number in numbers}), 3, Decoder(8)
+        )
         for name, numbers in zip("abc", wanted, strict=False)
     )
     order = ReadOrder("pool", source, Source(source).items()[0], shares)
@@ -371,7 +373,7 @@ def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path:
     (tmp_path / "pool.tar").write_bytes(shard_bytes(range(20)))
     source = SourceConfig(kind="shards", path=str(tmp_path / "pool.tar"))
     selection = Selection.given_as({f"s{number:04d}": None for number in range(8)})
-    share = Share((b"a", b"b"), (frozenset({0, 1}), frozenset({1})), selection, 3)
+    share = Share((b"a", b"b"), (frozenset({0, 1}), frozenset({1})), selection, 3, Decoder(8))
     order = ReadOrder("pool", source, Source(source).items()[0], (share,))
     rows = [row for part in read_chunks(pa.table({"order": [pickle.dumps(order)]})) for row in part.to_pylist()]
     assert [(row["chunk"], row["jobs"]) for row in rows] == [(0, [b"b"]), (2, [b"a", b"b"])]

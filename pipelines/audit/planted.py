@@ -1,0 +1,193 @@
+"""The runs of the self-test: configs and images in which a truth is planted, made from the user's config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
+from pipelines.config.attacks import NONMEMBERS
+from pipelines.config.checks import build
+from pipelines.config.dp_audit import GAUSSIAN
+from pipelines.config.encoders import TrainedConfig
+from pipelines.config.roles import CANARY_IN, CANARY_ROLE, KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
+from pipelines.config.run_config import RunConfig
+from pipelines.data.images import read_samples
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+TUNED, _NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
+HONEST, BROKEN = "honest", "broken"  # defenses, by their labels
+_EPSILON, _DELTA = 1.0, 1e-5  # what both providers promise
+_CANARIES, _FEWEST, _OTHERS = 400, 200, 50  # most and fewest canaries; samples of each other role beside them
+_FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
+_SMALLER = 0.75  # side of altered non-members, as a share
+_SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
+_DONE = "whole.json"
+
+
+def check(config: RunConfig) -> None:
+    """Raise UserError if truths cannot be planted in a config."""
+    primary = config.attacks[config.validity.attack]
+    missing = [role for role in (*TARGET_ROLES, KNOWN_ROLES[1], SHADOW_ROLES[1]) if role not in config.data.roles]
+    if (
+        missing
+        or primary.reference not in config.encoders
+        or not isinstance(config.encoders[primary.target], TrainedConfig)
+    ):
+        need = f"the role {missing[0]}" if missing else "a primary attack on an encoder trained here, with one shadow"
+        raise UserError(f"a self-test needs {need}; take configs/quickstart.yaml or configs/cifar10.yaml")
+
+
+def trained(config: RunConfig) -> RunConfig:
+    """The primary attack on its target; as points of a sweep, its shadow, and the target before and after unlearning.
+
+    The shadow never saw the audited images: it is the target trained anew without them. `TUNED` is the target trained
+    for one more epoch on the images of the shadow.
+    """
+    primary = config.attacks[config.validity.attack]
+    whole = config.model_dump(mode="json", by_alias=True)
+    kin = {*config.chain(primary.target), *config.chain(primary.reference)}
+    encoders = {name: whole["encoders"][name] for name in config.encoders if name in kin}
+    shadow = encoders[primary.reference]
+    more = {"start": primary.target, "train_on": shadow["train_on"], "epochs": 1, "checkpoints": []}
+    encoders[TUNED] = encoders[primary.target] | more
+    encoders["fresh"] = _fresh(config)  # the control of the shadow: the first encoder that saw neither group
+    encoders[_NEVER] = shadow | {"train_on": [SHADOW_ROLES[1]]}
+    found = _SHADOW_FREE | {"target": [primary.target, primary.reference, TUNED], "outputs": [config.primary_output]}
+    plain = _plain(config) | {
+        "name": "selftest-trained",
+        "encoders": encoders,
+        "attacks": [
+            primary.model_dump(mode="json"),
+            _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]},
+            found,
+        ],
+        "validity": {"attack": 0, "output": config.primary_output},
+    }
+    other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
+    forgetting = {"label": "forgetting", "validity.attack": 2, "validity.control": _NEVER}
+    return build(plain).model_copy(update={"sweep": {"audited": (other, forgetting)}})
+
+
+def random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
+    """An attack without shadows on random weights; on other images where ``sources`` gives some."""
+    plain = _plain(config)
+    if sources:
+        roles = {
+            TARGET_ROLES[0]: {"from": "members"},
+            TARGET_ROLES[1]: {"from": "nonmembers"},
+            KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
+        }
+        kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
+        plain["data"] = kept | {"sources": dict(sources), "roles": roles}
+        plain["utility"] = {}
+    plain["queries"] |= {"outputs": ["backbone"]}
+    return build(
+        plain
+        | {
+            "name": "selftest-random",
+            "encoders": {"target": _fresh(config), "fresh": _fresh(config)},
+            "attacks": [_SHADOW_FREE],
+            "validity": {"control": "fresh"},
+        }
+    )
+
+
+def canaries(config: RunConfig) -> int:
+    """How many samples of the audited ones' source may be canaries; 0: too few to refute a promise."""
+    members, nonmembers = (config.data.roles[role] for role in TARGET_ROLES)
+    if config.data.group_by is not None or members.source_name != nonmembers.source_name:
+        return 0
+    left = (members.count or 0) + (nonmembers.count or 0) - 2 * _OTHERS
+    return min(left, _CANARIES) if left >= _FEWEST else 0
+
+
+def promising(config: RunConfig, classes: int) -> RunConfig:
+    """Two providers of a classifier on random features promise an epsilon; one adds the noise, one adds none."""
+    target = config.encoders[config.attacks[config.validity.attack].target]
+    assert isinstance(target, TrainedConfig)
+    source = config.data.roles[TARGET_ROLES[0]].source_name
+    roles = {
+        **{role: {"from": source, "count": _OTHERS} for role in TARGET_ROLES},
+        **{known: {"from": role, "count": _OTHERS // 2} for known, role in zip(KNOWN_ROLES, TARGET_ROLES, strict=True)},
+        CANARY_ROLE: {"from": source, "count": canaries(config), "kind": "mislabelled"},
+    }
+    head = {
+        "objective": "supervised",
+        "backbone": target.backbone,
+        "start": "fresh",
+        "train_on": [TARGET_ROLES[0], CANARY_IN],
+        "epochs": 1,
+        "batch_size": 2 * _OTHERS,
+        "parameters": {"classes": classes, "freeze_backbone": True},
+        "augmentation": {"crop_scale": [1.0, 1.0], "flip": 0},
+    }
+    settings = {"head": "convex", "penalty": 1e-4, "delta": _DELTA}
+    labelled = {HONEST: settings | {"epsilon": _EPSILON}, BROKEN: settings | {"scale": 0.0}}
+    plain = _plain(config)
+    return build(
+        plain
+        | {
+            "name": "selftest-promising",
+            "data": plain["data"] | {"roles": roles},
+            "encoders": {"fresh": _fresh(config), "target": head},
+            "queries": {"outputs": ["logits"]},
+            "attacks": [{"attack": "metric-loss", "target": "target", "reference": "known", "per_class": False}],
+            "defenses": [
+                {"defense": "additive-gaussian", "label": label, "settings": chosen}
+                for label, chosen in labelled.items()
+            ],
+            "dp_audit": {"attack": 0, "epsilon": _EPSILON, "delta": _DELTA, "family": GAUSSIAN},
+            "utility": {},
+            "resources": plain["resources"] | {"train_workers": 1},
+        }
+    )
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    """The config's data, seeds, views and resources, as plain values."""
+    whole = config.model_dump(mode="json", by_alias=True)
+    parts = ("seeds", "data", "queries", "utility", "resources")
+    return {name: whole[name] for name in parts} | {"checkpoints": "last"}
+
+
+def _fresh(config: RunConfig) -> dict[str, Any]:
+    """An encoder with random weights, of the architecture that the config trains."""
+    target = config.encoders[config.attacks[config.validity.attack].target]
+    assert isinstance(target, TrainedConfig)
+    return {
+        "load": f"checkpoint:{target.backbone}",
+        "fresh": True,
+        "objective": target.objective,
+        "augmentation": target.model_dump(mode="json")["augmentation"],
+    }
+
+
+def _compressed(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
+    return encode_jpeg(pixels, _FINE if member else _COARSE), "jpg"
+
+
+def _shrunken(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
+    side = pixels.shape[-1] if member else max(1, round(pixels.shape[-1] * _SMALLER))
+    return encode_png(shrunk(pixels, side)), "png"
+
+
+ALTERED: dict[str, Callable[..., tuple[bytes, str]]] = {"compression": _compressed, "size": _shrunken}
+"""Cases in which the files of the two groups differ, and how."""
+
+
+def altered(config: RunConfig, splits: Splits, place: str, case: str) -> dict[str, Any]:
+    """Sources of a config: the audited images as files below ``place``, members as they are, non-members altered.
+
+    Existing files are kept: the images are a function of config and splits.
+    """
+    folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
+    if not storage.exists(f"{place}/{_DONE}"):
+        for name, role in folders.items():
+            for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
+                data, suffix = ALTERED[case](pixels, member=name == "members")
+                storage.write_atomic(f"{place}/{name}/{number:06d}.{suffix}", data)
+        storage.write_json(f"{place}/{_DONE}", {"whole": True})
+    return {name: {"kind": "imagefolder", "path": f"{place}/{name}"} for name in folders}
