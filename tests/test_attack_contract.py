@@ -21,7 +21,7 @@ from mi_core.records import Features, LabelledFeatures
 VIEWS = 10
 PAIRS = VIEWS * (VIEWS - 1) // 2
 WIDTH = 8
-SHADOWS = 6
+SHADOWS = 8
 ANCHORS = np.random.default_rng(99).normal(0, 1, (20, WIDTH))
 
 
@@ -87,11 +87,11 @@ def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Ge
 
 def pairs_at(level: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Views and captions, whose cosine rises with the level; captions point everywhere, so foreign ones tell little."""
-    rows, cosine = np.arange(len(level)), np.tanh(0.3 + 0.05 * level)
+    rows, cosine = np.arange(len(level)), (0.3 + 0.03 * level).clip(-1, 1)
     captions = np.eye(WIDTH)[rows % WIDTH] * np.where(rows // WIDTH % 2, 1, -1)[:, None]
     beside = np.eye(WIDTH)[(rows + 1) % WIDTH] * np.where(rows // WIDTH // 2 % 2, 1, -1)[:, None]
     images = captions * cosine[:, None] + beside * np.sqrt(1 - cosine**2)[:, None]
-    views = images[:, None] + generator.normal(0, 0.02, (len(level), VIEWS, WIDTH))
+    views = images[:, None] + generator.normal(0, 0.005, (len(level), VIEWS, WIDTH))
     return {"view-embeddings": views.astype(np.float32), "caption:embedding": captions.astype(np.float32)}
 
 
