@@ -47,6 +47,7 @@ class MemorisationAttack(Attack):
     """An attack whose score is the memorisation of a sample by the target, and whose fit measures that by shadows."""
 
     reference = frozenset({"shadows"})
+    least_shadows = 2
 
     @abstractmethod
     def alignment(self, features: Features) -> Scores:

@@ -116,7 +116,7 @@ SPREADS = {
 def test_intervals_hold_the_truth(pairs: int, correlation: float, spread: str) -> None:
     """Of 60 x 300 images on average 95 %, whatever the variances and however shadows of a pair depend on each other.
 
-    A pooled variance of single shadows would hold it in 89 % at correlation -.5 (four pairs, one variance).
+    A pooled variance of single shadows would hold it in 90 % at correlation -.5 (four pairs, one variance).
     """
     generator = np.random.default_rng(4)
     held = []
