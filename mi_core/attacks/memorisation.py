@@ -10,7 +10,7 @@ divides by the range of m over the set at hand, which makes a value depend on th
 trained with and without a single image, but on random halves of all.
 
 **CLIPMem** (Wang, Dziedzic, Hoffmann, Nguyen, Tople, Backes, Papernot and Boenisch, "Captured by captions: on
-memorization and its mitigation in CLIP models", ICLR 2025, section 4). The alignment of a pair of image I and caption T
+memorization and its mitigation in CLIP models", ICLR 2025). The alignment of a pair of image I and caption T
 is the expected cosine of augmentations of I with T, less the mean cosine of I with captions of pairs that no encoder
 saw, less the mean cosine of T with the images of these. m(I, T) is its mean over models trained on the pair less that
 over models which were not. Ours augments images and leaves captions as they are, takes the same views of I in all
@@ -74,9 +74,14 @@ class MemorisationAttack(Attack):
         state = self.state()
         if "pairs" not in state:
             return None
-        mean = Estimate(*(float(number) for number in state["mean"]), n=len(state["names"]))
-        arrays = {name: state[name] for name in _ARRAYS}
-        return Memorisation(**arrays, mean=mean, pairs=int(state["pairs"]), degrees=float(state["degrees"]))
+        value, low, high = (float(number) for number in state["mean"])
+        mean = Estimate(value, low, high, len(state["names"]))
+        return Memorisation(
+            **{name: state[name] for name in _ARRAYS},
+            mean=mean,
+            pairs=int(state["pairs"]),
+            degrees=float(state["degrees"]),
+        )
 
     def _check_needs(self, features: Features) -> None:
         if ALIGNMENT not in features.values:
@@ -189,7 +194,7 @@ class CLIPMem(MemorisationAttack):
         "non-members"
     )
     queries = "11 at 10 views"
-    source = "CLIPMem (ICLR 2025), section 4, on halves"
+    source = "CLIPMem (ICLR 2025), on halves"
     outputs = ("projection",)
     populated = True
     Parameters = CLIPMemParameters
@@ -209,7 +214,7 @@ class CLIPMem(MemorisationAttack):
     def _directions(self, features: Features) -> tuple[Scores, Scores]:
         """(N, D) the mean direction of each image's views, and the direction of its caption.
 
-        A mean of cosines with a caption is the cosine-like product with the mean direction.
+        A mean of cosines with captions is the product of mean directions.
         """
         views, texts = (features.values[need] for need in self.needs)
         each = views if views.ndim == 3 else views[:, None]
