@@ -191,8 +191,8 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
     if attack.shadows is not None and attack.shadows > len(shadows):
         raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
     if halves and len(shadows) < attack.method().least_shadows:
-        least = attack.method().least_shadows
-        raise ValueError(f"{given} with shadows = {attack.shadows}, but {attack.attack} needs at least {least}; raise it")
+        needed = f"{attack.attack} needs at least {attack.method().least_shadows}"
+        raise ValueError(f"{given} with shadows = {attack.shadows}, but {needed}; raise it")
     if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
     unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]

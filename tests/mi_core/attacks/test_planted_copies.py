@@ -30,7 +30,7 @@ from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 
-EACH, COPIES, BATCH = 24, (1, 4, 16), 64
+EACH, COPIES = 24, (1, 4, 16)
 COUNT = np.repeat(COPIES, EACH)
 NAMES = [f"digits/{row:02d}" for row in range(len(COUNT))]
 POPULATION = 200
@@ -45,6 +45,7 @@ class Setting:
     parameters: Any
     augmentation: SimCLRAugmentation
     epochs: int
+    batch: int
     shadows: int
 
 
@@ -56,6 +57,7 @@ SSL = Setting(
         crop_scale=(0.75, 1.0), rotation=8, flip=0, brightness=0.1, contrast=0, saturation=0, hue=0, grayscale=0
     ),
     epochs=10,
+    batch=64,
     shadows=32,
 )
 IMAGE_TEXT = Setting(
@@ -64,6 +66,7 @@ IMAGE_TEXT = Setting(
     CLIPParameters(projection_width=64, text_width=32, text_layers=1, text_heads=2, text_length=12),
     CLIPAugmentation(crop_scale=(0.75, 1.0)),
     epochs=5,
+    batch=64,
     shadows=32,
 )
 
@@ -101,9 +104,9 @@ def trained(data: Data, inside: np.ndarray, setting: Setting, seed: int, *, epoc
         objective_parameters=setting.parameters,
         optimizer=OptimizerParameters(name="adamw", learning_rate=0.005, weight_decay=1e-4, schedule="constant"),
         epochs=setting.epochs,
-        batch_size=BATCH,
+        batch_size=setting.batch,
     )
-    resident = ResidentImages(data.images[rows], names, targets, batch_size=BATCH, seed=seed)
+    resident = ResidentImages(data.images[rows], names, targets, batch_size=setting.batch, seed=seed)
     trainer = Pretrainer(resident, setting.augmentation, parameters, seed=seed)
     for _ in range(epochs):
         trainer.train_epoch()
