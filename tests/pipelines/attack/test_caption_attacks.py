@@ -11,7 +11,7 @@ import torch
 
 from mi_core.captions import templated_caption
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking
+from pipelines.config.demands import Asking, asking_of
 from pipelines.config.load import parse
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
@@ -111,7 +111,8 @@ def test_memorisation_of_pairs_from_shards_to_the_report(local_ray: None, tmp_pa
     splits, found = Splits.load(place.path), dict[str, list[float]]()
     needs = ["view-embeddings", "caption:embedding"]
     for number in range(4):
-        asked = (chosen, place, Asking(f"half-{number}"), 40, "projection", needs)
+        asking = asking_of(chosen, chosen.attacks[0], f"half-{number}")
+        asked = (chosen, place, asking, 40, "projection", needs)
         mine, others = load_features(*asked, roles), load_features(*asked, ["known-nonmember"])
         sides = []
         for features in (mine, others):

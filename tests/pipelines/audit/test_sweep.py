@@ -17,7 +17,7 @@ from mi_core.features import of_first_views
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, asking_of
+from pipelines.config.demands import asking_of
 from pipelines.config.load import parse
 from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
@@ -243,6 +243,7 @@ def check_memorisation(run: Path, splits: Splits) -> None:
     """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
     config = parse((run / "config.yaml").read_text(), "config.yaml")
     place = RunFolder(str(run)).seed(0)
+    (measuring,) = (attack for attack in config.attacks if attack.attack == "sslmem")
     roles = ("target-member", "target-nonmember")
     shown = report(run)["memorisation"]
     assert [(entry["output"], entry["pairs"], entry["epoch"]) for entry in shown] == [
@@ -254,7 +255,7 @@ def check_memorisation(run: Path, splits: Splits) -> None:
         assert set(table) == set(splits.ids(roles))
         found: dict[str, list[float]] = {name: [] for name in table}
         for number in range(4):
-            asking = Asking(f"half-{number}")
+            asking = asking_of(config, measuring, f"half-{number}")
             features = load_features(config, place, asking, 1, entry["output"], ["pairwise:cosine"], roles)
             distance = np.sqrt(2 - 2 * np.minimum(features.values["pairwise:cosine"].astype(float), 1)).mean(axis=1) / 2
             saw = set(splits.half(roles, number, 0).ids(roles))
