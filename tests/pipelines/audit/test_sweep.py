@@ -19,6 +19,7 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import asking_of
 from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
@@ -210,7 +211,8 @@ def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_
     raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
     raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
     raw["sweep"] = {"attacks.*.shadows": [2]}
-    audit.run(parse(raw, "halves.yaml"), str(tmp_path / "run"))
+    config = parse(raw, "halves.yaml")
+    audit.run(config, str(tmp_path / "run"))
     swept = tmp_path / "run"
     spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
     assert spent["lira"]["attack_training"] == 4 * 4 * 120  # four shadows, four views
@@ -236,20 +238,17 @@ def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_
     state = np.load(next((swept / "seed-0" / "attacks").glob("rmia-*-projection-0003")) / "attack.npz")
     assert set(state["names"]) == every
     assert set(state["population_names"]) == set(splits.ids(["known-nonmember"]))
-    check_memorisation(swept, splits)
+    check_memorisation(config, swept, splits)
 
 
-def check_memorisation(run: Path, splits: Splits) -> None:
+def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
     """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
-    config = parse((run / "config.yaml").read_text(), "config.yaml")
     place = RunFolder(str(run)).seed(0)
     (measuring,) = (attack for attack in config.attacks if attack.attack == "sslmem")
     roles = ("target-member", "target-nonmember")
     shown = report(run)["memorisation"]
-    assert [(entry["output"], entry["pairs"], entry["epoch"]) for entry in shown] == [
-        ("backbone", 2, 1),
-        ("projection", 2, 1),
-    ]
+    assert {entry["output"] for entry in shown} == {"backbone", "projection"}
+    assert {(entry["pairs"], entry["epoch"]) for entry in shown} == {(2, 1)}
     for entry in shown:
         table = {row["id"]: row for row in storage.read_table(f"{run}/{entry['file']}").to_pylist()}
         assert set(table) == set(splits.ids(roles))
