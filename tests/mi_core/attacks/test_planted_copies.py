@@ -1,11 +1,13 @@
 """Images that stand 1, 4 and 16 times in training are memorised in that order, and nothing where nobody was trained.
 
-Digits, exact copies, all of an image in the same half. Seed 0 chose the settings; other seeds are tested.
+Digits, exact copies, all of an image in the same half. Seeds 0 and 1 chose the settings, seeds 2 to 4 are tested. The
+objective has no negatives: for SimCLR the copies in a batch repel each other, and ranks are worse. Many shadows are
+needed, since images of the same number of copies differ too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.features import compute
 from mi_core.metrics.memorisation import Memorisation
 from mi_core.objectives.clip import CLIP, CLIPParameters
-from mi_core.objectives.simclr import SimCLRParameters
+from mi_core.objectives.vicreg import VICRegParameters
 from mi_core.records import Features, LabelledFeatures
 from mi_core.streams import sample_streams
 from mi_core.training.data import ResidentImages
@@ -51,14 +53,14 @@ class Setting:
 
 SSL = Setting(
     SSLMem,
-    "simclr",
-    SimCLRParameters(temperature=0.2, projection_hidden=256, projection_width=128),
+    "vicreg",
+    VICRegParameters(projection_hidden=256, projection_width=128),
     SimCLRAugmentation(
         crop_scale=(0.75, 1.0), rotation=8, flip=0, brightness=0.1, contrast=0, saturation=0, hue=0, grayscale=0
     ),
     epochs=10,
     batch=64,
-    shadows=32,
+    shadows=64,
 )
 IMAGE_TEXT = Setting(
     CLIPMem,
@@ -67,7 +69,7 @@ IMAGE_TEXT = Setting(
     CLIPAugmentation(crop_scale=(0.75, 1.0)),
     epochs=5,
     batch=64,
-    shadows=32,
+    shadows=64,
 )
 
 
@@ -173,7 +175,7 @@ def share_that_hold_0(setting: Setting, seen: Features, seed: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [2, 3, 4])
 @pytest.mark.parametrize("setting", [SSL, IMAGE_TEXT], ids=["sslmem", "clipmem"])
 def test_memorisation_ranks_images_by_their_copies(setting: Setting, seed: int) -> None:
     """Over images, of which 24 have the same number: perfect order would be .943, since a third are ties."""
@@ -189,6 +191,7 @@ def test_memorisation_ranks_images_by_their_copies(setting: Setting, seed: int) 
 
 @pytest.mark.parametrize("setting", [SSL, IMAGE_TEXT], ids=["sslmem", "clipmem"])
 def test_encoders_with_random_weights_memorise_nothing(setting: Setting) -> None:
+    setting = replace(setting, shadows=32)
     inside = halves(setting.shadows, np.random.default_rng(5))
     seen = condensed_shadows(setting, 5, inside, epochs=0)
     found = memorised(setting, seen, inside)
