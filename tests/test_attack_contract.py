@@ -21,7 +21,7 @@ from mi_core.records import Features, LabelledFeatures
 VIEWS = 10
 PAIRS = VIEWS * (VIEWS - 1) // 2
 WIDTH = 8
-SHADOWS = 4
+SHADOWS = 8
 ANCHORS = np.random.default_rng(99).normal(0, 1, (20, WIDTH))
 
 
@@ -67,6 +67,8 @@ def logits_at(
 def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """What an encoder could return of samples that stand at these levels."""
     count, values = len(level), {}
+    if set(needs) == {"view-embeddings", "caption:embedding"}:
+        return pairs_at(level, generator)
     for need in needs:
         width = {"views": PAIRS, "patches": 8, "parts": 256}.get(consumes(need))
         if width is not None:
@@ -83,6 +85,16 @@ def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Ge
         else:
             values[need] = 10 + 0.3 * level
     return {need: array.astype(np.float32) for need, array in values.items()}
+
+
+def pairs_at(level: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Views and captions, whose cosine rises with the level; captions point everywhere, so foreign ones tell little."""
+    rows, cosine = np.arange(len(level)), (0.3 + 0.03 * level).clip(-1, 1)
+    captions = np.eye(WIDTH)[rows % WIDTH] * np.where(rows // WIDTH % 2, 1, -1)[:, None]
+    beside = np.eye(WIDTH)[(rows + 1) % WIDTH] * np.where(rows // WIDTH // 2 % 2, 1, -1)[:, None]
+    images = captions * cosine[:, None] + beside * np.sqrt(1 - cosine**2)[:, None]
+    views = images[:, None] + generator.normal(0, 0.005, (len(level), VIEWS, WIDTH))
+    return {"view-embeddings": views.astype(np.float32), "caption:embedding": captions.astype(np.float32)}
 
 
 def reference_and_target(

@@ -14,6 +14,7 @@ from mi_core.attacks.label_only import LabelOnly
 from mi_core.attacks.lira import LiRA
 from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.attacks.memorisation import CLIPMem, SSLMem
 from mi_core.attacks.metric import MetricConfidence, MetricCorrectness, MetricEntropy, MetricLoss, MetricModifiedEntropy
 from mi_core.attacks.part_crop import PartCrop
 from mi_core.attacks.patch_similarity import PatchSimilarity
@@ -37,12 +38,14 @@ ATTACKS: dict[str, type[Attack]] = {
     "part-crop": PartCrop,
     "lira": LiRA,
     "rmia": RMIA,
+    "sslmem": SSLMem,
     "combined": Combined,
     "white-box": WhiteBox,
     "mean-cosine": MeanCosine,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-weak-supervision": WeakSupervision,
+    "clipmem": CLIPMem,
     "posterior-nn": PosteriorNN,
     "posterior-mlp": PosteriorMLP,
     "metric-corr": MetricCorrectness,
@@ -71,14 +74,14 @@ def left_out(
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
         >>> "lpla" in missing, useless["the encoder has no text tower"]
-        (True, ['clip-cosine', 'clip-weak-supervision'])
+        (True, ['clip-cosine', 'clip-weak-supervision', 'clipmem'])
     """
     missing: list[str] = []
     useless: dict[str, list[str]] = {}
     for name, method in ATTACKS.items():
         if name in tried:
             continue
-        if name.startswith("clip-") and not text:
+        if name.startswith("clip") and not text:
             useless.setdefault("the encoder has no text tower", []).append(name)
         elif not weights and any(map(of_weights, method().needs)):
             useless.setdefault("the weights of the encoder are not at hand", []).append(name)

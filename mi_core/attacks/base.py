@@ -47,6 +47,8 @@ class Attack(ABC):
     """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
     half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
     non-members of the target), ``audited`` (the samples that are judged, each by what others taught)."""
+    least_shadows: ClassVar[int] = 1
+    """How many encoders that were trained on halves of the audited samples it takes, at least."""
     outputs: ClassVar[tuple[str, ...] | None] = None
     """The only outputs of an encoder it reads; None: any."""
     anchored: ClassVar[bool] = False

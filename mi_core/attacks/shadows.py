@@ -52,6 +52,16 @@ class Rows:
         return np.split(np.argsort(self.shadow, kind="stable"), np.cumsum(np.bincount(self.shadow))[:-1])
 
 
+def places_in_shadows(attack: str, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> Places:
+    """Where samples stand among those of an attack's fit.
+
+    Raises:
+        ConfigError: one is not among them.
+    """
+    fault = "in no shadow's data; shadows must be drawn from the audited samples"
+    return places_among(names, ids, f"{attack}: {{}} is {fault}")
+
+
 @dataclass(frozen=True)
 class ShadowsParameters:
     """Settings of an attack that is fitted on several shadows.
@@ -98,14 +108,6 @@ class ShadowsAttack(Attack):
         """Features with the mean cosine in place of all cosines: as much as the statistic needs."""
         if self.parameters.statistic == "norm":
             return features
-        need = self.needs[0]
-        return replace(features, values={need: features.values[need].mean(axis=1, keepdims=True, dtype=np.float64)})
-
-    def _places(self, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> Places:
-        """Where samples stand among those of the fit.
-
-        Raises:
-            ConfigError: one is not among them.
-        """
-        fault = "in no shadow's data; shadows must be drawn from the audited samples"
-        return places_among(names, ids, f"{self.name}: {{}} is {fault}")
+        need, beside = self.needs[0], features.population
+        values = {need: features.values[need].mean(axis=1, keepdims=True, dtype=np.float64)}
+        return replace(features, values=values, population=None if beside is None else self.condensed(beside))

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import dp_audit, evidence, tuning, wording
+from mi_core.report import dp_audit, evidence, memorisation, tuning, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
@@ -51,6 +51,7 @@ def terminal_table(report: Mapping[str, Any], *, whole: bool = True) -> Renderab
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
+    parts += [_memorisation(report["memorisation"])] if "memorisation" in report else []
     parts += [_dp_audit(report["dp_audit"])] if "dp_audit" in report else []
     lead = primary_row(pooled_rows(report))
     if not whole:
@@ -118,6 +119,16 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
     for condition in conditions:
         table.add_row(condition.name, estimate(condition.entry, 3), "yes" if condition.holds else "no")
     return table
+
+
+def _memorisation(entries: Sequence[Row]) -> Group:
+    """What the shadows memorise."""
+    lines = [
+        f"{memorisation.place(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
+        for entry in entries
+    ]
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, memorisation.MEANING)]
+    return Group(Text("Memorisation of single images", style="bold"), *shown, Text())
 
 
 def _dp_audit(entries: Sequence[Row]) -> Group:

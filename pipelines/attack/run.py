@@ -18,6 +18,7 @@ from pipelines.attack.blind import blind_path, run_blind, telling_path
 from pipelines.attack.canaries import CANARIES, guesses_canaries
 from pipelines.attack.divided import EXACT, is_divided, run_divided
 from pipelines.attack.inference import inferences, planes, run_inference, run_plane
+from pipelines.attack.memorised import MEMORISED
 from pipelines.attack.scores import PARTS
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import measure, utility_path
@@ -136,7 +137,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         same = digest(
             common, task.name, task.attack.model_dump(mode="json"), task.control, guesses_canaries(config, task)
         )
-        files = ("scores.parquet", "sums.npz", "attack.npz", CANARIES)
+        files = ("scores.parquet", "sums.npz", "attack.npz", CANARIES, MEMORISED)
         yield _Work(f"{folder.attack(task.name)}/result.json", run_whole, (task,), same, files)
     for name in config.measured:
         for epoch in config.attacked_epochs(name):

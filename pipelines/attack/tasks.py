@@ -125,13 +125,13 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
     method = task.attack.method()(task.attack.parameters())
     seen, members, beside = [], [], []
     for name in shadows:
-        features = features_of(config, task, splits, name, config.audited)
+        features = method.condensed(features_of(config, task, splits, name, config.audited))
         encoder = cast(TrainedConfig, config.encoders[name])
         trained = members_of(splits, encoder, task.folder.seed)
-        seen.append(_by(name, method.condensed(features)))
+        seen.append(_by(name, features))
         members.append(trained.among(features.ids, encoder.train_on))
         if features.population is not None:
-            beside.append(_by(name, method.condensed(features.population)))
+            beside.append(_by(name, features.population))
     population = _joined(beside) if beside else None
     return LabelledFeatures(replace(_joined(seen), population=population), np.concatenate(members))
 

@@ -12,6 +12,7 @@ from mi_core.metrics.membership import evaluate
 from pipelines.attack.canaries import score_canaries
 from pipelines.attack.evidence import of_dataset
 from pipelines.attack.fitting import fit, outline, packed, score
+from pipelines.attack.memorised import write_memorised
 from pipelines.attack.scores import scores_path
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
@@ -45,6 +46,9 @@ def run_whole(config: RunConfig, task: Task) -> None:
         result["evidence"] = of_dataset(config, task, splits, method, scores, member, groups)
         if "control" in table.column_names:
             result["evidence"]["control_auc"] = auc(np.asarray(table["control"]), member, groups).as_json()
+    mean = write_memorised(task, method) if config.fold == "all" else None
+    if mean is not None:
+        result["memorisation"] = mean.as_json()
     storage.write_table(scores_path(task), table)
     storage.write_atomic(f"{place}/attack.npz", packed(method))
     result["seconds"] = round(time.perf_counter() - started, 3)

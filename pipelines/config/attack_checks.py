@@ -77,6 +77,9 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
         raise ValueError(f"{place} = {attack.reference!r} is not made by halves; leave shadows out")
     if attack.shadows is not None and attack.shadows > len(shadows):
         raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
+    if halves and len(shadows) < attack.method().least_shadows:
+        needed = f"{attack.attack} needs at least {attack.method().least_shadows}"
+        raise ValueError(f"{given} with shadows = {attack.shadows}, but {needed}; raise it")
     if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
     unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]

@@ -72,6 +72,8 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
         found["checkpoints"] = [_checkpoint(row) for row in earlier]
     if "attribute_inference" in report:
         found["attribute_inference"] = _inferences(report)
+    if "memorisation" in report:
+        found["memorisation"] = [_memorisation(entry) for entry in report["memorisation"]]
     if "defenses" in report:
         found["defenses"] = [_defense(entry) for entry in report["defenses"]]
     if "tuning" in report:
@@ -117,6 +119,12 @@ def _defense(entry: Mapping[str, Any]) -> dict[str, Any]:
         for measure in entry["utility"]
     }
     return kept | {"utility": utility}
+
+
+def _memorisation(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What shadows memorise in the mean and of how many samples; the samples stand in a table of their own."""
+    mean = {key: _rounded(entry["mean"][key]) for key in ("value", "ci95")} | {"n": entry["mean"]["n"]}
+    return {name: part for name, part in entry.items() if name not in ("top", "file")} | {"mean": mean}
 
 
 def _inferences(report: Mapping[str, Any]) -> list[dict[str, Any]]:

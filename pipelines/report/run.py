@@ -43,6 +43,7 @@ from pipelines.report.defended import defended
 from pipelines.report.dp_audit import dp_audit
 from pipelines.report.figures import figure_data
 from pipelines.report.knowledge import knowledge as knowledge_of
+from pipelines.report.memorised import memorised
 from pipelines.report.rows import results_table, summary, sweeps
 from pipelines.report.verdict import classes, evidence, flagged, is_primary, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
@@ -116,6 +117,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "validity": found,
         "evidence": evidence(config, folder, found),
         "classes": classes(config, folder),
+        "memorisation": memorised(config, folder),
         "dp_audit": dp_audit(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),
         "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},

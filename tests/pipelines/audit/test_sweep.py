@@ -19,8 +19,10 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import asking_of
 from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
+from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 
@@ -202,14 +204,15 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
 
 @pytest.mark.slow
 def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_path: Path) -> None:
-    raw = small_config(attacks=[{"attack": ["lira", "rmia"], "target": "target", "reference": "half"}])
+    raw = small_config(attacks=[{"attack": ["lira", "rmia", "sslmem"], "target": "target", "reference": "half"}])
     raw["data"]["roles"]["known-nonmember"] = {"from": "digits", "count": 40}
     raw["data"]["roles"]["calibration-member"] = {"from": "digits", "count": 20}  # in no shadow's data: not scored
     raw["encoders"]["target"]["train_on"] = ["target-member", "calibration-member"]
     raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
     raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
     raw["sweep"] = {"attacks.*.shadows": [2]}
-    audit.run(parse(raw, "halves.yaml"), str(tmp_path / "run"))
+    config = parse(raw, "halves.yaml")
+    audit.run(config, str(tmp_path / "run"))
     swept = tmp_path / "run"
     spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
     assert spent["lira"]["attack_training"] == 4 * 4 * 120  # four shadows, four views
@@ -235,3 +238,36 @@ def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_
     state = np.load(next((swept / "seed-0" / "attacks").glob("rmia-*-projection-0003")) / "attack.npz")
     assert set(state["names"]) == every
     assert set(state["population_names"]) == set(splits.ids(["known-nonmember"]))
+    check_memorisation(config, swept, splits)
+
+
+def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
+    """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
+    place = RunFolder(str(run)).seed(0)
+    (measuring,) = (attack for attack in config.attacks if attack.attack == "sslmem")
+    roles = ("target-member", "target-nonmember")
+    shown = report(run)["memorisation"]
+    assert {entry["output"] for entry in shown} == {"backbone", "projection"}
+    assert {(entry["pairs"], entry["epoch"]) for entry in shown} == {(2, 1)}
+    for entry in shown:
+        table = {row["id"]: row for row in storage.read_table(f"{run}/{entry['file']}").to_pylist()}
+        assert set(table) == set(splits.ids(roles))
+        found: dict[str, list[float]] = {name: [] for name in table}
+        for number in range(4):
+            asking = asking_of(config, measuring, f"half-{number}")
+            features = load_features(config, place, asking, 1, entry["output"], ["pairwise:cosine"], roles)
+            distance = np.sqrt(2 - 2 * np.minimum(features.values["pairwise:cosine"].astype(float), 1)).mean(axis=1) / 2
+            saw = set(splits.half(roles, number, 0).ids(roles))
+            for name, value in zip(features.ids.tolist(), distance - distance.mean(), strict=True):
+                found[name].append(-value if name in saw else value)
+        for name, values in found.items():
+            assert table[name]["memorisation"] == pytest.approx(sum(values) / 2, abs=1e-9)
+            assert (table[name]["shadows_in"], table[name]["shadows_out"]) == (2, 2)
+        mean = np.mean([row["memorisation"] for row in table.values()])
+        assert entry["mean"]["value"] == pytest.approx(mean)
+        assert entry["memorised"] == sum(row["q_value"] <= 0.05 for row in table.values())
+        highest = sorted(table.values(), key=lambda row: -row["memorisation"])[:12]
+        assert [row["id"] for row in entry["top"]] == [row["id"] for row in highest]
+    short = json.loads((run / "results.json").read_text())["memorisation"]
+    assert [entry["mean"]["n"] for entry in short] == [120, 120] and "top" not in short[0]
+    assert "Which images does this training memorise?" in (run / "report.html").read_text()

@@ -1,0 +1,169 @@
+"""Memorisation against loops from its definition, and its intervals against the truth of simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from mi_core.checks import NumericError, ShapeError
+from mi_core.metrics.memorisation import Memorisation, memorisation, moderated, pairs_of
+from mi_core.validity.conformal import benjamini_hochberg
+
+
+def halves(pairs: int, images: int, generator: np.random.Generator) -> np.ndarray:
+    """(2 P, N) which shadow saw which image."""
+    found = [generator.permutation(images) % 2 == 0 for _ in range(pairs)]
+    return np.array([side for half in found for side in (half, ~half)])
+
+
+def simulated(
+    truth: np.ndarray, deviation: np.ndarray, pairs: int, generator: np.random.Generator, correlation: float = 0.0
+) -> Memorisation:
+    """Shadows with levels of their own; the noise of an image is correlated within a pair."""
+    inside = halves(pairs, len(truth), generator)
+    alignment = generator.normal(0, 1, len(truth)) + generator.normal(0, 2, (2 * pairs, 1)) + truth * inside
+    shared = np.repeat(generator.normal(0, 1, (pairs, len(truth))), 2, axis=0)
+    signs = np.where(np.arange(2 * pairs) % 2 == 0, 1, -1)[:, None] if correlation < 0 else 1.0
+    size = abs(correlation)
+    noise = math.sqrt(size) * signs * shared + math.sqrt(1 - size) * generator.normal(0, 1, inside.shape)
+    return memorisation(alignment + deviation * noise, inside)
+
+
+def test_values_by_a_loop_over_images_and_shadows() -> None:
+    """Out-mean of the distances less in-mean, after each encoder's own level; the interval is that of paired draws."""
+    generator = np.random.default_rng(0)
+    inside = halves(3, 8, generator)
+    distance = generator.uniform(0, 1, (6, 8))
+    found = memorisation(-distance, inside)
+    level = [[distance[k][x] - sum(distance[k]) / 8 for x in range(8)] for k in range(6)]
+    every = []
+    for x in range(8):
+        out = [level[k][x] for k in range(6) if not inside[k][x]]
+        saw = [level[k][x] for k in range(6) if inside[k][x]]
+        assert found.value[x] == pytest.approx(sum(out) / 3 - sum(saw) / 3)
+        draws = []
+        for pair in range(3):
+            first, second = level[2 * pair][x], level[2 * pair + 1][x]
+            draws.append(second - first if inside[2 * pair][x] else first - second)
+        every.append(draws)
+    variance, degrees = moderated(np.array([np.var(draws, ddof=1) for draws in every]), 2)
+    for x, draws in enumerate(every):
+        margin = student.ppf(0.975, degrees) * math.sqrt(variance[x] / 3)
+        assert (found.low[x], found.high[x]) == pytest.approx((np.mean(draws) - margin, np.mean(draws) + margin), 1e-4)
+        assert found.p_value[x] == pytest.approx(student.sf(np.mean(draws) / math.sqrt(variance[x] / 3), degrees), 1e-4)
+    means = [np.mean([draws[pair] for draws in every]) for pair in range(3)]
+    margin = student.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3)
+    assert (found.mean.value, found.mean.low) == pytest.approx((np.mean(means), np.mean(means) - margin))
+    assert (found.mean.high, found.mean.n, found.pairs) == (pytest.approx(np.mean(means) + margin), 8, 3)
+
+
+def test_the_order_of_shadows_does_not_matter_and_one_without_a_counterpart_is_left_out() -> None:
+    generator = np.random.default_rng(1)
+    inside = halves(4, 10, generator)
+    alignment = generator.normal(0, 1, (8, 10))
+    found = memorisation(alignment, inside)
+    order = generator.permutation(8)
+    np.testing.assert_allclose(memorisation(alignment[order], inside[order]).value, found.value)
+    assert pairs_of(inside[[0, 2, 4, 1, 5]]) == [(0, 3), (2, 4)]
+    alone = np.vstack([inside, halves(1, 10, generator)[:1]])
+    np.testing.assert_array_equal(memorisation(np.vstack([alignment, alignment[:1]]), alone).high, found.high)
+
+
+def test_moderated_variances_by_the_formulas_of_the_paper() -> None:
+    """Section 6.2: digamma and trigamma by their series, and d0 by bisection."""
+
+    def polygamma(order: int, x: float) -> float:
+        terms = np.arange(20_000)
+        if order:
+            return float(np.sum(1 / (x + terms) ** 2) + 1 / (x + len(terms)))
+        return float(math.log(x + len(terms)) - np.sum(1 / (x + terms)) - 0.5 / (x + len(terms)))
+
+    generator = np.random.default_rng(2)
+    d = 3
+    variances = 2.0 / generator.chisquare(6, 50) * generator.chisquare(d, 50) / d
+    e = [math.log(one) - polygamma(0, d / 2) + math.log(d / 2) for one in variances]
+    wanted = np.var(e, ddof=1) - polygamma(1, d / 2)
+    low, high = 0.01, 1000.0
+    for _ in range(45):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if polygamma(1, middle) > wanted else (low, middle)
+    d0 = 2 * low
+    prior = math.exp(np.mean(e) + polygamma(0, d0 / 2) - math.log(d0 / 2))
+    found, degrees = moderated(variances, d)
+    assert degrees == pytest.approx(d0 + d, rel=1e-4)
+    np.testing.assert_allclose(found, [(d0 * prior + d * one) / (d0 + d) for one in variances], rtol=1e-4)
+
+
+def test_variances_that_differ_by_chance_alone_become_one() -> None:
+    found, degrees = moderated(np.random.default_rng(3).chisquare(3, 4000) / 3, 3)
+    assert degrees > 100
+    assert found.min() > 0.85 and found.max() < 1.15
+
+
+SPREADS = {
+    "one variance": lambda generator: np.full(300, 0.1),
+    "as the prior": lambda generator: 0.1 * np.sqrt(5 / generator.chisquare(5, 300)),
+    "unlike the prior": lambda generator: 0.1 * np.exp(generator.normal(0, 0.7, 300)),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("correlation", [-0.5, 0.0])
+@pytest.mark.parametrize("pairs", [2, 4, 16])
+def test_intervals_hold_the_truth(pairs: int, correlation: float, spread: str) -> None:
+    """Of 60 x 300 images on average 95 %, whatever the variances and however shadows of a pair depend on each other.
+
+    A pooled variance of single shadows would hold it in 90 % at correlation -.5 (four pairs, one variance).
+    """
+    generator = np.random.default_rng(4)
+    held = []
+    for _ in range(60):
+        truth, deviation = generator.normal(0.1, 0.1, 300), SPREADS[spread](generator)
+        found = simulated(truth, deviation, pairs, generator, correlation)
+        held.append(np.mean((found.low <= truth) & (truth <= found.high)))
+    assert 0.935 <= np.mean(held) <= 0.965
+
+
+@pytest.mark.parametrize("pairs", [2, 4, 8])
+def test_the_interval_of_the_mean_holds_the_truth(pairs: int) -> None:
+    """1,000 sets of shadows for the same images: a standard error of .007."""
+    generator = np.random.default_rng(5)
+    truth, deviation = generator.normal(0.02, 0.1, 40), np.full(40, 0.1)
+    held = 0
+    for _ in range(1000):
+        mean = simulated(truth, deviation, pairs, generator).mean
+        held += mean.low <= truth.mean() <= mean.high
+    assert 0.93 <= held / 1000 <= 0.97
+
+
+def test_false_discoveries_stay_below_the_rate() -> None:
+    """Half of the images are memorised; encoders differ in level by 20 deviations, which all images share."""
+    generator = np.random.default_rng(6)
+    truth = np.where(np.arange(300) % 2 == 0, 0.2, 0.0)
+    wrong, right, any_of_none = [], [], 0
+    for _ in range(200):
+        found = simulated(truth, np.full(300, 0.1), 4, generator)
+        flagged = benjamini_hochberg(found.p_value, 0.1)
+        wrong.append((flagged & (truth == 0)).sum() / max(flagged.sum(), 1))
+        right.append(flagged[truth > 0].mean())
+        none = simulated(np.zeros(300), np.full(300, 0.1), 4, generator)
+        any_of_none += benjamini_hochberg(none.p_value, 0.1).any()
+    assert np.mean(wrong) < 0.065  # half of the images are none: 5 % are expected
+    assert np.mean(right) > 0.5
+    assert any_of_none / 200 < 0.15
+
+
+def test_what_it_refuses_and_what_is_constant() -> None:
+    inside = halves(2, 6, np.random.default_rng(7))
+    with pytest.raises(ShapeError, match="inside"):
+        memorisation(np.zeros((4, 6)), inside[:, :5])
+    with pytest.raises(NumericError, match="memorisation needs 2 pairs of shadows .* got 1"):
+        memorisation(np.zeros((2, 6)), inside[:2])
+    with pytest.raises(NumericError, match="alignment"):
+        memorisation(np.full((4, 6), np.nan), inside)
+    flat = memorisation(np.full((4, 6), 0.3), inside)
+    np.testing.assert_allclose((flat.value, flat.low, flat.high), 0, atol=1e-9)
+    np.testing.assert_allclose(flat.p_value, 0.5)
