@@ -92,10 +92,11 @@ def check_range(
 
 def check_finite(name: str, array: np.ndarray | torch.Tensor, ids: Sequence[str] | np.ndarray | None = None) -> None:
     """Raise `NumericError` naming the first samples (rows) of ``array`` (N, ...) that hold NaN or infinity."""
+    shape = len(array), math.prod(array.shape[1:])  # -1 cannot stand for the second where there is no row
     if isinstance(array, np.ndarray):
-        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        finite = np.isfinite(array).reshape(shape).all(axis=1)
     else:
-        finite = array.isfinite().reshape(len(array), -1).all(dim=1).cpu().numpy()
+        finite = array.isfinite().reshape(shape).all(dim=1).cpu().numpy()
     if not finite.all():
         rows = np.flatnonzero(~finite)
         named = [str(ids[row]) if ids is not None else f"row {row}" for row in rows[:5]]

@@ -25,6 +25,9 @@ _FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
 _SMALLER = 0.75  # side of altered non-members, as a share
 _SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
 _DONE = "whole.json"
+COPIES = (1, 16)  # how often images stand in training
+COPIED = 48  # images that are copied, as many of each number
+_HALVES = 8  # shadow encoders that tell what is memorised
 
 
 def check(config: RunConfig) -> None:
@@ -144,6 +147,67 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
             "resources": plain["resources"] | {"train_workers": 1},
         }
     )
+
+
+def copied(config: RunConfig, splits: Splits, place: str) -> RunConfig:
+    """What training memorises of images that stand once and 16 times in it, by turns.
+
+    A copy differs from its image in the lowest bit of one value, since exact copies are dropped. All copies of an image
+    are drawn together. Existing files are kept.
+    """
+    if not storage.exists(f"{place}/{_DONE}"):
+        ids = splits.first(TARGET_ROLES[:1], COPIED, config.seeds[0])
+        numbers = {name: COPIES[number % len(COPIES)] for number, name in enumerate(ids)}
+        for number, (name, _, pixels) in enumerate(read_samples(config.data, splits, TARGET_ROLES[:1], ids)):
+            for copy in range(numbers[name]):
+                changed = pixels.copy()
+                changed.flat[copy] ^= copy > 0
+                storage.write_atomic(
+                    f"{place}/images/{number:03d}-{numbers[name]:02d}-{copy:02d}.png",
+                    encode_png(shrunk(changed, changed.shape[-1])),
+                )
+        storage.write_json(f"{place}/{_DONE}", {"whole": True})
+    plain = _plain(config)
+    target = config.model_dump(mode="json", by_alias=True)["encoders"][config.attacks[config.validity.attack].target]
+    kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
+    trained = {
+        **{name: target[name] for name in ("backbone", "augmentation", "mean", "std", "precision")},
+        "objective": "vicreg",
+        "epochs": 10,
+        "batch_size": 64,
+        "parameters": {"projection_hidden": 256, "projection_width": 128},
+        "optimizer": {"name": "adamw", "learning_rate": 0.005, "weight_decay": 1e-4, "schedule": "constant"},
+    }
+    return build(
+        plain
+        | {
+            "name": "selftest-copied",
+            "data": kept
+            | {
+                "sources": {"copies": {"kind": "imagefolder", "path": f"{place}/images"}},
+                "group_by": {"from": "key", "pattern": r"^(\d+-\d+)-"},
+                "roles": {role: {"from": "copies", "fraction": 0.5} for role in TARGET_ROLES},
+            },
+            "encoders": {
+                "target": trained | {"train_on": TARGET_ROLES[:1]},
+                "half": trained | {"train_on": TARGET_ROLES, "halves": _HALVES},
+                "fresh": _fresh(config),
+            },
+            "queries": plain["queries"] | {"outputs": ["projection"]},
+            "attacks": [{"attack": "sslmem", "target": "target", "reference": "half"}],
+            "utility": {},
+        }
+    )
+
+
+def copies_of(sample: str) -> int:
+    """How often the image of a sample stands in the training, by its id.
+
+    Example:
+        >>> copies_of("copies/007-16-03")
+        16
+    """
+    return int(sample.rpartition("/")[2].split("-")[1])
 
 
 def _plain(config: RunConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
 - Non-members that were saved at a lower quality or shrunk differ from members by themselves, and that must never be
   called a leak.
 - Trained anew without the members, the encoder forgot them; after one more epoch on other images it did not.
+- Images that stand 16 times in training are memorised more than those that stand there once.
 - A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
   with classes, and enough of them.
 """
@@ -46,6 +47,7 @@ _CASES = {
     "size": ("random weights; non-members shrunk", "confounded"),
     "forgotten": ("trained anew without the members", "forgotten"),
     "not-forgotten": ("trained on, for one epoch on other images", "not-forgotten"),
+    "duplicates": ("images that stand once and 16 times in training", "in-order"),
     "honest-dp": ("a promise of epsilon 1, with its noise", "not-refuted"),
     "broken-dp": ("a promise of epsilon 1, without noise", "refuted"),
 }
@@ -57,6 +59,8 @@ _FIGURES = {
     "after_auc": "after",
     "unseen_auc": "unseen",
     "epsilon": "epsilon at least",
+    "memorised_1": "memorised once",
+    "memorised_16": "16 times",
 }
 
 
@@ -141,6 +145,10 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
     for name in planted.ALTERED:
         sources = planted.altered(config, splits, f"{place}/images/{name}", name)
         yield of_verdict(name, audited(planted.random(config, sources), name))
+    if splits.count(TARGET_ROLES[:1]) >= planted.COPIED:
+        yield of_copies(audited(planted.copied(config, splits, f"{place}/images/copies"), "copies"))
+    else:
+        say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
     classes = _classes(trained, folder)
     if classes > 1 and planted.canaries(config):
         promises = audited(planted.promising(config, classes), "promises")
@@ -172,6 +180,20 @@ def of_forgetting(name: str, folder: RunFolder, before: str, after: str) -> Outc
     found = forget(f"{folder.path}:{before}", f"{folder.path}:{after}")["found"]
     figures = {name: found[name] for name in ("before_auc", "after_auc", "unseen_auc", "left_at_most")}
     return Outcome(name, found["verdict"], figures, folder.path)
+
+
+def of_copies(folder: RunFolder) -> Outcome:
+    """Whether images that stand in training more often are memorised more, and the mean is clearly above 0."""
+    entries = storage.read_json(f"{folder.path}/report.json")["memorisation"]  # one per seed
+    by_copies: dict[int, list[float]] = {copies: [] for copies in planted.COPIES}
+    for entry in entries:
+        table = storage.read_table(f"{folder.path}/{entry['file']}", ["id", "memorisation"])
+        for sample, value in zip(table["id"].to_pylist(), table["memorisation"].to_pylist(), strict=True):
+            by_copies[planted.copies_of(sample)].append(value)
+    means = [sum(values) / len(values) for values in by_copies.values()]
+    right = means == sorted(means) and all(entry["mean"]["ci95"][0] > 0 for entry in entries)
+    figures = {f"memorised_{copies}": mean for copies, mean in zip(by_copies, means, strict=True)}
+    return Outcome("duplicates", "in-order" if right else "not-in-order", figures, folder.path)
 
 
 def of_promise(name: str, folder: RunFolder, defense: str) -> Outcome:

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from mi_core.images import decode
 from pipelines.audit import planted, selftest
 from pipelines.audit.selftest import of_promise, of_verdict
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
 from pipelines.errors import UserError
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
@@ -63,6 +69,40 @@ def test_a_promise_is_judged_by_the_entry_of_its_defense(tmp_path: Path) -> None
     with console.capture() as capture:
         console.print(selftest.table(str(tmp_path)))
     assert "a promise of epsilon 1, without noise" in capture.get() and "epsilon at least 2.500" in capture.get()
+
+
+def test_copies_are_right_where_more_of_them_are_memorised_more(tmp_path: Path) -> None:
+    def judged(once: float, often: float, low: float) -> selftest.Outcome:
+        names = ["copies/000-01-00", *(f"copies/001-16-{copy:02d}" for copy in range(16))]
+        table = pa.table({"id": names, "memorisation": [once, *[often] * 16]})
+        pq.write_table(table, tmp_path / "memorisation.parquet")
+        entry = {"file": "memorisation.parquet", "mean": {"value": often, "ci95": [low, 1.0]}}
+        (tmp_path / "report.json").write_text(json.dumps({"memorisation": [entry]}))
+        return selftest.of_copies(RunFolder(str(tmp_path)))
+
+    assert judged(0.1, 0.2, 0.05).right
+    assert judged(0.1, 0.2, 0.05).figures == {"memorised_1": 0.1, "memorised_16": pytest.approx(0.2)}
+    assert not judged(0.2, 0.1, 0.05).right
+    assert not judged(0.1, 0.2, -0.01).right
+
+
+def test_copies_differ_by_a_bit_and_are_drawn_together(tmp_path: Path) -> None:
+    config = config_of()
+    splits = draw(config.data, scan(config.data), 0)
+    copied = planted.copied(config, splits, str(tmp_path))
+    drawn = draw(copied.data, scan(copied.data), 0)
+    assert drawn.duplicates_removed == 0
+    members, others = (drawn.ids([role]) for role in ("target-member", "target-nonmember"))
+    assert len(members) + len(others) == 24 * (1 + 16)
+    assert not {name.rpartition("-")[0] for name in members} & {name.rpartition("-")[0] for name in others}
+    images = {name: decode(Path(path).read_bytes(), copied.data.decoder()) for name, path in files_of(tmp_path)}
+    first = next(name for name in sorted(images) if "-16-" in name)
+    other = images[first.replace("-16-00", "-16-15")].astype(int)
+    assert np.abs(images[first].astype(int) - other).sum() == 1
+
+
+def files_of(folder: Path) -> list[tuple[str, str]]:
+    return [(path.stem, str(path)) for path in sorted((folder / "images").iterdir())]
 
 
 def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
