@@ -1,4 +1,4 @@
-"""The page of the papers' experiments: every figure stands in the results beside it, every recipe is there."""
+"""Pages of results: every figure of a table stands in the JSON beside it, and every recipe of the papers is there."""
 
 from __future__ import annotations
 
@@ -63,6 +63,24 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
     told = [f".{digits}" for cell in cells(body) for digits in FIGURE.findall(cell)]
     assert told, title
     assert not {figure for figure in told if figure not in found} - UNTRACED.get(title, set())
+
+
+def test_the_table_of_every_attack_is_in_its_results() -> None:
+    results = PAPERS.parent / "results"
+    page = (results / "README.md").read_text()
+    body = page[page.index("## Every attack, and the one with the weights") :].split("\n## ")[0]
+    run = json.loads((results / "attacks-cifar10.json").read_text())
+    found = set().union(*map(written, numbers(run)))
+    told = [f".{digits}" for cell in cells(body) for digits in FIGURE.findall(cell)]
+    needed = {
+        f"{count:,}"
+        for entry in run["from_stored_scores"]["needed"]
+        for count in (entry["needed"] or {}).values()
+        if count
+    }
+    assert len(told) > 200
+    assert not {figure for figure in told if figure not in found}
+    assert not {cell for cell in cells(body) if re.fullmatch(r"[\d,]+", cell) and cell not in needed}
 
 
 def test_every_recipe_of_the_papers_is_there() -> None:
