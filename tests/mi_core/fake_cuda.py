@@ -50,7 +50,8 @@ class _NoNumbers(TorchDispatchMode):
             indices = [self._rows(index, args[0]) for index in args[1]]
             args = (args[0], indices, *args[2:])
         result = func(*args, **(kwargs or {}))
-        if func._schema.name in ("aten::to", "aten::_to_copy"):
+        copied = func._schema.name in ("aten::to", "aten::_to_copy")
+        if copied and isinstance(args[0], torch.Tensor):  # torch.func gives numbers too
             self.sent += args[0].device.type == "cpu" and result.device.type == "cuda"
         return result
 

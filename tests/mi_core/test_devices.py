@@ -36,6 +36,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying import hop_skip_jump
 from mi_core.querying.extractor import Extractor
+from mi_core.querying.gradients import Bank
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
@@ -54,6 +55,8 @@ NEEDS = {  # per feature, its settings
     "caption": ("caption:cosine", "caption:embedding"),
     "boundary": ("boundary:1/300",),
     "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
+    "gradient": ("gradient:0.5/2/4/3",),
+    "caption-gradient": ("caption-gradient:0.07/1/4/3",),
 }
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
@@ -103,7 +106,8 @@ def ask(
     if "sequential" in needs:
         only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
     plan = QueryPlan(needs, tuple(dict.fromkeys(only)) or outputs, views=VIEWS, precision=precision, rule=rule)
-    extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked)
+    bank = Bank(torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8), torch.arange(IMAGES), ("a picture",) * IMAGES)
+    extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked, bank=bank)
     answers = extractor.begin(
         torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8),
         torch.arange(IMAGES),
@@ -192,7 +196,7 @@ def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))
-            assert not numbers.read or feature in ("sequential", "boundary", "caption")
+            assert not numbers.read or feature in ("sequential", "boundary", "caption", "caption-gradient")
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ),
         ({"attacks": [{"target": "target"}]}, "attacks.0.attack is missing"),
         ({"attacks.0.target": {"a": 1}}, "attacks.0.target = {'a': 1}: allowed is text, or a list of it"),
-        ({"data.roles.known-member.counts": 1}, "did you mean count? allowed: classes, count, fraction, from"),
+        ({"data.roles.known-member.counts": 1}, "did you mean count? allowed: blend, classes, count, fraction"),
         ({"data.sources.digits.path": 5}, "data.sources.digits.path = 5: allowed is text or a list; put it in quotes"),
         (
             {"encoders.target.optimizer": {"warmup": "x"}},
