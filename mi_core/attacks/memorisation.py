@@ -163,7 +163,7 @@ class SSLMem(MemorisationAttack):
         """(N,) in [-1, 0]: minus the mean distance of two views, half the 2-norm between directions.
 
         The distance is taken from the cosine. In float32 cosines a distance below .0003 is rounding, in float16 ones
-        (``queries.dtype``) a distance below .02.
+        (``queries.feature_precision``) a distance below .02.
         """
         cosines = np.asarray(features.values["pairwise:cosine"], dtype=np.float64)
         return np.asarray(-np.sqrt(np.maximum(2 - 2 * cosines, 0)).mean(axis=1) / 2)

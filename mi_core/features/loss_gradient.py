@@ -96,9 +96,7 @@ def views_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor
     check_shape("keys", keys, "V D", V=views, D=width)
     check_shape("bank", bank, "A D", D=width)
     queries, keys, bank = (F.normalize(one.float(), dim=1) for one in (queries, keys, bank))
-    positive = queries @ keys.T / temperature
-    negative = torch.logsumexp(queries @ bank.T / temperature, dim=1, keepdim=True)
-    losses = torch.logaddexp(positive, negative) - positive
+    losses = _info_nce(queries @ keys.T / temperature, (queries @ bank.T / temperature)[:, None])
     other = ~torch.eye(views, dtype=torch.bool, device=losses.device)
     return (losses * other).sum() / (views * (views - 1))
 
@@ -132,6 +130,11 @@ def caption_info_nce(
     images, bank, bank_texts = (F.normalize(one.float(), dim=1) for one in (images, bank, bank_texts))
     text = F.normalize(text.float(), dim=0)
     positive = images @ text / temperature
-    of_images = torch.logsumexp(images @ bank_texts.T / temperature, dim=1)
-    of_texts = torch.logsumexp(bank @ text / temperature, dim=0)
-    return (torch.logaddexp(positive, of_images) + torch.logaddexp(positive, of_texts) - 2 * positive).mean() / 2
+    of_images = _info_nce(positive, images @ bank_texts.T / temperature)
+    of_texts = _info_nce(positive, bank @ text / temperature)
+    return (of_images + of_texts).mean() / 2
+
+
+def _info_nce(positive: torch.Tensor, negatives: torch.Tensor) -> torch.Tensor:
+    """Minus the log of the share of a positive (...) among it and its negatives (..., A), all as logits."""
+    return torch.logaddexp(positive, torch.logsumexp(negatives, dim=-1)) - positive

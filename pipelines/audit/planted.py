@@ -83,8 +83,7 @@ def random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
             TARGET_ROLES[1]: {"from": "nonmembers"},
             KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
         }
-        kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
-        plain["data"] = kept | {"sources": dict(sources), "roles": roles}
+        plain["data"] = _decoding(plain) | {"sources": dict(sources), "roles": roles}
         plain["utility"] = {}
     plain["queries"] |= {"outputs": ["backbone"]}
     return build(
@@ -109,8 +108,7 @@ def canaries(config: RunConfig) -> int:
 
 def promising(config: RunConfig, classes: int) -> RunConfig:
     """Two providers of a classifier on random features promise an epsilon; one adds the noise, one adds none."""
-    target = config.encoders[config.attacks[config.validity.attack].target]
-    assert isinstance(target, TrainedConfig)
+    target = _target(config)
     source = config.data.roles[TARGET_ROLES[0]].source_name
     roles = {
         **{role: {"from": source, "count": _OTHERS} for role in TARGET_ROLES},
@@ -149,11 +147,11 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
     )
 
 
-def copied(config: RunConfig, splits: Splits, place: str) -> RunConfig:
-    """What training memorises of images that stand once and 16 times in it, by turns.
+def copies(config: RunConfig, splits: Splits, place: str) -> dict[str, Any]:
+    """A source with audited members as files below ``place``, which stand there once and 16 times by turns.
 
-    A copy differs from its image in the lowest bit of one value, since exact copies are dropped. All copies of an image
-    are drawn together. Existing files are kept.
+    A copy differs from its image in the lowest bit of one value, since exact copies are dropped. Existing files are
+    kept.
     """
     if not storage.exists(f"{place}/{_DONE}"):
         ids = splits.first(TARGET_ROLES[:1], COPIED, config.seeds[0])
@@ -167,9 +165,12 @@ def copied(config: RunConfig, splits: Splits, place: str) -> RunConfig:
                     encode_png(shrunk(changed, changed.shape[-1])),
                 )
         storage.write_json(f"{place}/{_DONE}", {"whole": True})
-    plain = _plain(config)
-    target = config.model_dump(mode="json", by_alias=True)["encoders"][config.attacks[config.validity.attack].target]
-    kept = {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
+    return {"copies": {"kind": "imagefolder", "path": f"{place}/images"}}
+
+
+def copied(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
+    """What training memorises of the images of `copies`; all copies of an image are drawn together."""
+    plain, target = _plain(config), _target(config).model_dump(mode="json")
     trained = {
         **{name: target[name] for name in ("backbone", "augmentation", "mean", "std", "precision")},
         "objective": "vicreg",
@@ -178,16 +179,16 @@ def copied(config: RunConfig, splits: Splits, place: str) -> RunConfig:
         "parameters": {"projection_hidden": 256, "projection_width": 128},
         "optimizer": {"name": "adamw", "learning_rate": 0.005, "weight_decay": 1e-4, "schedule": "constant"},
     }
+    drawn = {
+        "sources": dict(sources),
+        "group_by": {"from": "key", "pattern": r"^(\d+-\d+)-"},
+        "roles": {role: {"from": "copies", "fraction": 0.5} for role in TARGET_ROLES},
+    }
     return build(
         plain
         | {
             "name": "selftest-copied",
-            "data": kept
-            | {
-                "sources": {"copies": {"kind": "imagefolder", "path": f"{place}/images"}},
-                "group_by": {"from": "key", "pattern": r"^(\d+-\d+)-"},
-                "roles": {role: {"from": "copies", "fraction": 0.5} for role in TARGET_ROLES},
-            },
+            "data": _decoding(plain) | drawn,
             "encoders": {
                 "target": trained | {"train_on": TARGET_ROLES[:1]},
                 "half": trained | {"train_on": TARGET_ROLES, "halves": _HALVES},
@@ -217,10 +218,21 @@ def _plain(config: RunConfig) -> dict[str, Any]:
     return {name: whole[name] for name in parts} | {"checkpoints": "last"}
 
 
-def _fresh(config: RunConfig) -> dict[str, Any]:
-    """An encoder with random weights, of the architecture that the config trains."""
+def _decoding(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """How the images of a config, as plain values, are decoded."""
+    return {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
+
+
+def _target(config: RunConfig) -> TrainedConfig:
+    """The encoder that the primary attack is on; see `check`."""
     target = config.encoders[config.attacks[config.validity.attack].target]
     assert isinstance(target, TrainedConfig)
+    return target
+
+
+def _fresh(config: RunConfig) -> dict[str, Any]:
+    """An encoder with random weights, of the architecture that the config trains."""
+    target = _target(config)
     return {
         "load": f"checkpoint:{target.backbone}",
         "fresh": True,

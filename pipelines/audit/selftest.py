@@ -146,7 +146,8 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
         sources = planted.altered(config, splits, f"{place}/images/{name}", name)
         yield of_verdict(name, audited(planted.random(config, sources), name))
     if splits.count(TARGET_ROLES[:1]) >= planted.COPIED:
-        yield of_copies(audited(planted.copied(config, splits, f"{place}/images/copies"), "copies"))
+        sources = planted.copies(config, splits, f"{place}/images/copies")
+        yield of_copies(audited(planted.copied(config, sources), "copies"))
     else:
         say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
     classes = _classes(trained, folder)

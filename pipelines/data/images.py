@@ -21,7 +21,7 @@ from pipelines.errors import UserError
 
 @dataclass(frozen=True)
 class Loaded:
-    """N images in the order of ``splits.ids(roles)``.
+    """N images in the order that was asked for.
 
     Args:
         ids: ``source/key`` of each.
@@ -43,19 +43,26 @@ class Loaded:
 
 
 def load_images(config: DataConfig, splits: Splits, roles: Iterable[str], *, limit: int | None = None) -> Loaded:
-    """Load the images of some roles into memory, or only ``limit`` of their first shards.
+    """Load the images of some roles, in the order of ``splits.ids``, or only ``limit`` of their first shards.
+
+    Raises as `load_samples`.
+    """
+    wanted = list(roles)
+    splits = splits if limit is None else _first(splits, wanted, limit)
+    return load_samples(config, splits, wanted, splits.ids(wanted)[:limit])
+
+
+def load_samples(config: DataConfig, splits: Splits, roles: Iterable[str], ids: list[str]) -> Loaded:
+    """Load some samples of some roles into memory, in the order of their ids.
 
     Raises:
         UserError: a source has changed since the splits were drawn; the first sample missing is named.
     """
-    wanted = list(roles)
-    splits = splits if limit is None else _first(splits, wanted, limit)
-    ids = splits.ids(wanted)[:limit]
     row_of = {name: row for row, name in enumerate(ids)}
     images = np.empty((len(ids), config.channels, config.image_size, config.image_size), dtype=np.uint8)
     captions, templated = [""] * len(ids), 0
     known = splits.labels()
-    for name, sample, pixels in read_samples(config, splits, wanted, row_of):
+    for name, sample, pixels in read_samples(config, splits, roles, row_of):
         row, source = row_of[name], name.partition("/")[0]
         images[row] = pixels
         captions[row], made = caption_of(config, source, sample.key, sample.others, known[name])

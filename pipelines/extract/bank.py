@@ -12,44 +12,54 @@ import torch
 from mi_core.features import of_weights, parse_need
 from mi_core.features.loss_gradient import parse_gradient
 from mi_core.querying.gradients import Bank
-from mi_core.streams import stream_keys
+from mi_core.streams import sample_streams
 from pipelines.config.run_config import RunConfig
-from pipelines.data.captions import caption_of
-from pipelines.data.images import read_samples
+from pipelines.data.images import load_samples
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
 _NOISE = "noise"
 
 
 def laid(jobs: Sequence[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
-    """Give jobs the files of their banks; missing ones are read and written, by the driver.
+    """Give jobs the files of their banks; missing ones are read and written, by the driver, each once.
 
     Raises:
         UserError: the role has too few images, or the data changed.
     """
     configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
-    return [job if job.query.asking.bank is None else _with_bank(job, configs[job.folder]) for job in jobs]
+    known: dict[tuple[SeedFolder, str, int], str] = {}
 
+    def with_bank(job: ShardJob) -> ShardJob:
+        role = job.query.asking.bank
+        if role is None:
+            return job
+        wanted = (job.folder, role, bank_size(job))
+        if wanted not in known:
+            known[wanted] = _file(*wanted, configs[job.folder])
+        return replace(job, bank=known[wanted])
 
-def _with_bank(job: ShardJob, config: RunConfig) -> ShardJob:
-    role, count = job.query.asking.bank, bank_size(job)
-    assert role is not None
-    splits = Splits.load(job.folder.path)
-    mark = digest(splits.role_digest(role), count, job.decoder.digest())[:12]
-    path = f"{job.folder.path}/features/bank-{mark}.npz"
-    if not storage.exists(path):
-        _write(path, config, splits, role, count, job.folder.seed)
-    return replace(job, bank=path)
+    return [with_bank(job) for job in jobs]
 
 
 def bank_size(job: ShardJob) -> int:
     """Images of the bank of a job."""
     return max(parse_gradient(parse_need(need)[1]).bank for need in job.query.needs if of_weights(need))
+
+
+def _file(folder: SeedFolder, role: str, count: int, config: RunConfig) -> str:
+    """The file of a bank, which is there or is written now."""
+    splits = Splits.load(folder.path)
+    mark = digest(splits.role_digest(role), count, config.data.decoder().digest())[:12]
+    path = f"{folder.path}/features/bank-{mark}.npz"
+    if not storage.exists(path):
+        _write(path, config, splits, role, count, folder.seed)
+    return path
 
 
 def _write(path: str, config: RunConfig, splits: Splits, role: str, count: int, seed: int) -> None:
@@ -58,16 +68,9 @@ def _write(path: str, config: RunConfig, splits: Splits, role: str, count: int, 
         raise UserError(
             f"data.roles.{role} has {len(ids)} images, and an attack takes losses against {count}; add some"
         )
-    place = {name: row for row, name in enumerate(ids)}
-    images = np.empty((count, config.data.channels, config.data.image_size, config.data.image_size), dtype=np.uint8)
-    captions, known = [""] * count, splits.labels()
-    for name, sample, pixels in read_samples(config.data, splits, [role], ids):
-        images[place[name]] = pixels
-        captions[place[name]], _ = caption_of(
-            config.data, name.partition("/")[0], sample.key, sample.others, known[name]
-        )
+    read = load_samples(config.data, splits, [role], ids)
     buffer = io.BytesIO()
-    np.savez(buffer, images=images, ids=np.array(ids), captions=np.array(captions))
+    np.savez(buffer, images=read.images, ids=np.array(read.ids), captions=np.array(read.captions))
     storage.write_atomic(path, buffer.getvalue())
 
 
@@ -85,6 +88,6 @@ def loaded(job: ShardJob) -> Bank | None:
         noise = torch.randint(256, (count, decoder.channels, decoder.image_size, decoder.image_size)).to(torch.uint8)
         return Bank(noise, torch.arange(count), ("a picture",) * count)
     kept = np.load(io.BytesIO(storage.read_bytes(job.bank)))
-    ids = [name.partition("/") for name in kept["ids"].tolist()]
-    streams = [stream_keys(job.folder.seed, "query", source, [key]) for source, _, key in ids]
-    return Bank(torch.from_numpy(kept["images"]), torch.cat(streams), tuple(kept["captions"].tolist()))
+    names = [(source, key) for source, _, key in (name.partition("/") for name in kept["ids"].tolist())]
+    streams = sample_streams(job.folder.seed, "query", names)
+    return Bank(torch.from_numpy(kept["images"]), streams, tuple(kept["captions"].tolist()))

@@ -89,7 +89,7 @@ def test_copies_are_right_where_more_of_them_are_memorised_more(tmp_path: Path) 
 def test_copies_differ_by_a_bit_and_are_drawn_together(tmp_path: Path) -> None:
     config = config_of()
     splits = draw(config.data, scan(config.data), 0)
-    copied = planted.copied(config, splits, str(tmp_path))
+    copied = planted.copied(config, planted.copies(config, splits, str(tmp_path)))
     drawn = draw(copied.data, scan(copied.data), 0)
     assert drawn.duplicates_removed == 0
     members, others = (drawn.ids([role]) for role in ("target-member", "target-nonmember"))
