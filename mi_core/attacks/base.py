@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite
-from mi_core.features import queries_per_image
+from mi_core.features import bank_of, queries_per_image
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
@@ -82,6 +82,11 @@ class Attack(ABC):
             ConfigError: the attack is not fitted.
         """
         return float(self.state()["threshold"])
+
+    @property
+    def bank_size(self) -> int:
+        """Images of a bank that it compares samples with; each encoder is asked for them once."""
+        return max(map(bank_of, self.needs), default=0)
 
     @property
     def needed_nonmembers(self) -> int:

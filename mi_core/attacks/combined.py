@@ -3,7 +3,7 @@
 The idea is that of CDI (Dubinski et al., "CDI: copyrighted data identification in diffusion models", CVPR 2025): many
 weak signals of membership, each a number per sample, are weighed together. Here the numbers are those that attacks on
 encoders read: how alike views are and how much that varies, norms and their ratio, patches, and where they are asked
-for, parts or captions.
+for, parts, captions, or how densely other images lie around it.
 
 How it is fitted, on other samples or on the audited ones: see `mi_core.attacks.regression`. The first number is the
 mean similarity of views, as `encodermi-t` reads it.
@@ -19,6 +19,7 @@ import numpy as np
 from mi_core.attacks.base import Scores, fisher_z
 from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import ConfigError, check_range
+from mi_core.features.neighbour_density import parse_neighbours
 from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid
 from mi_core.records import Features
@@ -31,12 +32,15 @@ class CombinedParameters:
     Args:
         grid: rows and columns of patches, as `patch-similarity` asks for; empty: no patches are queried.
         parts: as of `part-crop`, such as ``32`` or ``32/2``; empty: none are queried. They are read off a backbone.
+        neighbours: ``k/A``, such as ``20/128``, of the mean cosine with the k nearest of A images of the role
+            ``anchor``, which costs a query more; empty: it is not read.
         caption: whether the cosine of image and caption is read, as by `clip-cosine`; it is read off a projection.
         penalty: of the squared distance of the weights from their prior, in samples.
     """
 
     grid: str = "3x3"
     parts: str = ""
+    neighbours: str = ""
     caption: bool = False
     penalty: float = 10.0
 
@@ -45,6 +49,8 @@ class CombinedParameters:
             parse_grid(self.grid)
         if self.parts:
             parse_parts(self.parts)
+        if self.neighbours:
+            parse_neighbours(self.neighbours)
         if self.parts and self.caption:
             raise ConfigError("parts are read off a backbone, captions off a projection; ask for one of them")
         check_range("penalty", self.penalty, 0, open_low=True)
@@ -70,11 +76,12 @@ class Combined(RegressionAttack):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Cosines of views, two norms, and patches, parts or the caption."""
+        """Cosines of views, two norms, and patches, parts, neighbours or the caption."""
         chosen = self.parameters
         needs = ["pairwise:cosine", "norm:1", "norm:2"]
         needs += [f"patches:{chosen.grid}"] if chosen.grid else []
         needs += [f"parts:{chosen.parts}"] if chosen.parts else []
+        needs += [f"neighbours:{chosen.neighbours}"] if chosen.neighbours else []
         return (*needs, *(["caption:cosine"] if chosen.caption else []))
 
     def _columns(self, features: Features) -> Iterator[Scores]:
@@ -97,5 +104,7 @@ def _read_off(need: str, features: Features) -> Iterator[Scores]:
         yield np.log(np.maximum(values, LEAST) / np.maximum(second, LEAST))
     elif need == "norm:2":
         yield np.log(np.maximum(values, LEAST))
+    elif need.startswith("neighbours"):
+        yield -fisher_z(values)
     else:
         yield values

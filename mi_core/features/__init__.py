@@ -5,8 +5,9 @@ computes them. `FEATURES` is the table; N samples, V views, D width. Each featur
 ``views`` (V augmented views), ``sequential`` (of these as many as it takes to decide), ``clean`` (the image itself),
 ``patches`` (a grid of patches), ``parts`` (a global view with its feature map, and crops of it), ``caption`` (the image
 and the text that goes with it), ``boundary`` (the images that a search for the decision boundary of a classifier asks
-for), ``adversarial`` (images crafted on another one), or for its weights: ``gradient`` (the loss of the views of an
-image and its gradient) and ``caption-gradient`` (the same of the image and its text).
+for), ``adversarial`` (images crafted on another one), ``neighbours`` (the image, and once the images of a bank), or for
+its weights: ``gradient`` (the loss of the views of an image and its gradient) and ``caption-gradient`` (the same of the
+image and its text).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.caption_similarity import caption_similarity
 from mi_core.features.loss_gradient import CAPTION_GRADIENT, GRADIENT, OF_WEIGHTS, parse_gradient, parse_pairs
 from mi_core.features.lp_norm import lp_norm, parse_order
+from mi_core.features.neighbour_density import parse_neighbours
 from mi_core.features.pairwise_similarity import METRICS, pairs_within, pairwise_similarity
 from mi_core.features.part_energy import parse_parts, part_energies
 from mi_core.features.patch_similarity import center_similarity, parse_grid
@@ -52,6 +54,7 @@ class Feature:
         compute: answers of the encoder (tensors in the order of `Answers`) and the setting to one row per sample;
             default: the answers as they are.
         output: the one output that it can be read off; None: any.
+        bank: setting to the images of a bank that it compares with; default: none.
     """
 
     consumes: str
@@ -59,6 +62,7 @@ class Feature:
     queries: Callable[[str, int], int] = lambda setting, views: 1
     compute: Callable[[Any, str], torch.Tensor] = lambda answer, setting: answer
     output: str | None = None
+    bank: Callable[[str], int] = lambda setting: 0
 
 
 FEATURES: dict[str, Feature] = {
@@ -95,9 +99,19 @@ FEATURES: dict[str, Feature] = {
     "adversarial": Feature(
         "adversarial", parse_adversarial, lambda images, _: parse_adversarial(images)[2], output="logits"
     ),
-    GRADIENT: Feature(GRADIENT, parse_pairs, lambda loss, _: parse_gradient(loss).views),
+    "neighbours": Feature("neighbours", parse_neighbours, bank=lambda setting: parse_neighbours(setting)[1]),
+    GRADIENT: Feature(
+        GRADIENT,
+        check=parse_pairs,
+        queries=lambda loss, _: parse_gradient(loss).views,
+        bank=lambda loss: parse_gradient(loss).bank,
+    ),
     CAPTION_GRADIENT: Feature(
-        CAPTION_GRADIENT, parse_gradient, lambda loss, _: parse_gradient(loss).views, output="projection"
+        CAPTION_GRADIENT,
+        check=parse_gradient,
+        queries=lambda loss, _: parse_gradient(loss).views,
+        output="projection",
+        bank=lambda loss: parse_gradient(loss).bank,
     ),
 }
 
@@ -137,6 +151,17 @@ def of_weights(need: str) -> bool:
         (True, False)
     """
     return consumes(need) in OF_WEIGHTS
+
+
+def bank_of(need: str) -> int:
+    """Images of a bank that a need compares with, 0 for none. Raises as `parse_need`.
+
+    Example:
+        >>> bank_of("neighbours:20/128"), bank_of("norm:2")
+        (128, 0)
+    """
+    feature, setting = parse_need(need)
+    return feature.bank(setting)
 
 
 def asked(need: str) -> str:

@@ -34,8 +34,9 @@ from mi_core.features.part_energy import parse_parts
 from mi_core.features.patch_similarity import parse_grid, patches
 from mi_core.features.sequential import FIRST, log_similarity
 from mi_core.querying.answers import Answers, Batch, Clock, Seconds, Work, check_finite
+from mi_core.querying.bank import Bank, BankAnswers
 from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
-from mi_core.querying.gradients import Bank, Losses
+from mi_core.querying.gradients import Losses
 from mi_core.querying.hop_skip_jump import hop_skip_jump
 from mi_core.querying.pgd import targeted_pgd
 from mi_core.querying.plan import QueryPlan
@@ -58,7 +59,7 @@ class Extractor:
         augmentation: the recipe of the query views.
         device: where the encoders are.
         crafter: classifier that adversarial images are crafted on, on ``device``, for needs that consume such.
-        bank: images that losses are taken against, for needs that take the weights.
+        bank: images that samples are compared with, for needs that do so.
     """
 
     encoders: Mapping[str, Encoder]
@@ -76,7 +77,8 @@ class Extractor:
     _losses: Losses = field(init=False)
 
     def __post_init__(self) -> None:
-        self._losses = Losses(self.bank, self.augmentation, self._embed, self._texts, self._check)
+        bank = BankAnswers(self.bank, self.augmentation, self._embed, self._texts)
+        self._losses = Losses(bank, self.augmentation, self._check)
         if self.plan.precision == "tf32" and self.device.type != "cuda":
             raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
         for name, plan in self.own.items():
@@ -174,8 +176,7 @@ class Extractor:
     def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
         """Seconds of one call on images of noise. Raises torch.OutOfMemoryError."""
         noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
-        streams = torch.arange(images, device=self.device)
-        batch = Batch(noise, streams, [""] * images, ["a picture"] * images, None)
+        batch = Batch(noise, torch.arange(images, device=self.device), [""] * images, ["a picture"] * images, None)
         return seconds_of(partial(self._batch, batch), self.device)
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -193,6 +194,7 @@ class Extractor:
             "boundary": self._boundary,
             "adversarial": self._adversarial,
             "sequential": self._sequential,
+            "neighbours": self._neighbours,
         }
         searched = {kind: searches[_word(kind)] for kind in self.plan.sets if _word(kind) in searches}
         weighed = [kind for kind in self.plan.sets if _word(kind) in OF_WEIGHTS]
@@ -304,6 +306,12 @@ class Extractor:
             if not len(rows):
                 break
         return torch.stack([asked, total / (asked * (asked - 1) / 2)], dim=1)
+
+    def _neighbours(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
+        """Density of the images of the bank around each image, (B,) by output."""
+        outputs = self.own.get(name, self.plan).outputs
+        embeddings = self._embed(name, encoder, clean(batch.images), batch.ids, outputs)
+        return self._losses.bank.densities(name, encoder, kind, embeddings)
 
     def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> torch.Tensor:
         """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""

@@ -7,7 +7,7 @@ images go at once (`torch.func.vmap`); on a CPU, where that is no faster, one af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,24 +26,10 @@ from mi_core.features.loss_gradient import (
     views_info_nce,
 )
 from mi_core.querying.answers import Batch
+from mi_core.querying.bank import BankAnswers
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 Weights = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Bank:
-    """Images that the loss of every image is taken against.
-
-    Args:
-        images: (A, C, S, S) uint8.
-        streams: (A,) int64, of their views.
-        captions: A texts; empty where there are none.
-    """
-
-    images: torch.Tensor
-    streams: torch.Tensor
-    captions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,29 +145,19 @@ def _rows(
     return torch.stack([row(one, None if texts is None else texts[at]) for at, one in enumerate(views)]).float()
 
 
-Embed = Callable[[str, Encoder, torch.Tensor, list[str], tuple[str, ...]], dict[str, torch.Tensor]]
-"""Asks an encoder, of a name, for the embeddings of images with ids, by output."""
-Texts = Callable[[str, Encoder, Sequence[str], Sequence[str] | None], torch.Tensor]
-"""Asks an encoder, of a name, for the embeddings of the captions of images with ids."""
-
-
 @dataclass
 class Losses:
-    """Losses of images and their gradients, by several encoders; each is asked for the bank once.
+    """Losses of images and their gradients, by several encoders.
 
     Args:
-        bank: None: there is none.
+        bank: what encoders answer for it.
         augmentation: the recipe of the views.
-        embed, embed_texts: ask an encoder.
         check: raises NumericError, now or later, if rows of a name are not finite, of images with ids.
     """
 
-    bank: Bank | None
+    bank: BankAnswers
     augmentation: Augmentation
-    embed: Embed
-    embed_texts: Texts
     check: Callable[[str, torch.Tensor, list[str]], None]
-    _keys: dict[tuple[str, str, int, bool], BankKeys] = field(default_factory=dict)
 
     def of(
         self,
@@ -207,34 +183,22 @@ class Losses:
         """
         check_differentiable(name, encoder)
         kind, setting, only = consumes(need), parse_gradient(need.partition(":")[2]), parse_need(need)[0].output
+        read = [output for output in outputs if only in (None, output)]
         captions = texts if kind == CAPTION_GRADIENT else None
+        bank_texts = None if captions is None else self.bank.texts(name, encoder, setting.bank)
+        keys = self.bank.views(name, encoder, tuple(dict.fromkeys(map(key_output, read))), setting.bank)
         views = make_views(batch.images, batch.streams, self.augmentation, views=setting.views, size=encoder.size)
         found = {
             output: losses_and_gradients(
                 encoder,
                 output,
                 views,
-                self._bank_keys(name, encoder, key_output(output), setting.bank, captioned=captions is not None),
+                BankKeys(keys[key_output(output)], bank_texts),
                 setting,
                 captions,
             )
-            for output in outputs
-            if only in (None, output)
+            for output in read
         }
         for output, rows in found.items():
             self.check(f"encoder {name}, {output}, gradient", rows, batch.ids)
         return found
-
-    def _bank_keys(self, name: str, encoder: Encoder, output: str, count: int, *, captioned: bool) -> BankKeys:
-        known = (name, output, count, captioned)
-        if known not in self._keys:
-            bank = self.bank
-            if bank is None or len(bank.images) < count:
-                raise ConfigError(f"losses are taken against {count} further images; give a bank of so many")
-            device, ids = encoder.mean.device, [f"image {row} of the bank" for row in range(count)]
-            images, streams = bank.images[:count].to(device), bank.streams[:count].to(device)
-            views = make_views(images, streams, self.augmentation, views=1, size=encoder.size)[:, 0]
-            keys = self.embed(name, encoder, views, ids, (output,))[output]
-            texts = self.embed_texts(name, encoder, ids, bank.captions[:count]) if captioned else None
-            self._keys[known] = BankKeys(keys, texts)
-        return self._keys[known]

@@ -10,7 +10,7 @@ from mi_core.features.loss_gradient import CAPTION_GRADIENT, OF_WEIGHTS
 from mi_core.features.sequential import FIRST, StoppingRule
 from mi_core.querying.precision import PRECISIONS
 
-_KNOWN = ("views", "clean", "patches", "parts", *OF_WEIGHTS)  # sets of queries that no answer changes
+_KNOWN = ("views", "clean", "patches", "parts", "neighbours", *OF_WEIGHTS)  # sets of queries that no answer changes
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,12 @@ def outline(
     queries = method.queries_per_sample(attack.views or config.queries.views) * repeats
     samples, spent, anchors = scored
     of_samples = queries * samples if spent is None else spent * repeats
-    each = queries if method.populated else repeats
-    evaluation = of_samples + (anchors * each if config.shadows(attack) else 0)
+    each, audited = queries if method.populated else repeats, attack.reference == AUDITED
+    beside = (anchors + method.bank_size) * each
+    evaluation = of_samples + (beside if config.shadows(attack) or audited else 0)
     training = 0
-    if fitted is not None and attack.reference != AUDITED:  # audited samples are queried once
-        training = queries * fitted.samples + fitted.anchors * each
+    if fitted is not None and not audited:  # audited samples are queried once
+        training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
     if task.stopping is not None and samples:
         told["mean_per_sample"] = evaluation / samples

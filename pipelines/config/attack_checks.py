@@ -23,6 +23,8 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     _check_apart(config, place, attack)
     if attack.reads_weights:
         _check_weights(config, place, attack)
+    elif attack.bank_size:
+        _check_bank(config, place, attack)
     beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *config.population_roles(attack))
     check_roles(place, (*config.audited, *config.reference_roles(attack), *beside), config.data)
     _check_counts(config, place, attack)
@@ -37,12 +39,27 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _reads_anchors(attack: AttackConfig) -> bool:
     """Whether an attack compares samples with images of the role ``anchor``."""
-    return attack.method().anchored or attack.reads_weights
+    return attack.method().anchored or attack.bank_size > 0
+
+
+def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
+    """The encoders that an attack asks, each once."""
+    return dict.fromkeys((attack.target, *config.shadows(attack), config.control_of(attack) or attack.target))
+
+
+def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:
+    """Raise ValueError if an attack with a bank asks an API: each worker would pay for the bank."""
+    remote = [name for name in _queried(config, attack) if isinstance(config.encoders[name], EndpointConfig)]
+    if remote:
+        raise ValueError(
+            f"{place}: every worker asks for {attack.bank_size} images of {ANCHOR_ROLE}, and {remote[0]} is behind an "
+            "API, where each costs; leave neighbours out"
+        )
 
 
 def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack takes gradients of an encoder that has no weights for it."""
-    for name in dict.fromkeys((attack.target, *config.shadows(attack), config.control_of(attack) or attack.target)):
+    for name in _queried(config, attack):
         encoder = config.encoders[name]
         if isinstance(encoder, EndpointConfig):
             reason = "is behind an API"
@@ -101,8 +118,7 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
     if attack.reference_count is not None and attack.reference == AUDITED:
         raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
     if _reads_anchors(attack):
-        chosen = attack.parameters()
-        asked[ANCHOR_ROLE] = getattr(chosen, "anchors", None) or getattr(chosen, "bank", None)
+        asked[ANCHOR_ROLE] = attack.bank_size or getattr(attack.parameters(), "anchors", None)
     for role, count in asked.items():
         have = config.data.roles[role].count if role in config.data.roles else None
         if count is not None and have is not None and count > have:

@@ -70,6 +70,11 @@ class AttackConfig(Section):
         return any(consumes(need) == "views" for need in self.needs())
 
     @property
+    def bank_size(self) -> int:
+        """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
+        return self.method()(self.parameters()).bank_size
+
+    @property
     def reads_weights(self) -> bool:
         """Whether it takes gradients of the encoder's weights."""
         return any(map(of_weights, self.needs()))

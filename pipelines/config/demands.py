@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import asked, consumes, of_weights
+from mi_core.features import asked, bank_of, consumes, of_weights
 from pipelines.config.attacks import AttackConfig
 from pipelines.config.queries import Recipe
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
@@ -38,7 +38,7 @@ class Asking:
         count: samples of each role, by rank of a hash; None: all.
         stopping: the attack that decides when to stop asking for views, on one checkpoint.
         without: roles whose samples are left out.
-        bank: role of the images that losses are taken against.
+        bank: role of the images that samples are compared with.
     """
 
     encoder: str
@@ -58,7 +58,7 @@ class Asking:
             crafter=self.crafter if consumes(need) == "adversarial" else None,
             stopping=self.stopping,
             without=self.without,
-            bank=self.bank if of_weights(need) else None,
+            bank=self.bank if bank_of(need) else None,
         )
 
 

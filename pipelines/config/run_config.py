@@ -267,8 +267,8 @@ class RunConfig(Section):
         return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
 
     def bank_role(self, attack: AttackConfig) -> str | None:
-        """The role whose images an attacker takes losses against: anchors, if she reads the weights."""
-        return ANCHOR_ROLE if attack.reads_weights else None
+        """The role of the bank that an attack compares samples with."""
+        return ANCHOR_ROLE if attack.bank_size else None
 
     def auxiliary_roles(self, inference: AttributeInferenceConfig) -> tuple[str, ...]:
         """Roles whose attribute an attacker knows."""

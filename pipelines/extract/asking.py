@@ -22,8 +22,8 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
 from mi_core.querying.answers import Answers, Seconds
+from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
-from mi_core.querying.gradients import Bank
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from pipelines.config.parameters import build
@@ -66,7 +66,7 @@ class Group:
         encoders: by job, those of its checkpoints.
         crafter: of the only job, if it has one.
         device: where the encoders are.
-        bank: that losses are taken against, of all jobs; None: they need none.
+        bank: that samples are compared with, of all jobs; None: they need none.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Keep the images of a bank in the run folder: losses of white-box attacks are taken against them."""
+"""Keep the images of a bank in the run folder: some attacks compare every sample with them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mi_core.features import of_weights, parse_need
-from mi_core.features.loss_gradient import parse_gradient
-from mi_core.querying.gradients import Bank
+from mi_core.querying.bank import Bank
 from mi_core.streams import sample_streams
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_samples
@@ -39,17 +37,12 @@ def laid(jobs: Sequence[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
         role = job.query.asking.bank
         if role is None:
             return job
-        wanted = (job.folder, role, bank_size(job))
+        wanted = (job.folder, role, job.query.bank)
         if wanted not in known:
             known[wanted] = _file(*wanted, configs[job.folder])
         return replace(job, bank=known[wanted])
 
     return [with_bank(job) for job in jobs]
-
-
-def bank_size(job: ShardJob) -> int:
-    """Images of the bank of a job."""
-    return max(parse_gradient(parse_need(need)[1]).bank for need in job.query.needs if of_weights(need))
 
 
 def _file(folder: SeedFolder, role: str, count: int, config: RunConfig) -> str:
@@ -66,7 +59,7 @@ def _write(path: str, config: RunConfig, splits: Splits, role: str, count: int, 
     ids = splits.first([role], count, seed)
     if len(ids) < count:
         raise UserError(
-            f"data.roles.{role} has {len(ids)} images, and an attack takes losses against {count}; add some"
+            f"data.roles.{role} has {len(ids)} images, and an attack compares samples with {count}; add some"
         )
     read = load_samples(config.data, splits, [role], ids)
     buffer = io.BytesIO()
@@ -84,7 +77,7 @@ def loaded(job: ShardJob) -> Bank | None:
     if not job.bank:
         return None
     if job.bank == _NOISE:
-        count, decoder = bank_size(job), job.decoder
+        count, decoder = job.query.bank, job.decoder
         noise = torch.randint(256, (count, decoder.channels, decoder.image_size, decoder.image_size)).to(torch.uint8)
         return Bank(noise, torch.arange(count), ("a picture",) * count)
     kept = np.load(io.BytesIO(storage.read_bytes(job.bank)))

@@ -56,7 +56,7 @@ class ShardJob:
         begun: earlier attempts by chunk.
         session: name of the start of the run.
         rule: when to stop asking for the views of an image.
-        bank: file of the images that losses are taken against; empty: none.
+        bank: file of the images that samples are compared with; empty: none.
     """
 
     folder: SeedFolder

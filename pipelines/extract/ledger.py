@@ -46,9 +46,13 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         if demand.asking.stopping is not None:
             yield from _decided(demand, demand.asking.stopping, config, folder)
             continue
-        for query in passes_of(demand, config, folder):
+        passes = passes_of(demand, config, folder)
+        for query in passes:
             for role, new in _by_role(query, splits, folder.seed):
                 yield demand.asking.encoder, role, new, new * query.queries_per_image
+        if demand.asking.bank is not None and passes:
+            largest = max(passes, key=lambda query: query.bank)
+            yield demand.asking.encoder, demand.asking.bank, largest.bank, largest.bank_queries
     for name in config.encoders:
         for old in _outdated(config, folder, name):
             for role in old["roles"]:

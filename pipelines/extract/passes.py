@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from mi_core.features import bank_of
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
 from pipelines.config.demands import Asking, Demand, Stopping, demands_of
@@ -101,6 +102,16 @@ class QueryPass:
     def queries_per_image(self) -> int:
         """Queries per image, over all checkpoints; an upper bound if a rule stops early."""
         return self.plan().queries_per_image * len(self.epochs) * self.repeats
+
+    @property
+    def bank(self) -> int:
+        """Images of the bank that samples are compared with, 0 for none."""
+        return max(map(bank_of, self.needs), default=0)
+
+    @property
+    def bank_queries(self) -> int:
+        """Queries for the bank, over all checkpoints."""
+        return self.bank * len(self.epochs) * self.repeats
 
     def plan(self) -> QueryPlan:
         """The queries per image."""

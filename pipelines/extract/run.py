@@ -183,6 +183,8 @@ def _looked_through(
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
+            for query, place in {(job.query.base, job.folder): (job.query, job.folder) for job in some}.values():
+                counted[place, query.asking.encoder] += query.bank_queries
     return asked, left
 
 

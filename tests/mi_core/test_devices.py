@@ -35,8 +35,8 @@ from mi_core.features.sequential import StoppingRule
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying import hop_skip_jump
+from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
-from mi_core.querying.gradients import Bank
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
@@ -55,6 +55,7 @@ NEEDS = {  # per feature, its settings
     "caption": ("caption:cosine", "caption:embedding"),
     "boundary": ("boundary:1/300",),
     "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
+    "neighbours": ("neighbours:2/4",),
     "gradient": ("gradient:0.5/2/4/3",),
     "caption-gradient": ("caption-gradient:0.07/1/4/3",),
 }

@@ -37,11 +37,14 @@ def test_numbers_match_a_loop() -> None:
     features, _ = drawn(6, 0)
     patches = np.random.default_rng(1).uniform(-1, 1, (6, 8))
     features.values["patches:3x3"] = patches
-    numbers = Combined()._numbers(features)
+    features.values["neighbours:2/5"] = np.linspace(-0.5, 0.9, 6)
+    numbers = Combined(CombinedParameters(neighbours="2/5"))._numbers(features)
     for row in range(6):
         expected: list[float] = []
-        for name in ("pairwise:cosine", "norm:1", "norm:2", "patches:3x3"):
-            if name == "norm:1":
+        for name in ("pairwise:cosine", "norm:1", "norm:2", "patches:3x3", "neighbours:2/5"):
+            if name == "neighbours:2/5":  # members lie where others are far
+                expected.append(-math.atanh(features.values[name][row]))
+            elif name == "norm:1":
                 expected.append(math.log(features.values[name][row] / features.values["norm:2"][row]))
             elif name == "norm:2":
                 expected.append(math.log(features.values[name][row]))

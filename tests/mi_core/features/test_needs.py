@@ -27,7 +27,7 @@ def test_needs_compute_what_they_name() -> None:
     assert {consumes(need) for need in ("norm:2", "embedding")} == {"clean"}
     assert torch.equal(compute("view-embeddings", views), views)
     kinds = {"views", "clean", "patches", "parts", "caption", "boundary", "adversarial", "sequential"}
-    kinds |= {"gradient", "caption-gradient"}
+    kinds |= {"neighbours", "gradient", "caption-gradient"}
     assert {feature.consumes for feature in FEATURES.values()} == kinds
 
 

@@ -28,8 +28,9 @@ from mi_core.features.loss_gradient import (
 )
 from mi_core.objectives.clip import image_text_info_nce
 from mi_core.objectives.moco import queue_info_nce
+from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
-from mi_core.querying.gradients import Bank, BankKeys, layer_groups, losses_and_gradients
+from mi_core.querying.gradients import BankKeys, layer_groups, losses_and_gradients
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 
@@ -185,7 +186,7 @@ def test_mistakes_are_named() -> None:
     images, streams = torch.zeros(2, 3, 12, 12, dtype=torch.uint8), torch.arange(2)
     plan = QueryPlan((NEED,), ("backbone",))
     for model, bank, reason in (
-        (encoder(), None, "against 5 further images"),
+        (encoder(), None, "compared with 5 further images"),
         (averaged(encoder(), 2), Bank(images, streams), "gives no gradients of its weights"),
     ):
         with pytest.raises(ConfigError, match=reason):

@@ -95,7 +95,7 @@ def test_a_resumed_run_asks_nothing_and_too_few_anchors_are_told(run: Path, monk
     extract.run([audit.Run(chosen, folder)], lambda *_: pytest.fail("no rule is fitted"))
     assert storage.list_files(f"{run}/seed-0/features") == before
     splits = Splits.load(folder.seed(0).path)
-    with pytest.raises(UserError, match=r"data\.roles\.anchor has 12 images, .* losses against 13; add some"):
+    with pytest.raises(UserError, match=r"data\.roles\.anchor has 12 images, .* compares samples with 13; add some"):
         bank._write(f"{run}/other.npz", chosen, splits, "anchor", 13, 0)
 
 

@@ -1,0 +1,85 @@
+"""The density of a bank around an image, against a loop, and as the extractor asks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
+from mi_core.encoders.folding import for_queries
+from mi_core.encoders.projection import projection_head
+from mi_core.features import FEATURES, asked, bank_of
+from mi_core.features.neighbour_density import neighbour_density, parse_neighbours
+from mi_core.querying.bank import Bank
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
+
+NEED = "neighbours:2/5"
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def by_loop(embeddings: np.ndarray, bank: np.ndarray, nearest: int) -> list[float]:
+    found = []
+    for one in embeddings:
+        cosines = sorted(float(one @ other / np.linalg.norm(one) / np.linalg.norm(other)) for other in bank)
+        found.append(sum(cosines[-nearest:]) / nearest)
+    return found
+
+
+@pytest.mark.parametrize("nearest", [1, 3, 7])
+def test_it_is_the_mean_cosine_with_the_nearest(nearest: int) -> None:
+    embeddings, bank = (3 * torch.randn(rows, 4, generator=generator(rows)) + 1 for rows in (5, 7))
+    expected = by_loop(embeddings.numpy(), bank.numpy(), nearest)
+    np.testing.assert_allclose(neighbour_density(embeddings, bank, nearest), expected, rtol=1e-5)
+
+
+def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> None:
+    def build() -> Encoder:
+        heads = {"projection": projection_head((128, 32, 16), batch_norm=True)}
+        return Encoder(build_backbone("conv4", 3, 12), heads, channelwise((0.5,), 3), channelwise((0.5,), 3))
+
+    model, outputs = for_queries(seeded(0, build).eval(), "cpu"), ("backbone", "projection")
+    asked_for: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: asked_for.append(len(given[0])))
+    images = torch.randint(0, 256, (14, 3, 12, 12), dtype=torch.uint8, generator=generator(11))
+    bank = Bank(images[8:], torch.arange(6))  # of which the first 5 count
+    extractor = Extractor(
+        {"e": model},
+        QueryPlan((NEED, "norm:2"), outputs, batch_views=6),
+        SimCLRAugmentation(),
+        torch.device("cpu"),
+        bank=bank,
+    )
+    found = extractor(images[:8], torch.arange(8), [f"pool/{row}" for row in range(8)])["e"]
+    assert sum(asked_for) == 2 * 8 + 5
+    with torch.no_grad():
+        answers = model(images.float() / 255)
+    for output in outputs:
+        rows = answers[output].numpy()
+        np.testing.assert_allclose(found[f"{output}.{NEED}"], by_loop(rows[:8], rows[8:13], 2), rtol=1e-4)
+
+
+def test_it_is_a_set_of_queries_of_its_own_with_a_bank() -> None:
+    assert (asked(NEED), bank_of(NEED), FEATURES["neighbours"].queries("2/5", 10)) == (NEED, 5, 1)
+    assert not QueryPlan((NEED,), ("backbone",)).searches
+
+
+def test_mistakes_are_named() -> None:
+    for text in ("20", "a/4", "1/2/3", ""):
+        with pytest.raises(ConfigError, match="allowed: neighbours/images of the bank, as neighbours:20/128"):
+            parse_neighbours(text)
+    with pytest.raises(ConfigError, match="neighbours = 6"):
+        parse_neighbours("6/5")
+    with pytest.raises(ConfigError, match="bank = 0"):
+        parse_neighbours("1/0")
+    with pytest.raises(ShapeError):
+        neighbour_density(torch.ones(2, 3), torch.ones(4, 2), 1)
+    with pytest.raises(ConfigError, match="nearest = 5"):
+        neighbour_density(torch.ones(2, 3), torch.ones(4, 3), 5)

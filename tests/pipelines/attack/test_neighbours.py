@@ -1,0 +1,94 @@
+"""The density of a bank through the stages: stored numbers are those of encoder and anchors, and are paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mi_core.encoders.folding import for_queries
+from mi_core.features.neighbour_density import neighbour_density
+from pipelines.audit import run as audit
+from pipelines.config.checks import build as checked
+from pipelines.config.load import parse
+from pipelines.data.images import load_images
+from pipelines.data.splits import Splits
+from pipelines.encoders.stored import describe
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder
+from tests.conftest import small_config
+
+NEED = "neighbours:3/10"
+
+
+def config(**attack: Any) -> dict[str, Any]:
+    combined = {"attack": "combined", "reference": ["shadow", "audited"], "grid": "", "neighbours": "3/10"}
+    raw = small_config(attacks=[combined | attack])
+    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
+    return raw
+
+
+@pytest.fixture(scope="module")
+def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("neighbours") / "run"
+    audit.run(parse(config(), "x"), str(folder))
+    return folder
+
+
+def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:
+    chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
+    splits = Splits.load(place.path)
+    encoder = for_queries(describe(place, "target").load(3), "cpu")
+    anchors, images = (load_images(chosen.data, splits, [role]) for role in ("anchor", "target-member"))
+    row_of = {name: row for row, name in enumerate(anchors.ids)}
+    kept = anchors.images[[row_of[name] for name in splits.first(["anchor"], 10, 0)]]
+    stored: dict[str, dict[str, float]] = {"backbone": {}, "projection": {}}
+    for path in storage.list_files(f"{place.path}/features/target"):
+        table = storage.read_table(path) if "0003" in path and path.endswith(".parquet") else None
+        for output, known in stored.items():
+            if table is not None and f"{output}.{NEED}" in table.column_names:
+                known |= dict(zip(table["key"].to_pylist(), table[f"{output}.{NEED}"].to_pylist(), strict=True))
+    with torch.no_grad():
+        bank, answers = (encoder(torch.from_numpy(pixels).float() / 255) for pixels in (kept, images.images))
+    read = {output: known for output, known in stored.items() if known}
+    assert read
+    for output, known in read.items():
+        expected = neighbour_density(answers[output], bank[output], 3)
+        found = [known[name.partition("/")[2]] for name in images.ids]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_the_bank_is_counted_once_per_encoder_beside_the_anchors_that_utility_is_tested_on(run: Path) -> None:
+    report = storage.read_json(f"{run}/report.json")
+    anchors = {one["encoder"]: one for one in report["queries"]["entries"] if one["role"] == "anchor"}
+    checkpoints = {name: len(describe(RunFolder(str(run)).seed(0), name).epochs) for name in anchors}
+    assert set(anchors) == {"target", "shadow"}
+    expected = {name: (10 + 12) * count for name, count in checkpoints.items()}
+    assert {name: one["queries"] for name, one in anchors.items()} == expected
+    by_reference = {one["reference"]: one["queries"] for one in report["attacks"]}
+    judged = report["attacks"][0]["auc"]["n"]
+    each = by_reference["shadow"]["per_sample"]
+    assert by_reference["shadow"]["evaluation"] == each * judged + 10
+    assert by_reference["audited"] == {"per_sample": each, "attack_training": 0, "evaluation": each * judged + 10}
+
+
+def refused(raw: dict[str, Any]) -> str:
+    with pytest.raises(ValueError) as told:
+        checked(raw)
+    return str(told.value)
+
+
+def test_what_cannot_have_a_bank_is_refused() -> None:
+    assert "asks for 13 samples of anchor, which has 12" in refused(config(neighbours="3/13"))
+    assert "neighbours = 13, allowed: [1, 10]" in refused(config(neighbours="13/10"))
+    raw = config()
+    del raw["data"]["roles"]["anchor"]
+    assert "needs the role 'anchor'" in refused(raw)
+    raw = config(reference="audited")
+    raw["encoders"] = {"target": {"endpoint": {"url": "http://127.0.0.1:9/embed"}}}
+    assert "10 images of anchor, and target is behind an API, where each costs; leave neighbours out" in refused(raw)
+    raw["attacks"][0]["neighbours"], raw["queries"]["outputs"] = "", ["backbone"]
+    checked(raw)
