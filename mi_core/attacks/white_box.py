@@ -33,6 +33,8 @@ class WhiteBoxParameters:
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
         layers: groups of layers whose gradients are told apart, at most.
+        keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
+            are trained here by MoCo or BYOL. With their last output that is the loss that was trained on.
         penalty: of the squared distance of the weights from their prior, in samples.
     """
 
@@ -41,10 +43,12 @@ class WhiteBoxParameters:
     gradient_views: int = 4
     bank: int = 128
     layers: int = 6
+    keys: str = "own"
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, ("views", "caption"))
+        check_choice("keys", self.keys, ("own", "momentum") if self.loss == "views" else ("own",))
         parse_need(self.need)
         check_range("penalty", self.penalty, 0, open_low=True)
 
@@ -52,7 +56,8 @@ class WhiteBoxParameters:
     def need(self) -> str:
         """The membership feature that holds the loss and the norms."""
         kind = GRADIENT if self.loss == "views" else CAPTION_GRADIENT
-        return f"{kind}:{GradientSetting(self.temperature, self.gradient_views, self.bank, self.layers)}"
+        momentum = self.keys == "momentum"
+        return f"{kind}:{GradientSetting(self.temperature, self.gradient_views, self.bank, self.layers, momentum)}"
 
 
 class WhiteBox(RegressionAttack):

@@ -32,10 +32,14 @@ class Encoder(nn.Module):
         size: side of the images that the backbone takes, to which others are resized; None: any.
         interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
         text: texts to embeddings beside those of ``projection``, where the encoder has such a tower.
+
+    ``momentum`` is the copy that followed it in training and gave the keys, of the same outputs up to the projection;
+    None unless it was asked for.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
+    momentum: Encoder | None
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Encoder(nn.Module):
         for name, head in heads.items():
             setattr(self, name, head)
         self.text = text
+        self.momentum = None
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.size = size

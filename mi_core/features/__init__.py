@@ -153,6 +153,16 @@ def of_weights(need: str) -> bool:
     return consumes(need) in OF_WEIGHTS
 
 
+def of_momentum(need: str) -> bool:
+    """Whether a need takes the weights of the encoder's momentum copy too. Raises as `parse_need`.
+
+    Example:
+        >>> of_momentum("gradient:0.5/4/256/6/momentum"), of_momentum("gradient:0.5/4/256/6")
+        (True, False)
+    """
+    return of_weights(need) and parse_gradient(need.partition(":")[2]).momentum
+
+
 def bank_of(need: str) -> int:
     """Images of a bank that a need compares with, 0 for none. Raises as `parse_need`.
 

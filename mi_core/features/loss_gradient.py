@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from mi_core.checks import ConfigError, check_range, check_shape
 
 GRADIENT, CAPTION_GRADIENT = OF_WEIGHTS = ("gradient", "caption-gradient")
+_OF_COPY = "/momentum"
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,14 @@ class GradientSetting:
         views: V, at least 2 where views are compared with each other.
         bank: A, images that are the negatives.
         layers: groups of layers whose gradients are told apart, at most.
+        momentum: whether the keys are those of the encoder's momentum copy; the need then ends in ``/momentum``.
     """
 
     temperature: float
     views: int
     bank: int
     layers: int
+    momentum: bool = False
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, open_low=True)
@@ -40,7 +43,7 @@ class GradientSetting:
             check_range(name, getattr(self, name), 1)
 
     def __str__(self) -> str:
-        return f"{self.temperature:g}/{self.views}/{self.bank}/{self.layers}"
+        return f"{self.temperature:g}/{self.views}/{self.bank}/{self.layers}{_OF_COPY if self.momentum else ''}"
 
 
 def parse_gradient(text: str) -> GradientSetting:
@@ -54,13 +57,13 @@ def parse_gradient(text: str) -> GradientSetting:
         256
     """
     try:
-        temperature, views, bank, layers = text.split("/")
+        temperature, views, bank, layers = text.removesuffix(_OF_COPY).split("/")
         numbers = float(temperature), int(views), int(bank), int(layers)
     except ValueError as error:
         raise ConfigError(
             f"gradient:{text}, allowed: temperature/views/bank/layers, as gradient:0.5/4/256/8"
         ) from error
-    return GradientSetting(*numbers)
+    return GradientSetting(*numbers, momentum=text.endswith(_OF_COPY))
 
 
 def parse_pairs(text: str) -> GradientSetting:

@@ -56,6 +56,10 @@ class Objective(nn.Module, ABC):
         """Texts to embeddings beside the projection's, for audits; None: there is no text tower."""
         return None
 
+    def momentum_parts(self) -> tuple[nn.Module, dict[str, nn.Module]] | None:
+        """Backbone, and heads by output, of the copy that follows by momentum and gives keys; None: there is none."""
+        return None
+
     def start_epoch(self, epoch: int) -> None:
         """Called before every epoch, which count from 0."""
 

@@ -23,6 +23,10 @@ class MomentumObjective(Objective):
         self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
         self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
 
+    def momentum_parts(self) -> tuple[nn.Module, dict[str, nn.Module]]:
+        """The key encoder."""
+        return self.key_backbone, {"projection": self.key_projection}
+
     def predict(self, views: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Predictions of both views (B, 2, C, H, W), and the key encoder's projections of both, without gradients."""
         predictions = [self.prediction(self.projection(self.backbone(views[:, view]))) for view in range(2)]

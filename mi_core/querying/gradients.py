@@ -30,6 +30,8 @@ from mi_core.querying.bank import BankAnswers
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 Weights = dict[str, torch.Tensor]
+Beside = dict[str, torch.Tensor]
+"""What the loss of images takes beside the views: the embedding of the caption, or keys from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def losses_and_gradients(
         encoder: in evaluation mode; a prediction is drawn to the projections, which then stand still.
         output: that the loss is read off.
         views: (B, V, C, S, S) in [0, 1].
-        bank: by the same encoder, of `key_output`.
+        bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys.
         setting: of the loss.
         texts: (B, D) of the captions, for the loss on captions; they stand still.
         together: whether images go at once; default: on a GPU.
@@ -119,30 +121,44 @@ def _rows(
     *,
     together: bool | None,
 ) -> torch.Tensor:
+    besides: Beside = {} if texts is None else {"text": texts}
+    if setting.momentum:
+        besides["keys"] = _keys_of_copy(encoder, output, views)
     groups = layer_groups(encoder, output, setting.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
-    def loss(weights: Weights, images: torch.Tensor, text: torch.Tensor | None) -> torch.Tensor:
+    def loss(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
         answers = functional_call(encoder, weights, (images,))
         queries, keys = answers[output], answers[key_output(output)]
-        if text is not None:
+        if "text" in beside:
             assert bank.texts is not None
-            return caption_info_nce(queries, text, bank.keys, bank.texts, setting.temperature)
-        return views_info_nce(
-            queries, keys.detach() if output == "prediction" else keys, bank.keys, setting.temperature
-        )
+            return caption_info_nce(queries, beside["text"], bank.keys, bank.texts, setting.temperature)
+        if "keys" in beside:
+            keys = beside["keys"]
+        elif output == "prediction":
+            keys = keys.detach()
+        return views_info_nce(queries, keys, bank.keys, setting.temperature)
 
-    def row(images: torch.Tensor, text: torch.Tensor | None) -> torch.Tensor:
-        gradients, value = grad_and_value(loss)(weights, images, text)
+    def row(images: torch.Tensor, beside: Beside) -> torch.Tensor:
+        gradients, value = grad_and_value(loss)(weights, images, beside)
         norms = [torch.stack([gradients[name].square().sum() for name in group]).sum().sqrt() for group in groups]
         return torch.stack([value, *norms])
 
     if views.device.type == "cuda" if together is None else together:
         size = sum(weight.numel() * weight.element_size() for weight in weights.values())
-        many: Callable[..., Any] = vmap(row, (0, None if texts is None else 0), chunk_size=max(1, _AT_ONCE // size))
-        return many(views, texts).float()  # type: ignore[no-any-return]
-    return torch.stack([row(one, None if texts is None else texts[at]) for at, one in enumerate(views)]).float()
+        many: Callable[..., Any] = vmap(row, chunk_size=max(1, _AT_ONCE // size))
+        return many(views, besides).float()  # type: ignore[no-any-return]
+    each = ({name: rows[at] for name, rows in besides.items()} for at in range(len(views)))
+    return torch.stack([row(one, beside) for one, beside in zip(views, each, strict=True)]).float()
+
+
+def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor) -> torch.Tensor:
+    """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy, which stands still."""
+    assert encoder.momentum is not None
+    with torch.no_grad():
+        keys: torch.Tensor = encoder.momentum(views.flatten(0, 1))[key_output(output)]
+    return keys.reshape(*views.shape[:2], -1)
 
 
 @dataclass
@@ -179,14 +195,20 @@ class Losses:
             outputs: that are read.
 
         Raises:
-            ConfigError: the encoder gives no gradients, or the bank is too small.
+            ConfigError: the encoder gives no gradients or has no momentum copy, or the bank is too small.
         """
         check_differentiable(name, encoder)
         kind, setting, only = consumes(need), parse_gradient(need.partition(":")[2]), parse_need(need)[0].output
         read = [output for output in outputs if only in (None, output)]
         captions = texts if kind == CAPTION_GRADIENT else None
         bank_texts = None if captions is None else self.bank.texts(name, encoder, setting.bank)
-        keys = self.bank.views(name, encoder, tuple(dict.fromkeys(map(key_output, read))), setting.bank)
+        keyed = tuple(dict.fromkeys(map(key_output, read)))
+        if setting.momentum:
+            if encoder.momentum is None:
+                raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
+            keys = self.bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, setting.bank)
+        else:
+            keys = self.bank.views(name, encoder, keyed, setting.bank)
         views = make_views(batch.images, batch.streams, self.augmentation, views=setting.views, size=encoder.size)
         found = {
             output: losses_and_gradients(

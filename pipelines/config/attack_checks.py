@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from mi_core.checks import check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.encoders.builders import CODE
+from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.momentum import MomentumObjective
 from pipelines.config.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
+from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -67,6 +69,12 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
             reason = "is code"
         elif isinstance(encoder, DefendedConfig) and DEFENSES[encoder.defense].of_answers:
             reason = f"is behind {encoder.defense}, which changes answers and not weights"
+        elif attack.reads_momentum and not (type(encoder) is TrainedConfig and encoder.keeps_momentum):
+            kept = ", ".join(one for one in OBJECTIVES if issubclass(OBJECTIVES[one], MomentumObjective))
+            raise ValueError(
+                f"{place}.keys = 'momentum', but no momentum copy of {name} is kept; train it here by {kept}, or leave "
+                "keys out"
+            )
         else:
             continue
         raise ValueError(

@@ -13,7 +13,7 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters
 from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes, of_weights, parse_need
+from mi_core.features import consumes, of_momentum, of_weights, parse_need
 from pipelines.config.parameters import build, combinations, parameter_fields
 from pipelines.config.section import Names, Section, one_of
 
@@ -73,6 +73,11 @@ class AttackConfig(Section):
     def bank_size(self) -> int:
         """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
         return self.method()(self.parameters()).bank_size
+
+    @property
+    def reads_momentum(self) -> bool:
+        """Whether it takes keys of the encoder's momentum copy."""
+        return any(map(of_momentum, self.needs()))
 
     @property
     def reads_weights(self) -> bool:

@@ -29,6 +29,7 @@ from mi_core.encoders.layouts.heads import ACTIVATIONS
 from mi_core.encoders.model_folder import folder_kind, repository
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.momentum import MomentumObjective
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.parameters import build, complete, parameter_fields
@@ -83,6 +84,11 @@ class TrainedConfig(ConfigOfEncoder):
     attribute: str | None = Field(
         default=None, description="attribute that the objective or the defense hides, of data.attributes"
     )
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether a copy follows it by momentum in training, and is kept beside its checkpoints."""
+        return issubclass(OBJECTIVES[self.objective], MomentumObjective)
 
     @field_validator("parameters")
     @classmethod

@@ -36,6 +36,7 @@ class EncoderRecord:
         consistency: whether it recognises images.
         answers: widths, noise and cost of the first answers of one behind an API.
         source: commit and SHA-256 of a weights file from the Hugging Face Hub.
+        momentum: whether the copy that followed it in training is kept beside each checkpoint.
     """
 
     name: str
@@ -63,6 +64,7 @@ class EncoderRecord:
     consistency: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     source: dict[str, str] = field(default_factory=dict)
+    momentum: bool = False
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

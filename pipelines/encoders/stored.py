@@ -17,9 +17,9 @@ from mi_core.encoders.published import Preprocessing
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
-from mi_core.training.loop import audited_encoder
+from mi_core.training.loop import audited_encoder, momentum_encoder
 from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -50,17 +50,19 @@ class StoredEncoder:
         if isinstance(settings, EndpointConfig):
             return (ANSWERS,)
         weights = [weights_path("", epoch)[1:] for epoch in self.epochs]
+        weights += [momentum_path("", epoch)[1:] for epoch in self.epochs if self.record.momentum]
         return (*weights, *((DEFENSE,) if isinstance(settings, DefendedConfig) else ()))
 
-    def load(self, epoch: int, client: Callable[..., Client] | None = None) -> Encoder:
+    def load(self, epoch: int, client: Callable[..., Client] | None = None, *, momentum: bool = False) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
 
         Args:
             epoch: of the checkpoint.
             client: makes a client of an API, as `Access.client`.
+            momentum: with its momentum copy, of an encoder that is trained here.
 
         Raises:
-            UserError: it is behind an API, and no client is given, or its key is missing.
+            UserError: no momentum copy was kept; or it is behind an API, and no client is given, or its key is missing.
             ConfigError: it is code that was changed since its adoption, or its weights are damaged.
         """
         record, settings = self.record, self.record.settings
@@ -86,11 +88,24 @@ class StoredEncoder:
                 raise ConfigError(f"encoders.{record.name}: {error}") from error
         encoder = audited_encoder(settings.pretraining(), record.channels, record.image_size)
         load_weights(encoder, data)
+        if momentum:
+            encoder.momentum = self._momentum(epoch, settings)
         if isinstance(settings, DefendedConfig):
             state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
             seed = defense_seed(record.seed, record.name)
             encoder = settings.method(seed).defended(encoder.eval(), state)
         return encoder.eval()
+
+    def _momentum(self, epoch: int, settings: TrainedConfig) -> Encoder:
+        record = self.record
+        copied = momentum_encoder(settings.pretraining(), record.channels, record.image_size)
+        if copied is None or not record.momentum:
+            raise UserError(
+                f"{self.folder} holds no momentum copy of {record.name}, which keys: momentum needs; train it again "
+                "with --force pretrain"
+            )
+        load_weights(copied, storage.read_bytes(momentum_path(self.folder, epoch)))
+        return copied.eval()
 
     def measured(self, epoch: int) -> str | None:
         """The fingerprint of a kept epoch, taken anew from its files.
@@ -134,6 +149,11 @@ def defense_seed(seed: int, name: str) -> int:
 def weights_path(folder: str, epoch: int) -> str:
     """File of the weights of one checkpoint."""
     return f"{folder}/epoch-{epoch:04d}.safetensors"
+
+
+def momentum_path(folder: str, epoch: int) -> str:
+    """File of the weights of the momentum copy at one checkpoint."""
+    return f"{folder}/epoch-{epoch:04d}.momentum.safetensors"
 
 
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:

@@ -24,7 +24,7 @@ from mi_core.images import decode
 from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
+from mi_core.training.loop import Pretrainer, audited_encoder, momentum_encoder, objective_parameters
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.limits import ResourcesConfig
@@ -36,7 +36,7 @@ from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
 from pipelines.data.scan import usable
 from pipelines.data.sources import Source
-from pipelines.encoders.stored import describe, weights_path
+from pipelines.encoders.stored import describe, momentum_path, weights_path
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training
 from pipelines.extract import bank
@@ -264,9 +264,12 @@ def _lay_weights(job: ShardJob) -> None:
     for name in filter(None, (job.encoder, job.query.asking.crafter)):
         place, record = job.folder.encoder(name), describe(job.folder, name).record
         if isinstance(record.settings, TrainedConfig):
-            encoder = audited_encoder(record.settings.pretraining(), record.channels, record.image_size)
+            built = record.settings.pretraining(), record.channels, record.image_size
+            encoder, copied = audited_encoder(*built), momentum_encoder(*built)
             for epoch in {job.query.epochs[-1], record.settings.kept_epochs[-1]}:
                 storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
+                if copied is not None:
+                    storage.write_atomic(momentum_path(place, epoch), weights_bytes(copied))
 
 
 def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:

@@ -125,7 +125,9 @@ def _describe(job: TrainingJob, outputs: tuple[str, ...] = (), epochs: tuple[int
     """Describe an encoder as if it were trained. One with a defense is described as the encoder that it defends."""
     plain = TrainedConfig(**{name: getattr(job.config, name) for name in TrainedConfig.model_fields})
     fingerprints = {str(epoch): digest(job.inputs, epoch) for epoch in epochs or job.config.kept_epochs}
-    replace(job, config=plain).write(fingerprints=fingerprints, outputs=outputs or job.config.outputs)
+    replace(job, config=plain).write(
+        fingerprints=fingerprints, outputs=outputs or job.config.outputs, momentum=plain.keeps_momentum
+    )
 
 
 def _query_kind(job: ShardJob) -> str:

@@ -265,5 +265,6 @@ class EncodeChunks:
     def _load(self, checkpoint: Checkpoint) -> Encoder:
         client = None if self.access is None else self.access.client
         stored = describe(checkpoint.folder, checkpoint.encoder)
-        loaded = for_queries(stored.load(checkpoint.epoch, client), self.device, compile=self.compile)
+        encoder = stored.load(checkpoint.epoch, client, momentum=checkpoint.momentum)
+        loaded = for_queries(encoder, self.device, compile=self.compile)
         return remembering(loaded, self.memory)

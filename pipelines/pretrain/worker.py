@@ -23,7 +23,7 @@ from mi_core.training.loop import Pretrainer, audited_encoder, objective_paramet
 from pipelines.config.encoders import TrainedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.stored import EncoderJob, describe, weights_path
+from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
@@ -201,6 +201,9 @@ class _Keeper:
         due = time.monotonic() - self.saved >= SAVE_SECONDS if every is None else epoch % every == 0
         if epoch in self.job.config.kept_epochs:
             storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
+            copied = self.trainer.momentum_encoder()
+            if copied is not None:
+                storage.write_atomic(momentum_path(self.folder, epoch), weights_bytes(copied))
         elif not due:
             return False
         self.save()
@@ -226,6 +229,7 @@ class _Keeper:
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
+            momentum=config.keeps_momentum,
         )
 
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part
+from mi_core.report.statement import ANSWERS, CODE, DEFENSE, MOMENTUM, RECORD, WEIGHTS, Part
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.recount import recounted
 from pipelines.data.splits import Splits
@@ -92,6 +92,8 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
     parts |= {file: {"part": DEFENSE if file == stored.DEFENSE else ANSWERS} for file in one.files}
     weights = {stored.weights_path("", epoch)[1:]: epoch for epoch in one.epochs}
     parts |= {file: {"part": WEIGHTS, "epoch": weights[file]} for file in one.files if file in weights}
+    copies = {stored.momentum_path("", epoch)[1:]: epoch for epoch in one.epochs}
+    parts |= {file: {"part": MOMENTUM, "epoch": copies[file]} for file in one.files if file in copies}
     return {
         "name": name,
         "seed": seed,

@@ -56,7 +56,7 @@ NEEDS = {  # per feature, its settings
     "boundary": ("boundary:1/300",),
     "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
     "neighbours": ("neighbours:2/4",),
-    "gradient": ("gradient:0.5/2/4/3",),
+    "gradient": ("gradient:0.5/2/4/3", "gradient:0.5/2/4/3/momentum"),
     "caption-gradient": ("caption-gradient:0.07/1/4/3",),
 }
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
@@ -194,6 +194,7 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
 def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
     with fake_cuda() as numbers:
         asked = encoder(name)
+        asked.momentum = encoder(name)
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))

@@ -175,7 +175,50 @@ def test_the_extractor_takes_the_views_and_the_bank_that_it_says() -> None:
     assert not plan.searches
 
 
+@pytest.mark.parametrize("output", ["projection", "prediction"])
+def test_keys_of_the_momentum_copy_stand_still_and_make_the_loss_that_moco_trains_on(output: str) -> None:
+    """Against MoCo v3's and v2's own way: queries of one network, keys and bank of the other."""
+    model, copied = encoder(), encoder()
+    with torch.no_grad():
+        for weight in copied.parameters():
+            weight.mul_(0.9)
+    model.momentum = copied
+    images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(12))
+    streams = stream_keys(0, "query", "pool", [str(row) for row in range(8)])
+    augmentation, need = SimCLRAugmentation(crop_scale=(0.3, 1.0)), f"{NEED}/momentum"
+    plan = QueryPlan((need,), (output,))
+    ask = Extractor({"e": model}, plan, augmentation, torch.device("cpu"), bank=Bank(images[3:], streams[3:]))
+    found = ask(images[:3], streams[:3], ["pool/0", "pool/1", "pool/2"])["e"][f"{output}.{need}"]
+    views = make_views(images[:3], streams[:3], augmentation, views=3)
+    plain = copy.deepcopy(model).requires_grad_(True)
+    groups = layer_groups(plain, output, SETTING.layers)
+    with torch.no_grad():
+        bank = F.normalize(
+            copied(make_views(images[3:], streams[3:], augmentation, views=1)[:, 0])["projection"], dim=1
+        )
+        keys = [F.normalize(copied(one)["projection"], dim=1) for one in views]
+    for row in range(3):
+        plain.zero_grad()
+        queries = F.normalize(plain(views[row])[output], dim=1)
+        pairs = permutations(range(3), 2)
+        losses = [queue_info_nce(queries[[i]], keys[row][[j]], bank, SETTING.temperature) for i, j in pairs]
+        loss = torch.stack(losses).mean()
+        loss.backward()
+        held = dict(plain.named_parameters())
+        norms = [sum(float(held[name].grad.square().sum()) for name in group) ** 0.5 for group in groups]
+        np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-4)
+    together = losses_and_gradients(
+        model, output, views, BankKeys(bank), parse_gradient(f"{SETTING}/momentum"), together=True
+    )
+    np.testing.assert_allclose(together, found, rtol=1e-4)
+
+
 def test_mistakes_are_named() -> None:
+    assert str(parse_gradient(f"{SETTING}/momentum")) == f"{SETTING}/momentum"
+    with pytest.raises(ConfigError, match="the encoder e has no momentum copy, which keys: momentum needs"):
+        Extractor(
+            {"e": encoder()}, QueryPlan((f"{NEED}/momentum",), ("backbone",)), SimCLRAugmentation(), torch.device("cpu")
+        )(torch.zeros(1, 3, 12, 12, dtype=torch.uint8), torch.arange(1), ["a"])
     for text in ("0.5/4/256", "a/4/256/8"):
         with pytest.raises(ConfigError, match="allowed: temperature/views/bank/layers"):
             parse_gradient(text)
