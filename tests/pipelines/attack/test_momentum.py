@@ -1,4 +1,4 @@
-"""Keys of the momentum copy through the stages: kept by the training, read by white-box attacks, bound by a statement."""
+"""Keys of the momentum copy through the stages: kept by training, read by white-box attacks, bound by a statement."""
 
 from __future__ import annotations
 
