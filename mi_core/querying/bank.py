@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import torch
 
@@ -13,9 +12,10 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.neighbour_density import neighbour_density, parse_neighbours
 
+Check = Callable[[str, torch.Tensor, list[str]], None]
+"""Raises NumericError, now or later, if rows of a name are not finite, of images with ids."""
 ByOutput = Mapping[str, torch.Tensor]
 """Tensors by output."""
-Answer = TypeVar("Answer")
 Embed = Callable[[str, Encoder, torch.Tensor, list[str], tuple[str, ...]], ByOutput]
 """Asks an encoder, of a name, for the embeddings of images with ids, by output."""
 Texts = Callable[[str, Encoder, Sequence[str], Sequence[str] | None], torch.Tensor]
@@ -45,13 +45,17 @@ class BankAnswers:
         bank: None: there is none.
         augmentation: the recipe of the views.
         embed, embed_texts: ask an encoder.
+        check: see `Check`.
+        at_once: images that go to an encoder in one call, at most.
     """
 
     bank: Bank | None
     augmentation: Augmentation
     embed: Embed
     embed_texts: Texts
-    _known: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    check: Check
+    at_once: int
+    _known: dict[tuple[object, ...], dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def images(self, name: str, encoder: Encoder, outputs: tuple[str, ...], count: int) -> ByOutput:
         """Embeddings (A, D) by output of the first ``count`` images as they are.
@@ -60,47 +64,69 @@ class BankAnswers:
             ConfigError: the bank is too small.
         """
 
-        def ask(bank: Bank, ids: list[str]) -> ByOutput:
-            return self.embed(name, encoder, clean(bank.images[:count].to(encoder.mean.device)), ids, outputs)
+        def ask(images: torch.Tensor, _: torch.Tensor, ids: list[str]) -> ByOutput:
+            return self.embed(name, encoder, clean(images), ids, outputs)
 
-        return self._once(("images", name, outputs), count, ask)
+        return self._asked(("images", name, outputs), encoder, count, ask)
 
     def views(self, name: str, encoder: Encoder, outputs: tuple[str, ...], count: int) -> ByOutput:
         """Embeddings (A, D) by output of one view of each of the first ``count`` images. Raises as `images`."""
 
-        def ask(bank: Bank, ids: list[str]) -> ByOutput:
-            device = encoder.mean.device
-            images, streams = bank.images[:count].to(device), bank.streams[:count].to(device)
+        def ask(images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> ByOutput:
             views = make_views(images, streams, self.augmentation, views=1, size=encoder.size)[:, 0]
             return self.embed(name, encoder, views, ids, outputs)
 
-        return self._once(("views", name, outputs), count, ask)
+        return self._asked(("views", name, outputs), encoder, count, ask)
 
     def texts(self, name: str, encoder: Encoder, count: int) -> torch.Tensor:
         """Embeddings (A, D) of the first ``count`` captions. Raises as `images`."""
 
-        def ask(bank: Bank, ids: list[str]) -> torch.Tensor:
-            return self.embed_texts(name, encoder, ids, bank.captions[:count])
+        bank, known = self._checked(count), ("texts", name)
+        if known not in self._known:
+            self._known[known] = {"": self.embed_texts(name, encoder, _named(bank), bank.captions)}
+        return self._known[known][""][:count]
 
-        return self._once(("texts", name), count, ask)
-
-    def densities(self, name: str, encoder: Encoder, need: str, embeddings: ByOutput) -> dict[str, torch.Tensor]:
+    def densities(
+        self, name: str, encoder: Encoder, need: str, embeddings: ByOutput, ids: list[str]
+    ) -> dict[str, torch.Tensor]:
         """Density of the bank around embeddings (B, D) by output, (B,) each. Raises as `images`.
 
         Args:
             name, encoder: that gave the embeddings.
             need: the neighbours that count, and the images of the bank.
             embeddings: of the images as they are.
+            ids: of the images.
         """
         nearest, count = parse_neighbours(need.partition(":")[2])
         bank = self.images(name, encoder, tuple(embeddings), count)
-        return {output: neighbour_density(rows, bank[output], nearest) for output, rows in embeddings.items()}
+        found = {output: neighbour_density(rows, bank[output], nearest) for output, rows in embeddings.items()}
+        for output, rows in found.items():
+            self.check(f"encoder {name}, {output}, neighbours", rows[:, None], ids)
+        return found
 
-    def _once(self, what: tuple[object, ...], count: int, ask: Callable[[Bank, list[str]], Answer]) -> Answer:
-        if (what, count) not in self._known:
-            bank = self.bank
-            if bank is None or len(bank.images) < count:
-                raise ConfigError(f"samples are compared with {count} further images; give a bank of so many")
-            self._known[what, count] = ask(bank, [f"image {row} of the bank" for row in range(count)])
-        known: Answer = self._known[what, count]
-        return known
+    def _asked(
+        self,
+        known: tuple[object, ...],
+        encoder: Encoder,
+        count: int,
+        ask: Callable[[torch.Tensor, torch.Tensor, list[str]], ByOutput],
+    ) -> dict[str, torch.Tensor]:
+        """The first ``count`` answers by output; the whole bank is asked for at once, by whoever comes first."""
+        bank, device = self._checked(count), encoder.mean.device
+        if known not in self._known:
+            names = _named(bank)
+            blocks = [
+                ask(bank.images[rows].to(device), bank.streams[rows].to(device), names[rows])
+                for rows in (slice(at, at + self.at_once) for at in range(0, len(names), self.at_once))
+            ]
+            self._known[known] = {output: torch.cat([block[output] for block in blocks]) for output in blocks[0]}
+        return {output: rows[:count] for output, rows in self._known[known].items()}
+
+    def _checked(self, count: int) -> Bank:
+        if self.bank is None or len(self.bank.images) < count:
+            raise ConfigError(f"samples are compared with {count} further images; give a bank of so many")
+        return self.bank
+
+
+def _named(bank: Bank) -> list[str]:
+    return [f"image {row} of the bank" for row in range(len(bank.images))]

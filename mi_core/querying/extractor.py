@@ -77,7 +77,7 @@ class Extractor:
     _losses: Losses = field(init=False)
 
     def __post_init__(self) -> None:
-        bank = BankAnswers(self.bank, self.augmentation, self._embed, self._texts)
+        bank = BankAnswers(self.bank, self.augmentation, self._embed, self._texts, self._check, self.plan.batch_views)
         self._losses = Losses(bank, self.augmentation, self._check)
         if self.plan.precision == "tf32" and self.device.type != "cuda":
             raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
@@ -311,7 +311,7 @@ class Extractor:
         """Density of the images of the bank around each image, (B,) by output."""
         outputs = self.own.get(name, self.plan).outputs
         embeddings = self._embed(name, encoder, clean(batch.images), batch.ids, outputs)
-        return self._losses.bank.densities(name, encoder, kind, embeddings)
+        return self._losses.bank.densities(name, encoder, kind, embeddings, batch.ids)
 
     def _adversarial(self, name: str, encoder: Encoder, kind: str, batch: Batch) -> torch.Tensor:
         """Logits (B, L, L) of images crafted on another classifier, one for each of its L classes."""

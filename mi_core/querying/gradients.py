@@ -26,7 +26,7 @@ from mi_core.features.loss_gradient import (
     views_info_nce,
 )
 from mi_core.querying.answers import Batch
-from mi_core.querying.bank import BankAnswers
+from mi_core.querying.bank import BankAnswers, Check
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 Weights = dict[str, torch.Tensor]
@@ -168,12 +168,12 @@ class Losses:
     Args:
         bank: what encoders answer for it.
         augmentation: the recipe of the views.
-        check: raises NumericError, now or later, if rows of a name are not finite, of images with ids.
+        check: see `Check`.
     """
 
     bank: BankAnswers
     augmentation: Augmentation
-    check: Callable[[str, torch.Tensor, list[str]], None]
+    check: Check
 
     def of(
         self,

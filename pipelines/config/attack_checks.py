@@ -175,6 +175,20 @@ def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
             )
     if _reads_anchors(attack) and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
         raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
+    if attack.bank_size and ANCHOR_ROLE in config.data.roles:
+        _check_bank_apart(config, attack)
+
+
+def _check_bank_apart(config: RunConfig, attack: AttackConfig) -> None:
+    """Raise ValueError if images of a bank are also those of a fit or of a training: they would meet themselves."""
+    trained = {role for name in _queried(config, attack) for role in config.members_of(name)}
+    for used in (*config.reference_roles(attack), *sorted(trained)):
+        roles = config.data.roles
+        if used in roles and (ANCHOR_ROLE in (used, roles[used].source_name) or roles[ANCHOR_ROLE].source_name == used):
+            raise ValueError(
+                f"data.roles.{ANCHOR_ROLE} shares images with {used}, which {attack.attack} learns from or an encoder "
+                "is trained on; draw it from a source"
+            )
 
 
 def _inside_audited(config: RunConfig, name: str) -> bool:

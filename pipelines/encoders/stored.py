@@ -62,7 +62,7 @@ class StoredEncoder:
             momentum: with its momentum copy, of an encoder that is trained here.
 
         Raises:
-            UserError: no momentum copy was kept; or it is behind an API, and no client is given, or its key is missing.
+            UserError: it is behind an API, and no client is given, or its key is missing.
             ConfigError: it is code that was changed since its adoption, or its weights are damaged.
         """
         record, settings = self.record, self.record.settings
@@ -99,11 +99,8 @@ class StoredEncoder:
     def _momentum(self, epoch: int, settings: TrainedConfig) -> Encoder:
         record = self.record
         copied = momentum_encoder(settings.pretraining(), record.channels, record.image_size)
-        if copied is None or not record.momentum:
-            raise UserError(
-                f"{self.folder} holds no momentum copy of {record.name}, which keys: momentum needs; train it again "
-                "with --force pretrain"
-            )
+        if copied is None:
+            raise ConfigError(f"encoders.{record.name}: {settings.objective} trains no momentum copy")
         load_weights(copied, storage.read_bytes(momentum_path(self.folder, epoch)))
         return copied.eval()
 

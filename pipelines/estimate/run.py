@@ -177,8 +177,12 @@ def _asked(planned: Outline, name: str | None = None) -> Amounts:
     """Images shown to one encoder, and queries; None: to all."""
     passes = [one for one in planned.passes if name in (None, one.job.encoder)]
     queries = [one.images * one.job.query.queries_per_image for one in passes]
+    banks = {(one.job.folder, one.job.query.tag): one.job.query.bank_queries for one in passes}
     probes = [Range.exact(asked) for probed, asked in planned.probes if name in (None, probed)]
-    return {"images": total(one.images for one in passes), "queries": total([*queries, *probes])}
+    return {
+        "images": total(one.images for one in passes),
+        "queries": total([*queries, *map(Range.exact, banks.values()), *probes]),
+    }
 
 
 def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:

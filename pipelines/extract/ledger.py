@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from pipelines.config.demands import SEQUENTIAL, Demand, Stopping, demands_of
+from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.encoders.probe_ledger import attacked, probe_queries, probed_images
@@ -50,13 +51,14 @@ def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
         for query in passes:
             for role, new in _by_role(query, splits, folder.seed):
                 yield demand.asking.encoder, role, new, new * query.queries_per_image
-        if demand.asking.bank is not None and passes:
-            largest = max(passes, key=lambda query: query.bank)
-            yield demand.asking.encoder, demand.asking.bank, largest.bank, largest.bank_queries
+        for query in {query.tag: query for query in passes if query.bank}.values():
+            yield demand.asking.encoder, ANCHOR_ROLE, query.bank, query.bank_queries
     for name in config.encoders:
         for old in _outdated(config, folder, name):
             for role in old["roles"]:
                 yield entry(name, role, old["per_image"], old["count"])
+            if old.get("bank"):
+                yield name, ANCHOR_ROLE, 0, old["bank"]
     for name in config.encoders:
         probed = probe_queries(config, folder, name)
         if probed:
@@ -114,6 +116,7 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
             probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
     outdated = {
         (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
+        + old.get("bank", 0)
         for config, of_run in runs
         for seed in config.seeds
         for name in targets

@@ -192,6 +192,7 @@ def record(folder: SeedFolder, passes: Sequence[QueryPass]) -> None:
                 "roles": query.roles,
                 "needs": query.needs,
                 "per_image": query.queries_per_image,
+                "bank": query.bank_queries,
                 "count": query.asking.count,
                 "chunk": query.chunk,
             }

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 from mi_core.encoders.remembering import Memory
+from mi_core.features import of_momentum
 from pipelines.config.demands import demands_of
 from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
@@ -24,6 +25,7 @@ from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.access import Access, access_to
 from pipelines.encoders.probe_ledger import checks_path
+from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import bank, ledger, preflight, stopping
 from pipelines.extract.attempts import begun, begun_of, settle
@@ -62,9 +64,10 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
     checked = adopt.to_check(runs, left)
     adopt.record_checks(checked)
     try:
+        _check_copies(planned)
         allowed = ledger.attempts_left(runs, asked, left)
     except UserError:
-        for path, content in before.items():  # a plan beyond the budget is not kept
+        for path, content in before.items():  # a plan that cannot be carried out is not kept
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
     session = uuid.uuid4().hex
@@ -128,6 +131,18 @@ class _Session:
             self.checked = True
 
 
+def _check_copies(planned: Sequence[Planned]) -> None:
+    """Raise UserError if a pass needs the momentum copy of an encoder that was trained before these were kept."""
+    for one in planned:
+        for query in one.passes:
+            stored = describe(one.folder, query.asking.encoder)
+            if any(map(of_momentum, query.needs)) and not stored.record.momentum:
+                raise UserError(
+                    f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
+                    "choose another --out, or train it again with --force pretrain"
+                )
+
+
 def _query(runs: Sequence[Run], planned: Sequence[Planned], places: Sequence[Place], session: _Session) -> None:
     """Compute the remaining features of some passes."""
     config, folder = runs[0]
@@ -183,7 +198,7 @@ def _looked_through(
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
-            for query, place in {(job.query.base, job.folder): (job.query, job.folder) for job in some}.values():
+            for query, place in {(job.query.tag, job.folder): (job.query, job.folder) for job in some}.values():
                 counted[place, query.asking.encoder] += query.bank_queries
     return asked, left
 

@@ -222,6 +222,7 @@ class _Keeper:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
             prints[str(epoch)] = fingerprint(encoder)
+        copies = [momentum_path(self.folder, epoch) for epoch in config.kept_epochs]  # earlier versions kept none
         self.job.write(
             outputs=config.outputs,
             fingerprints=prints,
@@ -229,7 +230,7 @@ class _Keeper:
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
-            momentum=config.keeps_momentum,
+            momentum=config.keeps_momentum and all(storage.exists(path) for path in copies),
         )
 
 

@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from mi_core.attacks import ATTACKS
 from mi_core.querying.precision import precision_on
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -209,7 +210,8 @@ class RunFolder:
     def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
         kept = STAGES if force is None else STAGES[: STAGES.index(force)]
         finished = {stage for stage in kept if any(map(storage.list_files, self._made(stage, before)))}
-        grown = {section for section in GROWING if _only_added(before.get(section), config.get(section))}
+        old, new = _settled(before), _settled(config)
+        grown = {section for section in GROWING if _only_added(old.get(section), new.get(section))}
         changes = _changes(before, _without_new_defenses(before, config))
         changed = {
             key: stage for key, stage in changes.items() if stage in finished and key.partition(".")[0] not in grown
@@ -254,11 +256,19 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
     settled = dict(config)
     if isinstance(data := config.get("data"), dict):
         settled["data"] = {"decode": "full"} | data
+    if isinstance(attacks := config.get("attacks"), list):
+        settled["attacks"] = [_with_defaults(attack) for attack in attacks]
     if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
         device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
         precision = precision_on(device, queries["precision"])
         settled["queries"] = {"feature_precision": "float32"} | queries | {"precision": precision}
     return settled
+
+
+def _with_defaults(attack: dict[str, Any]) -> dict[str, Any]:
+    """An attack with the defaults of its parameters that it does not name."""
+    method = ATTACKS.get(attack.get("attack", ""))
+    return attack if method is None else asdict(method.Parameters()) | attack
 
 
 def _first(changes: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
     asked_for: list[int] = []
     model.register_forward_pre_hook(lambda _, given: asked_for.append(len(given[0])))
     images = torch.randint(0, 256, (14, 3, 12, 12), dtype=torch.uint8, generator=generator(11))
-    bank = Bank(images[8:], torch.arange(6))  # of which the first 5 count
+    bank = Bank(images[8:], torch.arange(6))  # asked for whole, of which the first 5 count
     extractor = Extractor(
         {"e": model},
         QueryPlan((NEED, "norm:2"), outputs, batch_views=6),
@@ -58,7 +58,8 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
         bank=bank,
     )
     found = extractor(images[:8], torch.arange(8), [f"pool/{row}" for row in range(8)])["e"]
-    assert sum(asked_for) == 2 * 8 + 5
+    assert sum(asked_for) == 2 * 8 + 6
+    assert max(asked_for) == 6
     with torch.no_grad():
         answers = model(images.float() / 255)
     for output in outputs:

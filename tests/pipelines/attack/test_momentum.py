@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from pipelines.config.parameters import build
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe, momentum_path
+from pipelines.errors import UserError
+from pipelines.extract import run as extract
 from pipelines.files import storage
+from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
@@ -104,6 +108,25 @@ def test_a_statement_binds_the_copy(run: Path) -> None:
     assert [one["epoch"] for one in bound.values()] == list(stored.epochs)
     assert all(name.endswith(".momentum.safetensors") for name in bound)
     assert storage.exists(momentum_path(stored.folder, 3))
+
+
+def test_a_training_of_an_earlier_version_claims_no_copy_and_is_refused_before_a_query(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    folder = RunFolder(str(tmp_path / "run"))
+    stored = describe(folder.seed(0), "target")
+    Path(momentum_path(stored.folder, 1)).unlink()
+    Path(f"{stored.folder}/encoder.json").unlink()  # as if it was begun before copies were kept, and cut off
+    for name in ("features", "attacks"):
+        shutil.rmtree(f"{folder.seed(0).path}/{name}")
+    runs = [audit.Run(parse(config(), "x"), folder)]
+    pretrain.run(runs)
+    assert not describe(folder.seed(0), "target").record.momentum
+    assert describe(folder.seed(0), "shadow").record.momentum
+    with pytest.raises(UserError, match="holds no momentum copy of target, which keys: momentum needs; choose another"):
+        extract.run(runs, lambda *_: pytest.fail("no rule is fitted"))
+    assert not storage.exists(f"{folder.seed(0).path}/features/target/layers.json")
 
 
 def test_encoders_without_a_copy_are_refused() -> None:

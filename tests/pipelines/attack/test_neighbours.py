@@ -87,6 +87,11 @@ def test_what_cannot_have_a_bank_is_refused() -> None:
     raw = config()
     del raw["data"]["roles"]["anchor"]
     assert "needs the role 'anchor'" in refused(raw)
+    for source, trained in (("shadow-member", "target-member"), ("digits", "anchor")):
+        raw = config()
+        raw["data"]["roles"]["anchor"]["from"] = source
+        raw["encoders"]["target"]["train_on"] = list(dict.fromkeys(["target-member", trained]))
+        assert "data.roles.anchor shares images with" in refused(raw)
     raw = config(reference="audited")
     raw["encoders"] = {"target": {"endpoint": {"url": "http://127.0.0.1:9/embed"}}}
     assert "10 images of anchor, and target is behind an API, where each costs; leave neighbours out" in refused(raw)

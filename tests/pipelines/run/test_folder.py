@@ -185,6 +185,15 @@ def test_a_folder_of_an_earlier_version_goes_on_where_the_device_means_the_same(
         opened(tmp_path, now | {"data": {"image_size": 8, "decode": "scaled"}})
 
 
+def test_attacks_of_an_earlier_version_lack_a_setting_whose_default_they_had(tmp_path: Path) -> None:
+    before = {"attack": "combined", "grid": "3x3", "parts": "", "caption": False, "penalty": 10.0}
+    opened(tmp_path, with_change(attacks=[before]))
+    work(tmp_path, "splits", "attacks")
+    opened(tmp_path, with_change(attacks=[before | {"neighbours": ""}, {"attack": "lpla"}]))
+    with pytest.raises(UserError, match="changed: attacks"):
+        opened(tmp_path, with_change(attacks=[before | {"neighbours": "20/128"}, {"attack": "lpla"}]))
+
+
 def test_a_gpu_s_features_go_on_without_it_where_the_precision_is_said(tmp_path: Path) -> None:
     gpu = with_change(queries={"precision": "auto"}, resources={"gpus_per_actor": 1})
     opened(tmp_path, gpu)
