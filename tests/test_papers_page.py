@@ -70,6 +70,7 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
     [
         ("Every attack, and the one with the weights", "attacks-cifar10", "needed", 200),
         ("One score from all attacks", "combined-cifar10", "tests", 60),
+        ("The momentum copy of MoCo v3", "white-box-cifar10", "needed", 24),
     ],
 )
 def test_a_table_of_attacks_is_in_its_results(title: str, name: str, kept: str, least: int) -> None:
