@@ -80,7 +80,6 @@ class BankAnswers:
 
     def texts(self, name: str, encoder: Encoder, count: int) -> torch.Tensor:
         """Embeddings (A, D) of the first ``count`` captions. Raises as `images`."""
-
         bank, known = self._checked(count), ("texts", name)
         if known not in self._known:
             self._known[known] = {"": self.embed_texts(name, encoder, _named(bank), bank.captions)}
@@ -111,7 +110,7 @@ class BankAnswers:
         count: int,
         ask: Callable[[torch.Tensor, torch.Tensor, list[str]], ByOutput],
     ) -> dict[str, torch.Tensor]:
-        """The first ``count`` answers by output; the whole bank is asked for at once, by whoever comes first."""
+        """The first ``count`` answers by output; the whole bank is asked for, once."""
         bank, device = self._checked(count), encoder.mean.device
         if known not in self._known:
             names = _named(bank)
