@@ -354,15 +354,24 @@ def side_by_side(rows: Sequence[Row], output: str) -> tuple[list[str], list[tupl
 
 
 def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """How a figure calls each (attack, reference): by the attack alone, where it has only one reference.
+    """How a figure calls each (attack, reference): by what tells it from others of the same attack.
+
+    A reference may name settings after a comma; settings or names that all of an attack share are left out.
 
     Example:
         >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
         {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
     """
     distinct = dict.fromkeys(pairs)
-    attacks = [attack for attack, _ in distinct]
-    return {pair: pair[0] if attacks.count(pair[0]) == 1 else ", ".join(pair) for pair in distinct}
+    parts: dict[str, list[list[str]]] = {}
+    for attack, reference in distinct:
+        parts.setdefault(attack, []).append(reference.split(", "))
+    return {
+        (attack, reference): ", ".join(
+            [attack, *(part for part in reference.split(", ") if not all(part in other for other in parts[attack]))]
+        )
+        for attack, reference in distinct
+    }
 
 
 def probes(utility: Mapping[str, Any]) -> dict[str, Row]:

@@ -35,6 +35,7 @@ BLACK = COLOURS.index("#000000")
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _HOVER = "hover:"  # before the name of points that are there for their words alone
 _HALF = 25  # letters that fit into half a legend
+_INSIDE = 36  # letters that fit into a panel
 _MOST_TOLD = 20  # values of a line whose marks cannot be told apart
 
 
@@ -71,18 +72,19 @@ def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
 
 
 def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> None:
-    """Name the axes; the legend stands above the panel, or in its lower right where nothing can be drawn."""
+    """Name the axes; the legend stands above the panel, or where its names are short in the empty lower right."""
     panel.set_xlabel(x, fontsize=9.5)
     panel.set_ylabel(y, fontsize=9.5)
-    columns = 2 if max(map(len, panel.get_legend_handles_labels()[1]), default=0) <= _HALF else 1
+    longest = max(map(len, panel.get_legend_handles_labels()[1]), default=0)
     above = {
         "loc": "lower left",
         "bbox_to_anchor": (-0.1, 1.0),
-        "ncols": columns,
+        "ncols": 2 if longest <= _HALF else 1,
         "frameon": False,
         "borderaxespad": 0.1,
     }
-    place = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"} if legend_inside else above
+    inside = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"}
+    place = inside if legend_inside and longest <= _INSIDE else above
     panel.legend(**place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
 
 

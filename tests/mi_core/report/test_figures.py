@@ -14,7 +14,7 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
-from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
+from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, series_names
 from mi_core.report.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
 from mi_core.report.figures import _rate_at, draw_figures
 from mi_core.report.images import ViewGrid
@@ -125,6 +125,32 @@ def test_a_name_is_drawn_as_it_is_written() -> None:
         svg(figure)
         widths.append(panel.get_legend().get_texts()[0].get_window_extent().width)
     assert widths[0] > 1.2 * widths[1]
+
+
+def test_a_legend_with_long_names_leaves_the_panel() -> None:
+    for name, inside in (
+        ("encodermi-t (n 1,500 + 1,500)", True),
+        ("white-box, keys = momentum (n 1,500 + 1,500)", False),
+    ):
+        figure, (panel,) = blank()
+        panel.plot([0, 1], [0, 1], label=name)
+        label_axes(panel, "", "", legend_inside=True)
+        svg(figure)
+        legend, axes = panel.get_legend().get_window_extent(), panel.get_window_extent()
+        assert (axes.y0 <= legend.y0 and legend.y1 <= axes.y1) == inside
+        assert not inside or legend.x0 >= axes.x0
+
+
+def test_curves_of_one_attack_are_called_by_what_tells_them_apart() -> None:
+    keys = [("white-box", "shadow, keys = own"), ("white-box", "shadow, keys = momentum")]
+    assert list(series_names([*keys, ("lpla", "known")]).values()) == [
+        "white-box, keys = own",
+        "white-box, keys = momentum",
+        "lpla",
+    ]
+    both = [("combined", "shadow"), ("combined", "shadow, grid = 3x3"), ("combined", "known, grid = 3x3")]
+    names = list(series_names(both).values())
+    assert names == ["combined, shadow", "combined, shadow, grid = 3x3", "combined, known, grid = 3x3"]
 
 
 def test_all_figures_become_images_in_one_place() -> None:
