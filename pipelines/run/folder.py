@@ -19,7 +19,6 @@ from typing import Any
 
 import yaml
 
-from mi_core.attacks import ATTACKS
 from mi_core.querying.precision import precision_on
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -267,6 +266,8 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
 
 def _with_defaults(attack: dict[str, Any]) -> dict[str, Any]:
     """An attack with the defaults of its parameters that it does not name."""
+    from mi_core.attacks import ATTACKS  # light processes read run folders without PyTorch
+
     method = ATTACKS.get(attack.get("attack", ""))
     return attack if method is None else asdict(method.Parameters()) | attack
 
