@@ -86,7 +86,7 @@ class Attack(ABC):
     @property
     def bank_size(self) -> int:
         """Images of a bank that it compares samples with; each encoder is asked for them once."""
-        return max(map(bank_of, self.needs), default=0)
+        return bank_of(self.needs)
 
     @property
     def needed_nonmembers(self) -> int:

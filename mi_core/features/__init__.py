@@ -163,15 +163,14 @@ def of_momentum(need: str) -> bool:
     return of_weights(need) and parse_gradient(need.partition(":")[2]).momentum
 
 
-def bank_of(need: str) -> int:
-    """Images of a bank that a need compares with, 0 for none. Raises as `parse_need`.
+def bank_of(needs: Iterable[str]) -> int:
+    """Images of the bank that some needs compare with, 0 for none. Raises as `parse_need`.
 
     Example:
-        >>> bank_of("neighbours:20/128"), bank_of("norm:2")
+        >>> bank_of(["neighbours:20/128", "norm:2"]), bank_of(["norm:2"])
         (128, 0)
     """
-    feature, setting = parse_need(need)
-    return feature.bank(setting)
+    return max((feature.bank(setting) for feature, setting in map(parse_need, needs)), default=0)
 
 
 def asked(need: str) -> str:

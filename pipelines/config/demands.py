@@ -58,7 +58,7 @@ class Asking:
             crafter=self.crafter if consumes(need) == "adversarial" else None,
             stopping=self.stopping,
             without=self.without,
-            bank=self.bank if bank_of(need) else None,
+            bank=self.bank if bank_of([need]) else None,
         )
 
 

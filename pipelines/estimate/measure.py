@@ -265,7 +265,7 @@ def _lay_weights(job: ShardJob) -> None:
         place, record = job.folder.encoder(name), describe(job.folder, name).record
         if isinstance(record.settings, TrainedConfig):
             built = record.settings.pretraining(), record.channels, record.image_size
-            encoder, copied = audited_encoder(*built), momentum_encoder(*built)
+            encoder, copied = audited_encoder(*built), momentum_encoder(*built) if record.momentum else None
             for epoch in {job.query.epochs[-1], record.settings.kept_epochs[-1]}:
                 storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
                 if copied is not None:

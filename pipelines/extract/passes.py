@@ -106,7 +106,7 @@ class QueryPass:
     @property
     def bank(self) -> int:
         """Images of the bank that samples are compared with, 0 for none."""
-        return max(map(bank_of, self.needs), default=0)
+        return bank_of(self.needs)
 
     @property
     def bank_queries(self) -> int:

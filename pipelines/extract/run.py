@@ -134,9 +134,9 @@ class _Session:
 def _check_copies(planned: Sequence[Planned]) -> None:
     """Raise UserError if a pass needs the momentum copy of an encoder that was trained before these were kept."""
     for one in planned:
-        for query in one.passes:
-            stored = describe(one.folder, query.asking.encoder)
-            if any(map(of_momentum, query.needs)) and not stored.record.momentum:
+        copied = {query.asking.encoder for query in one.passes if any(map(of_momentum, query.needs))}
+        for stored in (describe(one.folder, name) for name in sorted(copied)):
+            if not stored.record.momentum:
                 raise UserError(
                     f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
                     "choose another --out, or train it again with --force pretrain"

@@ -90,10 +90,9 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
     one = stored.describe(folder.seed(seed), name)
     parts: dict[str, Part] = {OF_ENCODER: {"part": RECORD}}
     parts |= {file: {"part": DEFENSE if file == stored.DEFENSE else ANSWERS} for file in one.files}
-    weights = {stored.weights_path("", epoch)[1:]: epoch for epoch in one.epochs}
-    parts |= {file: {"part": WEIGHTS, "epoch": weights[file]} for file in one.files if file in weights}
-    copies = {stored.momentum_path("", epoch)[1:]: epoch for epoch in one.epochs}
-    parts |= {file: {"part": MOMENTUM, "epoch": copies[file]} for file in one.files if file in copies}
+    for part, path_of in ((WEIGHTS, stored.weights_path), (MOMENTUM, stored.momentum_path)):
+        epochs = {path_of("", epoch)[1:]: epoch for epoch in one.epochs}
+        parts |= {file: {"part": part, "epoch": epochs[file]} for file in one.files if file in epochs}
     return {
         "name": name,
         "seed": seed,

@@ -68,7 +68,7 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
 
 
 def test_it_is_a_set_of_queries_of_its_own_with_a_bank() -> None:
-    assert (asked(NEED), bank_of(NEED), FEATURES["neighbours"].queries("2/5", 10)) == (NEED, 5, 1)
+    assert (asked(NEED), bank_of([NEED]), FEATURES["neighbours"].queries("2/5", 10)) == (NEED, 5, 1)
     assert not QueryPlan((NEED,), ("backbone",)).searches
 
 
