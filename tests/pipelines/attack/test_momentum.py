@@ -11,17 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.views import make_views
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
-from mi_core.streams import stream_keys
 from pipelines.audit import run as audit
 from pipelines.config.checks import build as checked
 from pipelines.config.load import parse
-from pipelines.config.parameters import build
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe, momentum_path
@@ -32,6 +28,7 @@ from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SETTING = GradientSetting(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
 NEED = f"prediction.gradient:{SETTING}"
@@ -39,8 +36,7 @@ NEED = f"prediction.gradient:{SETTING}"
 
 def config(**attack: Any) -> dict[str, Any]:
     white = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3, "temperature": 0.2}
-    raw = small_config(attacks=[white | {"keys": "momentum", "outputs": ["prediction"]} | attack])
-    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
+    raw = with_anchors(white | {"keys": "momentum", "outputs": ["prediction"]} | attack)
     raw["queries"]["outputs"] = ["prediction"]
     raw["encoders"]["target"] |= {
         "objective": "moco-v3",
@@ -78,26 +74,13 @@ def test_stored_numbers_are_those_of_the_copy_s_keys(run: Path) -> None:
     splits, stored = Splits.load(place.path), describe(place, "target")
     encoder = for_queries(stored.load(3, momentum=True), "cpu")
     assert encoder.momentum is not None
-    recipe = build(AUGMENTATIONS["moco-v3"], stored.record.config["augmentation"])
-    anchors, images = (load_images(chosen.data, splits, [role]) for role in ("anchor", "target-member"))
-    first = splits.first(["anchor"], 10, 0)
-    row_of = {name: row for row, name in enumerate(anchors.ids)}
-    kept = torch.from_numpy(anchors.images[[row_of[name] for name in first]])
-
-    def views(pixels: torch.Tensor, names: list[str], count: int) -> torch.Tensor:
-        keys = [name.partition("/")[2] for name in names]
-        return make_views(pixels, stream_keys(0, "query", "digits", keys), recipe, views=count)
-
+    images, anchors = load_images(chosen.data, splits, ["target-member"]), bank_of_ten(chosen, splits)
     with torch.no_grad():
-        bank = BankKeys(encoder.momentum(views(kept, first, 1)[:, 0])["projection"])
+        bank = BankKeys(encoder.momentum(query_views(stored, *anchors, 1)[:, 0])["projection"])
     names = images.ids[:5]
-    shown = views(torch.from_numpy(images.images[:5]), names, 2)
+    shown = query_views(stored, torch.from_numpy(images.images[:5]), names, 2)
     found = losses_and_gradients(encoder, "prediction", shown, bank, SETTING)
-    rows: dict[str, list[float]] = {}
-    for path in storage.list_files(f"{place.path}/features/target"):
-        table = storage.read_table(path) if "0003" in path and path.endswith(".parquet") else None
-        if table is not None and NEED in table.column_names:
-            rows |= dict(zip(table["key"].to_pylist(), table[NEED].to_pylist(), strict=True))
+    rows = stored_column(place, NEED)
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
 
 

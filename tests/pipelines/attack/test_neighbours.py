@@ -19,16 +19,14 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors
 
 NEED = "neighbours:3/10"
 
 
 def config(**attack: Any) -> dict[str, Any]:
     combined = {"attack": "combined", "reference": ["shadow", "audited"], "grid": "", "neighbours": "3/10"}
-    raw = small_config(attacks=[combined | attack])
-    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
-    return raw
+    return with_anchors(combined | attack)
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +40,10 @@ def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:
     chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
     splits = Splits.load(place.path)
     encoder = for_queries(describe(place, "target").load(3), "cpu")
-    anchors, images = (load_images(chosen.data, splits, [role]) for role in ("anchor", "target-member"))
-    row_of = {name: row for row, name in enumerate(anchors.ids)}
-    kept = anchors.images[[row_of[name] for name in splits.first(["anchor"], 10, 0)]]
-    stored: dict[str, dict[str, float]] = {"backbone": {}, "projection": {}}
-    for path in storage.list_files(f"{place.path}/features/target"):
-        table = storage.read_table(path) if "0003" in path and path.endswith(".parquet") else None
-        for output, known in stored.items():
-            if table is not None and f"{output}.{NEED}" in table.column_names:
-                known |= dict(zip(table["key"].to_pylist(), table[f"{output}.{NEED}"].to_pylist(), strict=True))
+    images, (kept, _) = load_images(chosen.data, splits, ["target-member"]), bank_of_ten(chosen, splits)
+    stored = {output: stored_column(place, f"{output}.{NEED}") for output in ("backbone", "projection")}
     with torch.no_grad():
-        bank, answers = (encoder(torch.from_numpy(pixels).float() / 255) for pixels in (kept, images.images))
+        bank, answers = (encoder(pixels.float() / 255) for pixels in (kept, torch.from_numpy(images.images)))
     read = {output: known for output, known in stored.items() if known}
     assert read
     for output, known in read.items():

@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.views import make_views
 from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
-from mi_core.streams import stream_keys
 from pipelines.audit import run as audit
 from pipelines.config.checks import build as checked
 from pipelines.config.load import parse
-from pipelines.config.parameters import build
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
@@ -27,16 +23,14 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 SETTING = GradientSetting(temperature=0.5, views=2, bank=10, layers=3)
 
 
 def config(**attack: Any) -> dict[str, Any]:
-    raw = small_config(attacks=[SMALL | attack, {"attack": "lpla", "reference": "known"}])
-    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
-    return raw
+    return with_anchors(SMALL | attack, {"attack": "lpla", "reference": "known"})
 
 
 @pytest.fixture(scope="module")
@@ -49,34 +43,16 @@ def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stored_numbers_are_those_of_encoder_bank_and_views(run: Path) -> None:
     chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
     splits = Splits.load(place.path)
-    paths = storage.list_files(f"{place.path}/features/target")
-    tables = [storage.read_table(path) for path in paths if "0003" in path and path.endswith(".parquet")]
-    rows = {
-        key: value
-        for table in tables
-        if f"projection.gradient:{SETTING}" in table.column_names
-        for key, value in zip(
-            table["key"].to_pylist(), table[f"projection.gradient:{SETTING}"].to_pylist(), strict=True
-        )
-    }
+    rows = stored_column(place, f"projection.gradient:{SETTING}")
     assert len(rows) == 120
     stored = describe(place, "target")
     encoder = for_queries(stored.load(3), "cpu")
-    recipe = build(AUGMENTATIONS["simclr"], stored.record.config["augmentation"])
-    anchors, images = (load_images(chosen.data, splits, [role]) for role in ("anchor", "target-member"))
-    first = splits.first(["anchor"], 10, 0)
-    place_of = {name: row for row, name in enumerate(anchors.ids)}
-    kept = torch.from_numpy(anchors.images[[place_of[name] for name in first]])
-
-    def views(pixels: torch.Tensor, names: list[str], count: int) -> torch.Tensor:
-        keys = [name.partition("/")[2] for name in names]
-        return make_views(pixels, stream_keys(0, "query", "digits", keys), recipe, views=count)
-
+    images, anchors = load_images(chosen.data, splits, ["target-member"]), bank_of_ten(chosen, splits)
     with torch.no_grad():
-        keys = BankKeys(encoder(views(kept, first, 1)[:, 0])["projection"])
+        keys = BankKeys(encoder(query_views(stored, *anchors, 1)[:, 0])["projection"])
     names = images.ids[:7]
     found = losses_and_gradients(
-        encoder, "projection", views(torch.from_numpy(images.images[:7]), names, 2), keys, SETTING
+        encoder, "projection", query_views(stored, torch.from_numpy(images.images[:7]), names, 2), keys, SETTING
     )
     expected = [rows[name.partition("/")[2]] for name in names]
     np.testing.assert_allclose(found, expected, rtol=1e-3)

@@ -1,0 +1,53 @@
+"""What tests of attacks with a bank share: anchors in a config, the bank of a run, its views, and stored features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.augmentations.views import make_views
+from mi_core.streams import stream_keys
+from pipelines.config.parameters import build
+from pipelines.config.run_config import RunConfig
+from pipelines.data.images import load_images
+from pipelines.data.splits import Splits
+from pipelines.encoders.stored import StoredEncoder
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
+from tests.conftest import small_config
+
+
+def with_anchors(*attacks: dict[str, Any]) -> dict[str, Any]:
+    """The small config with some attacks, and 12 anchors."""
+    raw = small_config(attacks=list(attacks))
+    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
+    return raw
+
+
+def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[str]]:
+    """Pixels (10, C, S, S) uint8 and names of the anchors that make a bank of 10."""
+    anchors, first = load_images(config.data, splits, ["anchor"]), splits.first(["anchor"], 10, 0)
+    row_of = {name: row for row, name in enumerate(anchors.ids)}
+    return torch.from_numpy(anchors.images[[row_of[name] for name in first]]), first
+
+
+def query_views(stored: StoredEncoder, pixels: torch.Tensor, names: list[str], count: int) -> torch.Tensor:
+    """Views (N, V, C, S, S) of digits by the recipe that an encoder was trained with."""
+    config = stored.record.config
+    keys = [name.partition("/")[2] for name in names]
+    recipe = build(AUGMENTATIONS[config["objective"]], config["augmentation"])
+    return make_views(pixels, stream_keys(0, "query", "digits", keys), recipe, views=count)
+
+
+def stored_column(folder: SeedFolder, column: str) -> dict[str, Any]:
+    """The stored features of the target at epoch 3, by key."""
+    paths = storage.list_files(f"{folder.path}/features/target")
+    tables = [storage.read_table(path) for path in paths if "0003" in path and path.endswith(".parquet")]
+    return {
+        key: value
+        for table in tables
+        if column in table.column_names
+        for key, value in zip(table["key"].to_pylist(), table[column].to_pylist(), strict=True)
+    }
