@@ -49,6 +49,23 @@ def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.asarray(numbers[np.asarray(coded.indices)], dtype=np.int64)
 
 
+def middle_of(ranks: npt.NDArray[np.uint64]) -> int:
+    """Where N samples are cut in two: next to the middle, with none of their groups on both sides.
+
+    Args:
+        ranks: (N,) ascending, equal for the samples of one group.
+
+    Returns:
+        How many come first; 0 or N where one group has more than half of the samples and stands at an end, or alone.
+
+    Example:
+        >>> middle_of(np.array([1, 2, 2, 2, 3], np.uint64)), middle_of(np.array([1, 2, 3], np.uint64))
+        (4, 2)
+    """
+    cuts = np.concatenate([[0], np.flatnonzero(ranks[1:] != ranks[:-1]) + 1, [len(ranks)]])
+    return int(cuts[np.abs(cuts - (len(ranks) + 1) // 2).argmin()])
+
+
 def joined(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
     """``first/second`` of every row, as large texts."""
     large = pa.large_string()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, middle_of
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules, marked
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
@@ -278,12 +278,12 @@ class Splits:
     def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
         """Half of the samples of some roles, drawn by a seeded hash; halves 2k and 2k + 1 make up the whole.
 
-        With one shadow encoder per half every sample is in the data of exactly half of the encoders. Groups stay whole,
-        but the one in the middle.
+        With one shadow encoder per half every sample is in the data of exactly half of the encoders. Groups stay whole.
         """
         rows = self.rows(roles)
         ranks = digests64((seed, "half", index // 2), self._units(rows))
-        order, middle = np.argsort(ranks, kind="stable"), (len(rows) + 1) // 2
+        order = np.argsort(ranks, kind="stable")
+        middle = middle_of(ranks[order])
         chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
         return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
@@ -292,9 +292,9 @@ class Splits:
         chosen: set[str] = set()
         for role in roles:
             rows = self.rows([role])
-            ranks = digests64((seed, "fold"), self._units(rows)).tolist()
-            ids = [one for _, one in sorted(zip(ranks, ids_of(self.table, rows), strict=True))]
-            middle = (len(ids) + 1) // 2
+            ranks = digests64((seed, "fold"), self._units(rows))
+            ids = [one for _, one in sorted(zip(ranks.tolist(), ids_of(self.table, rows), strict=True))]
+            middle = middle_of(np.sort(ranks))
             chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
         return chosen
 
