@@ -148,6 +148,7 @@ def test_it_says_what_it_is(name: str) -> None:
     made = method()
     for need in made.needs:
         parse_need(need)
+    assert method.access == ("weights" if any(map(of_weights, made.needs)) else "answers")
     asked = made.queries_per_sample(VIEWS)
     most = "at most " if method.sequential or any(consumes(need) == "boundary" for need in made.needs) else ""
     views = f" at {VIEWS} views" if asked != made.queries_per_sample(VIEWS - 1) else ""

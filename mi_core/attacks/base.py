@@ -39,6 +39,8 @@ class Attack(ABC):
     """Its key in `ATTACKS`."""
     threat_model: ClassVar[str]
     """What the attacker sees, in words."""
+    access: ClassVar[str] = "answers"
+    """What of the encoder it takes: ``answers`` to queries, as anyone has who may ask, or ``weights`` too."""
     queries: ClassVar[str] = "1"
     """Queries per image with the default parameters, in words; a number that depends on V is told at 10 views."""
     source: ClassVar[str]

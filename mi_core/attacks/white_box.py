@@ -70,6 +70,7 @@ class WhiteBox(RegressionAttack):
 
     name = "white-box"
     threat_model = "the weights of the encoder; a shadow encoder, known samples, or only the audited samples"
+    access = "weights"
     queries = "4"
     source = "after Nasr, Shokri, Houmansadr (IEEE S&P 2019), section III, on the losses of encoders"
     Parameters = WhiteBoxParameters

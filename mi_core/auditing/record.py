@@ -155,7 +155,12 @@ def report_of(
         "attacks": [entry],
         "pooled": pool_seeds([entry]),
         "methods": {
-            method.name: {"threat_model": method.threat_model, "source": method.source, "queries_per_sample": each}
+            method.name: {
+                "access": method.access,
+                "threat_model": method.threat_model,
+                "source": method.source,
+                "queries_per_sample": each,
+            }
         },
         "validity": dict(validity),
         "evidence": dict(proof),

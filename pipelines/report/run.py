@@ -283,7 +283,7 @@ def _method(config: RunConfig, name: str) -> dict[str, Any]:
         if attack.attack == name
     }
     queries = {"queries_per_sample": spent.pop()} if len(spent) == 1 else {}
-    return {"threat_model": method.threat_model, "source": method.source, **queries}
+    return {"access": method.access, "threat_model": method.threat_model, "source": method.source, **queries}
 
 
 def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -40,7 +40,17 @@ BESIDE |= {"attributes": {"attribute": "kind"}, "logits": {}, "labels": {}}
 @pytest.mark.parametrize(("kind", "name"), EACH)
 def test_classes_are_read_as_they_are(kind: str, name: str) -> None:
     read, method = catalogue.methods(kind)[name], METHODS[kind][name]
-    for attribute in ("threat_model", "reference", "queries", "outputs", "hides", "needs", "source", "target"):
+    for attribute in (
+        "threat_model",
+        "access",
+        "reference",
+        "queries",
+        "outputs",
+        "hides",
+        "needs",
+        "source",
+        "target",
+    ):
         stated = inspect.getattr_static(method, attribute, None)
         if not isinstance(stated, property):
             assert getattr(read, attribute, None) == stated
@@ -65,6 +75,7 @@ def test_every_entry_of_a_table_is_told() -> None:
 def test_facts_of_an_attack_and_of_a_defense() -> None:
     told = catalogue.facts()
     assert told["attack"]["part-crop"] == {
+        "access": "answers",
         "sees": ATTACKS["part-crop"].threat_model,
         "fitted on": "known or shadow",
         "queries per image": "129",
