@@ -90,14 +90,35 @@ def test_a_table_of_attacks_is_in_its_results(title: str, name: str, kept: str, 
     assert not {one for cell in counts for one in re.findall(r"\d[\d,]*(?<!,)", cell) if one not in needed}
 
 
+def every_line() -> str:
+    """The tables of every table and figure of the papers."""
+    return PAGE[PAGE.index("## Every table and figure") :].split("\n## ")[0]
+
+
+def test_every_line_is_in_some_results() -> None:
+    """What is said of each table and figure stands in the JSON of a run."""
+    found = set().union(*UNTRACED.values())
+    for path in (PAPERS / "results").glob("*.json"):
+        found.update(*map(written, numbers(json.loads(path.read_text()))))
+    rows = [line.split("|") for line in every_line().splitlines() if re.match(r"\| \w", line)]
+    told = [f".{digits}" for row in rows for digits in FIGURE.findall(row[3])]
+    assert len(told) > 80
+    assert not {figure for figure in told if figure not in found}
+
+
 def test_every_recipe_of_the_papers_is_there() -> None:
     """Of every table and figure: the recipe, and its config for two cores."""
-    table = PAGE[PAGE.index("## Every table and figure") :].split("\n## ")[0]
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
-    assert len(rows) > 25
+    table = every_line()
+    rows = [line.split("|") for line in table.splitlines() if re.match(r"\| \w", line)]
+    assert len(rows) > 30
+    headings = {
+        re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in re.findall(r"^## (.+)$", PAGE, re.M)
+    }
     for row in rows:
         family = ""
-        for name in re.findall(r"`([^`]+)`", row[4]):
+        assert set(re.findall(r"\]\(#([^)]+)\)", row[5])) <= headings
+        assert row[3].strip() or re.match(r" (data|drawn|not yet run)\b", row[4]), row
+        for name in re.findall(r"`([^`]+)`", row[5]):
             family = family or name.rpartition("-")[0].partition("-")[0]
             recipe = f"{family}{name}" if name.startswith("-") else name
             assert (PAPERS / f"{recipe}.yaml").exists(), recipe
