@@ -5,6 +5,7 @@ Checkpoints are data: nothing here unpickles.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -139,6 +140,15 @@ def wrong_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tor
         for name, tensor in tensors.items()
         if tensor.shape != expected[name].shape
     ]
+
+
+def momentum_copy(encoder: Encoder) -> Encoder:
+    """A network like the momentum copy of an encoder: its backbone and projection, which give keys.
+
+    Its weights are those of the encoder, as when a training by MoCo or BYOL begins.
+    """
+    heads = {output: copy.deepcopy(head) for output, head in encoder.heads.items() if output == "projection"}
+    return Encoder(copy.deepcopy(encoder.backbone), heads, **surroundings(encoder) | {"text": None}).eval()
 
 
 def surroundings(encoder: Encoder) -> dict[str, Any]:

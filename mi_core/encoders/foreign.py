@@ -17,7 +17,15 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.builders import CODE, FOLDERS, LOADERS, Built
-from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint_of, load_tensors, seeded
+from mi_core.encoders.checkpoint import (
+    OUTPUTS,
+    Encoder,
+    channelwise,
+    fingerprint_of,
+    load_tensors,
+    momentum_copy,
+    seeded,
+)
 from mi_core.encoders.code import code_backbone
 from mi_core.encoders.layouts import Layout, recognise
 from mi_core.encoders.layouts.files import Weights, read_weights
@@ -42,6 +50,8 @@ class Adopted:
         assumed: what stands in no file, such as an activation, and who says so.
         activations: of its heads by output name, where the file's layers leave places for them.
         files: the small files that define it, where it is published as a folder.
+        momentum: the copy that followed it in training and gave the keys, of the same outputs up to the projection;
+            None: the file holds none.
     """
 
     encoder: Encoder
@@ -53,6 +63,7 @@ class Adopted:
     assumed: tuple[str, ...] = ()
     activations: Mapping[str, str] = field(default_factory=dict)
     files: Definition = field(default_factory=dict, repr=False)
+    momentum: Encoder | None = None
 
 
 def adopt(
@@ -95,6 +106,8 @@ def adopt(
     else:
         adopted = _adopt_weights(load, data, channels, image_size, preprocessing or {}, fresh, activations)
     check_weights(adopted.encoder)
+    if adopted.momentum is not None:
+        check_weights(adopted.momentum, "the momentum copy's ")
     check_answers(adopted.encoder, channels, image_size)
     return adopted
 
@@ -122,19 +135,20 @@ def _adopt_weights(
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        parts = {"backbone": layout.backbone, **layout.heads}
-        tensors = {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
+        tensors = _joined({"backbone": layout.backbone, **layout.heads})
     final = own.changed(preprocessing)
     with_text = bare or bool(_part(tensors, "text"))
     encoder = seeded(seed, lambda: _encoder(built, tensors, layout.activations, final, channels, with_text=with_text))
+    copied = None
     if fresh is None:
         _fill(encoder, tensors, load, weights.state)
+        copied = _momentum(encoder, layout.momentum)
         words, used, ignored = layout.name, layout.used, (*layout.ignored, *weights.ignored)
     else:
         words, used, ignored = "fresh weights", "", ()
     words = "; ".join((words, *built.notes))
     mark = _mark(load, encoder.state_dict(), layout.activations, files)
-    return Adopted(encoder, words, final, mark, used, ignored, layout.assumed, layout.activations, files)
+    return Adopted(encoder, words, final, mark, used, ignored, layout.assumed, layout.activations, files, copied)
 
 
 def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
@@ -220,6 +234,10 @@ def _build(load: str, channels: int, image_size: int, files: Definition) -> Buil
     return LOADERS[kind](name, channels, image_size)
 
 
+def _joined(parts: Mapping[str, State]) -> State:
+    return {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
+
+
 def _part(state: State, name: str) -> State:
     return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
 
@@ -256,13 +274,26 @@ def _encoder(
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
-    own = encoder.state_dict()
-    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
-    complete = {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
     try:
-        load_tensors(encoder, complete)
+        load_tensors(encoder, _complete(encoder, tensors))
     except ConfigError as error:
         raise ConfigError(f"{error}; asked for {load}; {look_at(state).sentence()}") from error
+
+
+def _complete(encoder: Encoder, tensors: State) -> State:
+    """Weights with the normalisation, and the counters of batches that older files lack."""
+    own = encoder.state_dict()
+    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
+    return {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
+
+
+def _momentum(encoder: Encoder, parts: Mapping[str, State]) -> Encoder | None:
+    """The momentum copy of an encoder from its weights by part; None: there are none."""
+    if not parts:
+        return None
+    copied = momentum_copy(encoder)
+    load_tensors(copied, _complete(copied, _joined(parts)))
+    return copied
 
 
 def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any]) -> Adopted:

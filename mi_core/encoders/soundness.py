@@ -9,15 +9,19 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 
 
-def check_weights(module: nn.Module) -> None:
-    """Raise ConfigError naming the first weight that holds NaN or infinity (of buffers: NaN) and how many there are."""
+def check_weights(module: nn.Module, whose: str = "") -> None:
+    """Raise ConfigError naming the first weight that holds NaN or infinity (of buffers: NaN) and how many there are.
+
+    The name stands after ``whose``.
+    """
     parameters = {name for name, _ in module.named_parameters()}
     for name, tensor in module.state_dict().items():
         if not tensor.is_floating_point():
             continue
         bad = ~tensor.isfinite() if name in parameters else tensor.isnan()
         if bool(bad.any()):
-            raise ConfigError(f"{name} holds {int(bad.sum())} values that are NaN or infinite, of {tensor.numel()}")
+            count = f"{int(bad.sum())} values that are NaN or infinite, of {tensor.numel()}"
+            raise ConfigError(f"{whose}{name} holds {count}")
 
 
 @torch.inference_mode()

@@ -202,7 +202,8 @@ class Pretrainer:
 
     def momentum_encoder(self) -> Encoder | None:
         """The copy of `encoder` that follows it by momentum; None: the framework has none."""
-        return _momentum(self.module, self.mean, self.std)
+        parts = self.module.momentum_parts()
+        return None if parts is None else Encoder(*parts, self.mean, self.std)
 
     def state_bytes(self) -> bytes:
         """Everything that continuing needs: weights, optimiser, epoch and step, losses (tensors and plain values).
@@ -237,12 +238,6 @@ def audited_encoder(parameters: PretrainingParameters, channels: int, image_size
     return _audited(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
 
 
-def momentum_encoder(parameters: PretrainingParameters, channels: int, image_size: int) -> Encoder | None:
-    """The momentum copy of `audited_encoder`, likewise with fresh weights; None: the framework has none."""
-    module = seeded(0, lambda: _module(parameters, channels, image_size))
-    return _momentum(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
-
-
 def objective_parameters(parameters: PretrainingParameters) -> Any:
     """The settings of the objective, its defaults where none are given."""
     return parameters.objective_parameters or OBJECTIVES[parameters.objective].Parameters()
@@ -251,11 +246,6 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
 def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
     return Encoder(module.backbone, heads, mean, std, text=module.text_tower())
-
-
-def _momentum(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder | None:
-    parts = module.momentum_parts()
-    return None if parts is None else Encoder(*parts, mean, std)
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

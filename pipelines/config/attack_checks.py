@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mi_core.checks import check_choice
-from mi_core.defenses import DEFENSES
-from mi_core.encoders.builders import CODE
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.momentum import MomentumObjective
 from pipelines.config.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.encoders import EndpointConfig
+from pipelines.config.gradients import why_no_gradients, why_unfit
 from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -63,24 +62,17 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack takes gradients of an encoder that has no weights for it."""
     for name in _queried(config, attack):
         encoder = config.encoders[name]
-        if isinstance(encoder, EndpointConfig):
-            reason = "is behind an API"
-        elif isinstance(encoder, LoadedConfig) and encoder.load.partition(":")[0] in CODE:
-            reason = "is code"
-        elif isinstance(encoder, DefendedConfig) and DEFENSES[encoder.defense].of_answers:
-            reason = f"is behind {encoder.defense}, which changes answers and not weights"
-        elif attack.reads_momentum and not (type(encoder) is TrainedConfig and encoder.keeps_momentum):
+        if reason := why_no_gradients(encoder):
+            raise ValueError(
+                f"{place}: {attack.attack} takes gradients of the weights of {name}, which {reason}; leave the attack "
+                "out, of a defense by `without`"
+            )
+        if reason := why_unfit(attack, encoder):
             kept = ", ".join(one for one in OBJECTIVES if issubclass(OBJECTIVES[one], MomentumObjective))
             raise ValueError(
-                f"{place}.keys = 'momentum', but no momentum copy of {name} is kept; train it here by {kept}, or leave "
-                "keys out"
+                f"{place}.keys = 'momentum', but {name} {reason}; train it here by {kept}, load a checkpoint with the "
+                "copy in it, or leave keys out"
             )
-        else:
-            continue
-        raise ValueError(
-            f"{place}: {attack.attack} takes gradients of the weights of {name}, which {reason}; leave the attack out, "
-            "of a defense by `without`"
-        )
     for field, plain in (("repeats", 1), ("compile", False)):
         if getattr(config.queries, field) != plain:
             raise ValueError(

@@ -11,6 +11,7 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.head import HeadDefense
 from mi_core.encoders.architectures import check_architecture
+from mi_core.features import of_momentum
 from pipelines.config.attack_checks import check_attack, check_roles
 from pipelines.config.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
 from pipelines.config.demands import Demand, demands_of
@@ -67,9 +68,23 @@ def _check(config: RunConfig) -> None:
             _check_demanded(name, encoder.outputs, demands)
 
 
-def check_outputs(config: RunConfig, name: str, outputs: Sequence[str]) -> None:
-    """Raise UserError if attacks ask an encoder for an output that it does not have."""
-    _check_demanded(name, outputs, demands_of(config))
+def check_adopted(config: RunConfig, name: str, outputs: Sequence[str], *, copied: bool) -> None:
+    """Raise UserError if attacks ask an encoder from elsewhere for what it does not have.
+
+    Args:
+        config: of the run.
+        name: of the encoder.
+        outputs: that it has.
+        copied: whether it has a momentum copy.
+    """
+    demands, encoder = demands_of(config, name), config.encoders[name]
+    _check_demanded(name, outputs, demands)
+    needs = {need for demand in demands for of_role in demand.needs.values() for need in of_role}
+    if isinstance(encoder, LoadedConfig) and not copied and any(map(of_momentum, needs)):
+        raise UserError(
+            f"{encoder.place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
+            "training wrote, with the copy beside the encoder, and redo with --force pretrain, or leave keys out"
+        )
 
 
 def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -27,6 +27,7 @@ from pipelines.config.data import DataConfig
 from pipelines.config.defenses import DefenseConfig, with_defenses
 from pipelines.config.dp_audit import DpAuditConfig
 from pipelines.config.encoders import DefendedConfig, EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.config.gradients import why_unfit
 from pipelines.config.limits import BudgetConfig, PricesConfig, ResourcesConfig
 from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
@@ -287,10 +288,22 @@ class RunConfig(Section):
     def control_of(self, attack: AttackConfig) -> str | None:
         """The encoder on which an attack is repeated as a control, because it saw none of the target's samples.
 
-        A trial of a search has none: its attacks are compared with those on the plain encoder.
+        A trial of a search has none: its attacks are compared with those on the plain encoder. Where `validity` names
+        none, it is the first that has what the attack needs.
         """
+        fitting = (name for name, lack in self._controls(attack) if self.validity.control or not lack)
+        return next(fitting, None)
+
+    def passed_over(self, attack: AttackConfig) -> tuple[str, str] | None:
+        """The first encoder that is no control of an attack because it lacks what that needs, and what; None: none."""
+        control = self.control_of(attack)
+        first = next(iter(self._controls(attack)), None)
+        return None if first is None or first[0] == control else first
+
+    def _controls(self, attack: AttackConfig) -> Iterator[tuple[str, str]]:
+        """Encoders that saw none of the target's samples, the preferred first, each with why it is unfit, if it is."""
         if self.fold != "all":
-            return None
+            return
         objective = self.encoders[attack.target].objective
         kin = sorted(self.encoders, key=lambda name: self.encoders[name].objective != objective)
         candidates = [self.validity.control] if self.validity.control else [attack.reference, *kin]
@@ -301,8 +314,7 @@ class RunConfig(Section):
             known = self.encoders[name].outputs
             fits = self.validity.control or (self._saw_neither(name) and (known is None or outputs <= set(known)))
             if fits:
-                return name
-        return None
+                yield name, why_unfit(attack, self.encoders[name])
 
     def _saw_neither(self, name: str) -> bool:
         """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""

@@ -30,7 +30,7 @@ from mi_core.querying.sanity import (
     relative_differences,
     unit_lengths,
 )
-from pipelines.config.checks import check_outputs
+from pipelines.config.checks import check_adopted
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.config.run_config import RunConfig
@@ -41,7 +41,7 @@ from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
+from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, write_record, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -105,8 +105,7 @@ def run(runs: Sequence[Run]) -> None:
         mapped(_adopt, asked, "encoders", "loading and trying out", gpus=gpus)
     for job in jobs:
         record = describe(job.folder, job.name).record
-        layout = layout_in_words(record)
-        say("load", f"{job.name} (seed {job.folder.seed}): {layout}, {record.preprocessing_words}")
+        say("load", f"{job.name} (seed {job.folder.seed}): {layout_in_words(record)}, {record.preprocessing_words}")
         say("load", f"{job.name}: {consistency_in_words(record.consistency)}")
         if record.answers:
             say("load", f"{job.name}: {answers_in_words(record.answers)}")
@@ -117,7 +116,8 @@ def run(runs: Sequence[Run]) -> None:
         _renew(job)
     for config, folder in runs:
         for job in adoptions(config, folder):
-            check_outputs(config, job.name, describe(job.folder, job.name).record.outputs)
+            stored = describe(job.folder, job.name)
+            check_adopted(config, job.name, stored.record.outputs, copied=stored.copied)
 
 
 def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
@@ -154,7 +154,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
             adopted = _read(name, encoder, config.data, seed).adopted
-            check_outputs(config, name, adopted.encoder.outputs)
+            check_adopted(config, name, adopted.encoder.outputs, copied=encoder.fresh or adopted.momentum is not None)
             shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = _compared(adopted, config.data, splits, config.audited)
@@ -237,7 +237,7 @@ def _adopt_weights(
     if config.load.partition(":")[0] not in CODE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
     compared = None if shown else _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
-    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data)
+    write_weights(job.folder.encoder(job.name), 0, data, adopted.momentum)
     return {
         **{part: getattr(adopted, part) for part in ("layout", "used", "ignored", "assumed")},
         "activations": dict(adopted.activations),
@@ -248,6 +248,7 @@ def _adopt_weights(
         "consistency": shown or weights_consistency(_probe(job, config), adopted),
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
+        "momentum": adopted.momentum is not None,
     }
 
 

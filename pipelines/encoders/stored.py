@@ -11,15 +11,15 @@ import safetensors.numpy
 import safetensors.torch
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights
+from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights, momentum_copy, weights_bytes
 from mi_core.encoders.foreign import rebuild, saved_mark
 from mi_core.encoders.published import Preprocessing
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
-from mi_core.training.loop import audited_encoder, momentum_encoder
+from mi_core.training.loop import audited_encoder
 from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -44,6 +44,12 @@ class StoredEncoder:
         return tuple(int(epoch) for epoch in self.record.fingerprints)
 
     @property
+    def copied(self) -> bool:
+        """Whether it has a momentum copy. Fresh weights have: as a training begins, the copy is the encoder itself."""
+        settings = self.record.settings
+        return self.record.momentum or (isinstance(settings, LoadedConfig) and settings.fresh)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Names of its files besides its record."""
         settings = self.record.settings
@@ -59,11 +65,12 @@ class StoredEncoder:
         Args:
             epoch: of the checkpoint.
             client: makes a client of an API, as `Access.client`.
-            momentum: with its momentum copy, of an encoder that is trained here.
+            momentum: with its momentum copy, which it has if it is `copied`.
 
         Raises:
             UserError: it is behind an API, and no client is given, or its key is missing.
-            ConfigError: it is code that was changed since its adoption, or its weights are damaged.
+            ConfigError: it is code that was changed since its adoption, its weights are damaged, or it has no momentum
+                copy.
         """
         record, settings = self.record, self.record.settings
         mark = record.fingerprints[str(epoch)]
@@ -75,7 +82,7 @@ class StoredEncoder:
         data = storage.read_bytes(weights_path(self.folder, epoch))
         if isinstance(settings, LoadedConfig):
             try:
-                return rebuild(
+                encoder = rebuild(
                     settings.load,
                     data,
                     Preprocessing(**record.preprocessing),
@@ -83,26 +90,27 @@ class StoredEncoder:
                     image_size=record.image_size,
                     mark=mark,
                     activations=record.activations,
-                ).eval()
+                )
             except ConfigError as error:
                 raise ConfigError(f"encoders.{record.name}: {error}") from error
-        encoder = audited_encoder(settings.pretraining(), record.channels, record.image_size)
-        load_weights(encoder, data)
+        else:
+            encoder = audited_encoder(settings.pretraining(), record.channels, record.image_size)
+            load_weights(encoder, data)
         if momentum:
-            encoder.momentum = self._momentum(epoch, settings)
+            encoder.momentum = self._momentum(epoch, encoder)
         if isinstance(settings, DefendedConfig):
             state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
             seed = defense_seed(record.seed, record.name)
             encoder = settings.method(seed).defended(encoder.eval(), state)
         return encoder.eval()
 
-    def _momentum(self, epoch: int, settings: TrainedConfig) -> Encoder:
-        record = self.record
-        copied = momentum_encoder(settings.pretraining(), record.channels, record.image_size)
-        if copied is None:
-            raise ConfigError(f"encoders.{record.name}: {settings.objective} trains no momentum copy")
-        load_weights(copied, storage.read_bytes(momentum_path(self.folder, epoch)))
-        return copied.eval()
+    def _momentum(self, epoch: int, encoder: Encoder) -> Encoder:
+        if not self.copied:
+            raise ConfigError(f"encoders.{self.record.name} has no momentum copy")
+        copied = momentum_copy(encoder)
+        if self.record.momentum:
+            load_weights(copied, storage.read_bytes(momentum_path(self.folder, epoch)))
+        return copied
 
     def measured(self, epoch: int) -> str | None:
         """The fingerprint of a kept epoch, taken anew from its files.
@@ -151,6 +159,13 @@ def weights_path(folder: str, epoch: int) -> str:
 def momentum_path(folder: str, epoch: int) -> str:
     """File of the weights of the momentum copy at one checkpoint."""
     return f"{folder}/epoch-{epoch:04d}.momentum.safetensors"
+
+
+def write_weights(folder: str, epoch: int, weights: bytes, copied: Encoder | None) -> None:
+    """Write the weights of one checkpoint, and those of its momentum copy if there is one."""
+    storage.write_atomic(weights_path(folder, epoch), weights)
+    if copied is not None:
+        storage.write_atomic(momentum_path(folder, epoch), weights_bytes(copied))
 
 
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:

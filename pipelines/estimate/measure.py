@@ -19,12 +19,12 @@ import torch
 
 from mi_core.augmentations.views import clean
 from mi_core.costs import NOTHING, Range, rate, total, total_of_groups
-from mi_core.encoders.checkpoint import weights_bytes
+from mi_core.encoders.checkpoint import momentum_copy, weights_bytes
 from mi_core.images import decode
 from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, audited_encoder, momentum_encoder, objective_parameters
+from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import TrainedConfig
 from pipelines.config.limits import ResourcesConfig
@@ -36,7 +36,7 @@ from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
 from pipelines.data.scan import usable
 from pipelines.data.sources import Source
-from pipelines.encoders.stored import describe, momentum_path, weights_path
+from pipelines.encoders.stored import describe, write_weights
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training
 from pipelines.extract import bank
@@ -265,11 +265,10 @@ def _lay_weights(job: ShardJob) -> None:
         place, record = job.folder.encoder(name), describe(job.folder, name).record
         if isinstance(record.settings, TrainedConfig):
             built = record.settings.pretraining(), record.channels, record.image_size
-            encoder, copied = audited_encoder(*built), momentum_encoder(*built) if record.momentum else None
+            encoder = audited_encoder(*built)
+            copied = momentum_copy(encoder) if record.momentum else None
             for epoch in {job.query.epochs[-1], record.settings.kept_epochs[-1]}:
-                storage.write_atomic(weights_path(place, epoch), weights_bytes(encoder))
-                if copied is not None:
-                    storage.write_atomic(momentum_path(place, epoch), weights_bytes(copied))
+                write_weights(place, epoch, weights_bytes(encoder), copied)
 
 
 def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:

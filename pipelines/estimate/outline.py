@@ -16,7 +16,7 @@ import pyarrow as pa
 from mi_core.costs import Range, total
 from mi_core.encoders.builders import CODE
 from mi_core.objectives import OBJECTIVES
-from pipelines.config.checks import check_outputs
+from pipelines.config.checks import check_adopted
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, TrainedConfig
 from pipelines.data.columns import ATTRIBUTE
@@ -91,7 +91,8 @@ def outline(runs: Sequence[Run], folder: str, sizes: Mapping[SeedFolder, RoleSiz
             probed = round(total(counts[one.folder][role] for role in one.roles).at_most(PROBED).value)
             first, _ = adopted.setdefault(one.inputs, (one, one.queries_on(probed)))
             _adopt(one, first, probed)
-            check_outputs(config, one.name, describe(one.folder, one.name).record.outputs)
+            described = describe(one.folder, one.name)
+            check_adopted(config, one.name, described.record.outputs, copied=described.copied)
         for job in pretrain.training_jobs(config, place):
             _describe(job)
             if not isinstance(job.config, DefendedConfig):

@@ -136,7 +136,7 @@ def _check_copies(planned: Sequence[Planned]) -> None:
     for one in planned:
         copied = {query.asking.encoder for query in one.passes if any(map(of_momentum, query.needs))}
         for stored in (describe(one.folder, name) for name in sorted(copied)):
-            if not stored.record.momentum:
+            if not stored.copied:
                 raise UserError(
                     f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
                     "choose another --out, or train it again with --force pretrain"

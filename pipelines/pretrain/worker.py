@@ -23,7 +23,7 @@ from mi_core.training.loop import Pretrainer, audited_encoder, objective_paramet
 from pipelines.config.encoders import TrainedConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits, members_of
-from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path
+from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
@@ -200,10 +200,8 @@ class _Keeper:
         epoch, every = self.trainer.epoch, self.job.config.save_every
         due = time.monotonic() - self.saved >= SAVE_SECONDS if every is None else epoch % every == 0
         if epoch in self.job.config.kept_epochs:
-            storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
-            copied = self.trainer.momentum_encoder()
-            if copied is not None:
-                storage.write_atomic(momentum_path(self.folder, epoch), weights_bytes(copied))
+            trained, copied = self.trainer.encoder(), self.trainer.momentum_encoder()
+            write_weights(self.folder, epoch, weights_bytes(trained), copied)
         elif not due:
             return False
         self.save()

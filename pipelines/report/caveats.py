@@ -5,7 +5,7 @@ from __future__ import annotations
 from mi_core.attacks import left_out
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
-from pipelines.attack.results import result_of
+from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import tasks
 from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
@@ -65,6 +65,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No control for {one}." for one in sorted(uncontrolled)]
+    told += of_controls(config)
     if config.asked:
         told.append(
             "The answer holds only if your images and the control images come from the same source, and the control "
@@ -76,6 +77,18 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "corrected for multiple testing."
         )
     return told
+
+
+def of_controls(config: RunConfig) -> list[str]:
+    """Attacks whose control is another encoder than for other attacks, or none, because of what that one lacks."""
+    told = []
+    for attack in config.attacks:
+        if (passed := config.passed_over(attack)) is not None:
+            control = config.control_of(attack)
+            words = " ".join(filter(None, (attack.attack, settings_of(config, attack), "on", attack.target)))
+            start = f"No control for {words}" if control is None else f"The control of {words} is {control}"
+            told.append(f"{start}: {' '.join(passed)}.")
+    return list(dict.fromkeys(told))
 
 
 def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:

@@ -41,10 +41,10 @@ def query_views(stored: StoredEncoder, pixels: torch.Tensor, names: list[str], c
     return make_views(pixels, stream_keys(0, "query", "digits", keys), recipe, views=count)
 
 
-def stored_column(folder: SeedFolder, column: str) -> dict[str, Any]:
-    """The stored features of the target at epoch 3, by key."""
+def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:
+    """The stored features of the target at an epoch, by key."""
     paths = storage.list_files(f"{folder.path}/features/target")
-    tables = [storage.read_table(path) for path in paths if "0003" in path and path.endswith(".parquet")]
+    tables = [storage.read_table(path) for path in paths if f"{epoch:04d}" in path and path.endswith(".parquet")]
     return {
         key: value
         for table in tables

@@ -17,7 +17,7 @@ from torchvision import models
 
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
-from mi_core.encoders.checkpoint import weights_bytes
+from mi_core.encoders.checkpoint import load_weights, momentum_copy, weights_bytes
 from mi_core.encoders.foreign import Adopted, adopt, rebuild, saved_mark
 from mi_core.encoders.layouts import listed, recognise
 from mi_core.encoders.layouts.files import read_weights, unwrap
@@ -27,6 +27,7 @@ from mi_core.encoders.layouts.table import LAYOUTS
 from tests.mi_core.encoders.references import contrastive, siamese, transformers
 from tests.mi_core.encoders.references.parts import (
     MEAN,
+    MOMENTUM,
     STD,
     Case,
     State,
@@ -60,6 +61,10 @@ def taken(case: Case) -> Adopted:
     assert first.keys() == second.keys()
     assert all(torch.equal(first[output], second[output]) for output in first)
     assert saved_mark(load, weights_bytes(adopted.encoder), adopted.activations) == adopted.fingerprint
+    if adopted.momentum is not None:
+        load_weights(copied := momentum_copy(again), weights_bytes(adopted.momentum))
+        first, second = (encoder(images(case.side)) for encoder in (adopted.momentum, copied))
+        assert all(torch.equal(first[output], second[output]) for output in first)
     return adopted
 
 
@@ -82,7 +87,22 @@ def test_published_checkpoints(build: Callable[[], Case]) -> None:
     found = adopted.encoder(images(case.side))
     for output, reference in case.expected.items():
         torch.testing.assert_close(found[output], reference(normalised), rtol=1e-5, atol=1e-5)
+    _the_copy_gives_the_keys(case, adopted)
     _every_key_is_used_or_ignored_or_ends_the_run(case)
+
+
+def _the_copy_gives_the_keys(case: Case, adopted: Adopted) -> None:
+    """The answers are those of the file's key network, which differ from the encoder's; no head is missing."""
+    if not case.momentum:
+        assert adopted.momentum is None
+        return
+    assert adopted.momentum is not None
+    assert adopted.momentum.outputs == ("backbone", "projection")
+    own, found = adopted.encoder(images(case.side)), adopted.momentum(images(case.side))
+    for output, reference in case.momentum.items():
+        expected = reference((images(case.side) - MEAN) / STD)
+        torch.testing.assert_close(found[output], expected, rtol=1e-5, atol=1e-5)
+        assert (found[output] - own[output]).abs().max() > 0.01
 
 
 def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
@@ -94,7 +114,7 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
         return recognise(state, backbone, name=case.load, activations=case.activations)
 
     found = sorted_out(state)
-    used = sum(int(part.split()[1]) for part in found.used.split(", "))
+    used = sum(int(part.split()[-1]) for part in found.used.split(", "))
     assert used + sum(map(counted, found.ignored)) == len(state)
     with pytest.raises(
         ConfigError, match=r"1 keys are neither the backbone nor a known head, first \['probe.weight'\]"
@@ -105,6 +125,40 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
     setattr(layer, name, nn.Parameter(getattr(layer, name)[..., :-1]))
     with pytest.raises(ConfigError, match=rf"weights do not fit checkpoint:{case.load}; the file looks like a"):
         sorted_out(state)
+
+
+def test_a_copy_that_is_not_whole_is_none() -> None:
+    case = contrastive.moco_v2()
+    state = unwrap(case.content).state
+    whole = recognise(state, bare(case.load), name=case.load)
+    assert whole.used.endswith(", momentum copy 124")
+    for broken in (
+        {key: value for key, value in state.items() if key != "encoder_k.layer1.0.bn1.bias"},
+        {key: value for key, value in state.items() if not key.startswith("encoder_k.fc.")},
+        state | {"encoder_k.fc.2.weight": torch.ones(8, 64)},
+    ):
+        found = recognise(broken, bare(case.load), name=case.load)
+        assert found.momentum == {}
+        assert "momentum copy" not in found.used
+        assert found.ignored[0].startswith("encoder_k.*, ")
+        assert found.ignored[0].endswith(f" ({MOMENTUM})")
+
+
+def test_a_copy_with_weights_that_are_not_finite_is_refused() -> None:
+    case = contrastive.moco_v2()
+    case.content["state_dict"]["module.encoder_k.fc.0.bias"][3] = float("nan")
+    with pytest.raises(ConfigError, match=r"the momentum copy's projection\.0\.bias holds 1 values that are NaN"):
+        adopt("checkpoint:resnet18-imagenet", saved(case.content), channels=3, image_size=32)
+
+
+def test_fresh_weights_and_encoders_without_a_copy_have_none() -> None:
+    content = saved(contrastive.moco_v2().content)
+    fresh = adopt("checkpoint:resnet18-imagenet", content, channels=3, image_size=32, fresh=0)
+    assert fresh.momentum is None
+    copied = momentum_copy(fresh.encoder)
+    assert copied.outputs == ("backbone", "projection")
+    with torch.no_grad():
+        torch.testing.assert_close(copied(images())["projection"], fresh.encoder(images())["projection"])
 
 
 @pytest.mark.slow

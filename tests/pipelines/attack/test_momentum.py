@@ -1,4 +1,7 @@
-"""Keys of the momentum copy through the stages: kept by training, read by white-box attacks, bound by a statement."""
+"""Keys of the momentum copy through the stages: kept by training, read by white-box attacks, bound by a statement.
+
+The copy comes from a training here, or from a checkpoint file of another one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import GradientSetting
@@ -20,12 +24,14 @@ from pipelines.config.checks import build as checked
 from pipelines.config.load import parse
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
+from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
+from pipelines.report.caveats import of_controls
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
@@ -121,5 +127,120 @@ def test_encoders_without_a_copy_are_refused() -> None:
     raw = config(outputs=["projection"])
     raw["queries"]["outputs"] = ["projection"]
     raw["encoders"]["target"] = copy.deepcopy(small_config()["encoders"]["target"])
-    assert "keys = 'momentum', but no momentum copy of target is kept; train it here by moco-v1" in refused(raw)
+    assert "keys = 'momentum', but target has no momentum copy; train it here by moco-v1" in refused(raw)
+    raw = loaded_config(Path("x.pth"))
+    raw["encoders"]["target"] |= {"load": "timm:resnet18"}
+    raw["data"]["channels"] = 3
+    assert "keys = 'momentum', but target has no momentum copy; " in refused(raw)
     assert "keys = 'momentum', allowed: own" in refused(config(loss="caption", outputs=["projection"]))
+
+
+def moco_v3_file(run: Path, path: Path, *, copied: bool = True) -> Path:
+    """The last state of the trained target as the code of MoCo v3 saves it."""
+    (state,) = storage.list_files(f"{describe(RunFolder(str(run)).seed(0), 'target').folder}/state")
+    names = {"backbone.": "base_encoder.", "projection.": "base_encoder.fc.", "prediction.": "predictor."}
+    names |= {"key_backbone.": "momentum_encoder.", "key_projection.": "momentum_encoder.fc."} if copied else {}
+    weights = {
+        f"module.{new}{key.removeprefix(old)}": value
+        for key, value in torch.load(state, weights_only=True)["module"].items()
+        for old, new in names.items()
+        if key.startswith(old)
+    }
+    torch.save({"epoch": 3, "arch": "conv4", "state_dict": weights}, path)
+    return path
+
+
+def loaded_config(path: Path, **attack: Any) -> dict[str, Any]:
+    """The target from a file, both outputs attacked with known samples; the shadow, SimCLR's, has no momentum copy."""
+    raw = config(reference="known", **attack)
+    raw["attacks"].append(raw["attacks"][0] | {"outputs": ["projection"]})
+    raw["queries"]["outputs"] = ["prediction", "projection"]
+    views = raw["encoders"]["target"]["augmentation"]
+    loaded = {"load": "checkpoint:conv4", "weights": str(path), "mean": [0.5], "std": [0.5]}
+    shadow = copy.deepcopy(small_config()["encoders"]["target"]) | {"train_on": "shadow-member", "epochs": 1}
+    raw["encoders"] = {
+        "target": loaded | {"objective": "moco-v3", "augmentation": views},
+        "shadow": shadow,
+        "fresh": loaded | {"fresh": True},
+    }
+    return raw
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path, local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that adopted the file for an attack with its own keys, and went on with the copy's when it was gone."""
+    place = tmp_path_factory.mktemp("loaded")
+    path = moco_v3_file(run, place / "moco.pth")
+    audit.run(parse(loaded_config(path, keys="own"), "x"), str(place / "run"), last="pretrain")
+    path.unlink()
+    audit.run(parse(loaded_config(path), "x"), str(place / "run"))
+    return place / "run"
+
+
+def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(run: Path, loaded: Path) -> None:
+    theirs, here = RunFolder(str(run)).seed(0), RunFolder(str(loaded)).seed(0)
+    weights, expected = (
+        stored.load(stored.epochs[-1], momentum=True).momentum.state_dict()  # type: ignore[union-attr]
+        for stored in (describe(here, "target"), describe(theirs, "target"))
+    )
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    trained, found = stored_column(theirs, NEED), stored_column(here, NEED, 0)
+    assert len(found) == 120
+    np.testing.assert_allclose([found[key] for key in found], [trained[key] for key in found], rtol=1e-3)
+
+
+def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(loaded: Path) -> None:
+    report = storage.read_json(f"{loaded}/report.json")
+    assert report["encoders"]["target"]["used"].endswith(", momentum copy 34")
+    assert "The control of white-box on target is fresh: shadow has no momentum copy." in report["caveats"]
+    assert report["validity"]["control_auc"]["n"] == 120
+    parts = {
+        name: {one["annotations"]["part"]: one["name"] for one in encoder_of(RunFolder(str(loaded)), 0, name)["files"]}
+        for name in ("target", "fresh")
+    }
+    assert parts["target"]["momentum"].endswith("/epoch-0000.momentum.safetensors")
+    assert "momentum" not in parts["fresh"]
+
+
+def test_fresh_weights_are_their_own_copy(loaded: Path) -> None:
+    encoder = describe(RunFolder(str(loaded)).seed(0), "fresh").load(0, momentum=True)
+    assert encoder.momentum is not None
+    images = torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        own, copied = encoder(images), encoder.momentum(images)
+    assert list(copied) == ["backbone", "projection"]
+    assert all(torch.equal(own[output], copied[output]) for output in copied)
+
+
+def test_a_file_without_the_copy_is_refused_before_a_query(run: Path, local_ray: None, tmp_path: Path) -> None:
+    path = moco_v3_file(run, tmp_path / "moco.pth", copied=False)
+    raw = loaded_config(path)
+    del raw["encoders"]["shadow"]
+    chosen = parse(raw, "x")
+    told = rf"encoders\.target\.weights = {path} gave no momentum copy, .* and redo with --force pretrain"
+    with pytest.raises(UserError, match=told):
+        audit.run(chosen, str(tmp_path / "run"))
+    folder = RunFolder(str(tmp_path / "run")).seed(0)
+    assert not storage.exists(f"{folder.path}/features")
+    with pytest.raises(ConfigError, match="encoders.target has no momentum copy"):
+        describe(folder, "target").load(0, momentum=True)
+    with pytest.raises(UserError, match=told):
+        list(try_out(chosen, Splits.load(folder.path), 0))
+    moco_v3_file(run, path)
+    audit.run(chosen, str(tmp_path / "run"), last="pretrain", force="pretrain")  # as the message says
+    assert describe(folder, "target").copied
+
+
+def test_a_control_that_is_not_named_has_a_copy() -> None:
+    raw = loaded_config(Path("moco.pth"))
+    _, attack = checked(raw).attacks
+    assert checked(raw).control_of(attack) == "fresh"
+    own = checked(loaded_config(Path("moco.pth"), keys="own"))
+    assert (own.control_of(own.attacks[1]), own.passed_over(own.attacks[1])) == ("shadow", None)
+    del raw["encoders"]["fresh"]
+    alone = checked(raw)
+    assert alone.control_of(attack) is None
+    assert of_controls(alone) == ["No control for white-box on target: shadow has no momentum copy."]
+    with pytest.raises(ValueError, match="keys = 'momentum', but shadow has no momentum copy; "):
+        checked(raw | {"validity": {"control": "shadow"}})

@@ -130,7 +130,7 @@ def sgd() -> dict[str, Any]:
 
 @dataclass
 class Case:
-    """A file, and what has to come out of it."""
+    """A file, and what has to come out of it: of the encoder, and of its momentum copy."""
 
     load: str
     content: dict[str, Any]
@@ -140,6 +140,7 @@ class Case:
     assumed: tuple[str, ...] = ()
     activations: dict[str, str] = field(default_factory=dict)
     side: int = 32
+    momentum: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
 
 MOMENTUM = "a momentum copy, which is not what is released"

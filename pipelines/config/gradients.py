@@ -1,0 +1,34 @@
+"""What attacks that take gradients need of an encoder: its weights and, for some keys, its momentum copy."""
+
+from __future__ import annotations
+
+from mi_core.defenses import DEFENSES
+from mi_core.encoders.builders import CODE
+from pipelines.config.attacks import AttackConfig
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig, TrainedConfig
+
+
+def why_no_gradients(encoder: EncoderConfig) -> str:
+    """Why there are no gradients of the weights of an encoder, which "is" that; empty: there are."""
+    if isinstance(encoder, EndpointConfig):
+        return "is behind an API"
+    if isinstance(encoder, LoadedConfig) and encoder.load.partition(":")[0] in CODE:
+        return "is code"
+    if isinstance(encoder, DefendedConfig) and DEFENSES[encoder.defense].of_answers:
+        return f"is behind {encoder.defense}, which changes answers and not weights"
+    return ""
+
+
+def may_be_copied(encoder: EncoderConfig) -> bool:
+    """Whether an encoder has a momentum copy, as far as its settings tell; of a checkpoint only its file tells."""
+    if isinstance(encoder, LoadedConfig):
+        return encoder.fresh or encoder.load.startswith("checkpoint:")
+    return type(encoder) is TrainedConfig and encoder.keeps_momentum
+
+
+def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
+    """Why an attack that takes gradients cannot take those of an encoder; empty: it can, or it takes none."""
+    if not attack.reads_weights:
+        return ""
+    copied = not attack.reads_momentum or may_be_copied(encoder)
+    return why_no_gradients(encoder) or ("" if copied else "has no momentum copy")
