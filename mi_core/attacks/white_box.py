@@ -34,7 +34,8 @@ class WhiteBoxParameters:
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
         layers: groups of layers whose gradients are told apart, at most.
         keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
-            are trained here by MoCo or BYOL. With their last output that is the loss that was trained on.
+            are trained here by MoCo or BYOL or loaded from a checkpoint that holds the copy. With their last output
+            that is the loss that was trained on.
         penalty: of the squared distance of the weights from their prior, in samples.
     """
 

@@ -202,7 +202,7 @@ class Pretrainer:
 
     def momentum_encoder(self) -> Encoder | None:
         """The copy of `encoder` that follows it by momentum; None: the framework has none."""
-        parts = self.module.momentum_parts()
+        parts: tuple[nn.Module, dict[str, nn.Module]] | None = self.module.momentum_parts()
         return None if parts is None else Encoder(*parts, self.mean, self.std)
 
     def state_bytes(self) -> bytes:
