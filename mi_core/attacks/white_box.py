@@ -5,6 +5,9 @@ lowers the loss of its images, and leaves their gradients small. Here the loss i
 of an image, or of the image and its caption, against a fixed bank of other images (`mi_core.features.loss_gradient`).
 They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
 gradient by layer, of which a few numbers per image are kept.
+
+The loss of a pair has gradients in two towers. Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026,
+abstract) attacks CLIP by gradients too.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class WhiteBoxParameters:
         temperature: by which cosines are divided; best that of the training, .5 for SimCLR, .07 for MoCo v1 and CLIP.
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
-        layers: groups of layers whose gradients are told apart, at most.
+        layers: groups of layers of a tower whose gradients are told apart, at most.
+        towers: whose gradients are taken of the loss of a caption: ``image``, of the image tower alone, or ``both``, of
+            the text tower too, with at most ``layers`` further groups. A learned temperature is no layer.
         keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
             are trained here by MoCo or BYOL or loaded from a checkpoint that holds the copy. With their last output
             that is the loss that was trained on.
@@ -45,11 +50,13 @@ class WhiteBoxParameters:
     bank: int = 128
     layers: int = 6
     keys: str = "own"
+    towers: str = "image"
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, ("views", "caption"))
         check_choice("keys", self.keys, ("own", "momentum") if self.loss == "views" else ("own",))
+        check_choice("towers", self.towers, ("image",) if self.loss == "views" else ("image", "both"))
         parse_need(self.need)
         check_range("penalty", self.penalty, 0, open_low=True)
 
@@ -57,8 +64,8 @@ class WhiteBoxParameters:
     def need(self) -> str:
         """The membership feature that holds the loss and the norms."""
         kind = GRADIENT if self.loss == "views" else CAPTION_GRADIENT
-        momentum = self.keys == "momentum"
-        return f"{kind}:{GradientSetting(self.temperature, self.gradient_views, self.bank, self.layers, momentum)}"
+        numbers = (self.temperature, self.gradient_views, self.bank, self.layers)
+        return f"{kind}:{GradientSetting(*numbers, momentum=self.keys == 'momentum', both=self.towers == 'both')}"
 
 
 class WhiteBox(RegressionAttack):

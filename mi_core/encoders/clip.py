@@ -18,10 +18,13 @@ from torch import nn
 from mi_core.checks import ConfigError
 from mi_core.encoders.input import ImageShape
 from mi_core.encoders.published import import_open_clip, open_clip_config, open_clip_tags
+from mi_core.encoders.text_tower import TextTower
 
 State = dict[str, torch.Tensor]
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files
 _QUICK = "-quickgelu"
+_FIRST, _LAST = ("positional_embedding", "token_embedding", "cls_emb"), ("text_projection",)
+_ASIDE = ("logit_scale", "logit_bias", "text_decoder")  # the temperature is no layer, CoCa's decoder reads embeddings
 
 
 class CLIPBackbone(nn.Module):
@@ -69,7 +72,7 @@ def clip_vit_b(images: ImageShape) -> CLIPBackbone:
     return split_tower(f"ViT-B-{images.patch}", image_size=images.size).backbone
 
 
-class OpenCLIPText(nn.Module):
+class OpenCLIPText(TextTower):
     """The text side of an open_clip model with its tokenizer: texts to embeddings."""
 
     def __init__(self, model: nn.Module, tokenizer: Any) -> None:
@@ -77,11 +80,24 @@ class OpenCLIPText(nn.Module):
         self.model = model
         self.tokenizer = tokenizer
 
-    def forward(self, captions: Sequence[str]) -> torch.Tensor:
-        """B texts to embeddings (B, E)."""
-        place = next(self.model.parameters()).device
-        embeddings: torch.Tensor = self.model.encode_text(self.tokenizer(list(captions)).to(place))  # type: ignore[operator]
+    def tokens(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to tokens (B, L) int64."""
+        tokens: torch.Tensor = self.tokenizer(list(captions)).to(next(self.model.parameters()).device)
+        return tokens
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, L) to embeddings (B, E)."""
+        embeddings: torch.Tensor = self.model.encode_text(tokens)  # type: ignore[operator]
         return embeddings
+
+    def weights(self) -> list[str]:
+        """Names of the parameters in order, which is not that of their definition; without the learned temperature."""
+
+        def place(name: str) -> int:
+            parts = set(name.split("."))
+            return bool(parts.intersection(_LAST)) - bool(parts.intersection(_FIRST))
+
+        return sorted((name for name in super().weights() if not set(name.split(".")).intersection(_ASIDE)), key=place)
 
 
 @dataclass(frozen=True)

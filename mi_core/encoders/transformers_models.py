@@ -18,6 +18,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.layouts.heads import State
 from mi_core.encoders.model_folder import Definition, json_of, unpacked
 from mi_core.encoders.published import SHORTEST, SQUASH, Preprocessing
+from mi_core.encoders.text_tower import TextTower
 
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _VOCABULARIES = {"tokenizer.json", "vocab.json", "spiece.model"}  # without one, a tokenizer loads that knows no word
@@ -99,25 +100,33 @@ class TransformersBackbone(nn.Module):
         return maps
 
 
-class TransformersText(nn.Module):
-    """A text tower with its tokenizer: texts to embeddings."""
+class TransformersText(TextTower):
+    """A text tower with its tokenizer: texts to embeddings.
+
+    Neither family needs an attention mask: SigLIP attends to its padding, and CLIP's tokens to no later ones.
+    """
 
     def __init__(self, tower: nn.Module, layer: nn.Module, tokenizer: Any, length: int, *, full: bool) -> None:
         super().__init__()
         self.tower, self.layer = tower, layer
         self.tokenizer, self.length, self.full = tokenizer, length, full
 
-    def forward(self, captions: Sequence[str]) -> torch.Tensor:
-        """B texts to embeddings (B, E)."""
-        place = next(self.tower.parameters()).device
-        padding = "max_length" if self.full else True
+    def tokens(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to tokens (B, L) int64, with their padding at the end."""
         rows = self.tokenizer(
-            list(captions), padding=padding, truncation=True, max_length=self.length, return_tensors="pt"
+            list(captions),
+            padding="max_length" if self.full else True,
+            padding_side="right",
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
         )
-        asked = {name: rows[name].to(place) for name in ("input_ids", "attention_mask") if name in rows}
-        if self.full:  # SigLIP attends to its padding
-            asked.pop("attention_mask", None)
-        embeddings: torch.Tensor = self.layer(self.tower(**asked).pooler_output)
+        tokens: torch.Tensor = rows["input_ids"].to(next(self.tower.parameters()).device)
+        return tokens
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, L) to embeddings (B, E)."""
+        embeddings: torch.Tensor = self.layer(self.tower(input_ids=tokens).pooler_output)
         return embeddings
 
 

@@ -24,7 +24,14 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.features.adversarial import parse_adversarial
 from mi_core.features.boundary_distance import parse_boundary
 from mi_core.features.caption_similarity import caption_similarity
-from mi_core.features.loss_gradient import CAPTION_GRADIENT, GRADIENT, OF_WEIGHTS, parse_gradient, parse_pairs
+from mi_core.features.loss_gradient import (
+    CAPTION_GRADIENT,
+    GRADIENT,
+    OF_WEIGHTS,
+    parse_captioned,
+    parse_gradient,
+    parse_pairs,
+)
 from mi_core.features.lp_norm import lp_norm, parse_order
 from mi_core.features.neighbour_density import parse_neighbours
 from mi_core.features.pairwise_similarity import METRICS, pairs_within, pairwise_similarity
@@ -108,7 +115,7 @@ FEATURES: dict[str, Feature] = {
     ),
     CAPTION_GRADIENT: Feature(
         CAPTION_GRADIENT,
-        check=parse_gradient,
+        check=parse_captioned,
         queries=lambda loss, _: parse_gradient(loss).views,
         output="projection",
         bank=lambda loss: parse_gradient(loss).bank,

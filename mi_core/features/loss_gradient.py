@@ -4,6 +4,10 @@ Training lowers the loss of its images and leaves their gradients small (Nasr, S
 privacy analysis of deep learning", IEEE S&P 2019, section III, for classifiers). Encoders are trained by losses on
 views, so that is the loss taken here: InfoNCE of the views of one image, or of the image and its caption, against a
 fixed bank of other images. V views of an image, A images in the bank, D width.
+
+The loss of a pair has gradients in two towers, image and text, and CLIP trains both. Gomez ("Rethinking membership
+inference attacks for CLIP", AAAI 2026, abstract) attacks by gradients a CLIP of 400 million pairs, of which attacks on
+answers tell nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import torch.nn.functional as F
 from mi_core.checks import ConfigError, check_range, check_shape
 
 GRADIENT, CAPTION_GRADIENT = OF_WEIGHTS = ("gradient", "caption-gradient")
-_OF_COPY = "/momentum"
+_OF_COPY, _OF_BOTH = "/momentum", "/both"
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class GradientSetting:
         temperature: by which cosines are divided, above 0.
         views: V, at least 2 where views are compared with each other.
         bank: A, images that are the negatives.
-        layers: groups of layers whose gradients are told apart, at most.
+        layers: groups of layers of a tower whose gradients are told apart, at most.
         momentum: whether the keys are those of the encoder's momentum copy; the need then ends in ``/momentum``.
+        both: whether the gradient is that of the text tower's weights too; the need then ends in ``/both``.
     """
 
     temperature: float
@@ -36,6 +41,7 @@ class GradientSetting:
     bank: int
     layers: int
     momentum: bool = False
+    both: bool = False
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, open_low=True)
@@ -43,7 +49,8 @@ class GradientSetting:
             check_range(name, getattr(self, name), 1)
 
     def __str__(self) -> str:
-        return f"{self.temperature:g}/{self.views}/{self.bank}/{self.layers}{_OF_COPY if self.momentum else ''}"
+        more = (_OF_COPY if self.momentum else "") + (_OF_BOTH if self.both else "")
+        return f"{self.temperature:g}/{self.views}/{self.bank}/{self.layers}{more}"
 
 
 def parse_gradient(text: str) -> GradientSetting:
@@ -57,19 +64,29 @@ def parse_gradient(text: str) -> GradientSetting:
         256
     """
     try:
-        temperature, views, bank, layers = text.removesuffix(_OF_COPY).split("/")
+        temperature, views, bank, layers = text.removesuffix(_OF_BOTH).removesuffix(_OF_COPY).split("/")
         numbers = float(temperature), int(views), int(bank), int(layers)
     except ValueError as error:
         raise ConfigError(
             f"gradient:{text}, allowed: temperature/views/bank/layers, as gradient:0.5/4/256/8"
         ) from error
-    return GradientSetting(*numbers, momentum=text.endswith(_OF_COPY))
+    return GradientSetting(*numbers, momentum=_OF_COPY in text, both=text.endswith(_OF_BOTH))
 
 
 def parse_pairs(text: str) -> GradientSetting:
     """The setting of a need whose loss compares views with each other. Raises as `parse_gradient`."""
     setting = parse_gradient(text)
     check_range("views", setting.views, 2)
+    if setting.both:
+        raise ConfigError(f"gradient:{text}, but the loss of views has no text tower; leave {_OF_BOTH} out")
+    return setting
+
+
+def parse_captioned(text: str) -> GradientSetting:
+    """The setting of a need whose loss is of an image and its caption. Raises as `parse_gradient`."""
+    setting = parse_gradient(text)
+    if setting.momentum:
+        raise ConfigError(f"caption-gradient:{text}, but captions have no momentum keys; leave {_OF_COPY} out")
     return setting
 
 

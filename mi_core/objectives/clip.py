@@ -21,6 +21,7 @@ from mi_core.objectives.text import (
     byte_tokens,
     frozen_text_embeddings,
     frozen_text_width,
+    without_padding,
 )
 
 _MOST_SCALE = math.log(100.0)  # section 2.5: the logits are never scaled by more than 100
@@ -135,7 +136,8 @@ class CLIP(Objective):
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of views (B, 1, C, H, W) and encoded captions (B, ...)."""
         assert targets is not None
-        return image_text_info_nce(self.projection(self.backbone(views[:, 0])), self.text(targets), self.scale.exp())
+        images, texts = self.projection(self.backbone(views[:, 0])), self.text(without_padding(targets))
+        return image_text_info_nce(images, texts, self.scale.exp())
 
     def after_step(self, progress: float) -> None:
         """Keep the learned scale at or below 100."""

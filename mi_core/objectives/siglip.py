@@ -16,6 +16,7 @@ from mi_core.checks import check_shape
 from mi_core.objectives.base import similarities
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.gather import gather, own_rows
+from mi_core.objectives.text import without_padding
 
 
 def sigmoid_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -69,8 +70,8 @@ class SigLIP(CLIP):
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of views (B, 1, C, H, W) and encoded captions (B, ...)."""
         assert targets is not None
-        images = self.projection(self.backbone(views[:, 0]))
-        return sigmoid_loss(images, self.text(targets), self.scale.exp(), self.bias)
+        images, texts = self.projection(self.backbone(views[:, 0])), self.text(without_padding(targets))
+        return sigmoid_loss(images, texts, self.scale.exp(), self.bias)
 
     def after_step(self, progress: float) -> None:
         """The scale is not bounded."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.published import import_open_clip
+from mi_core.encoders.text_tower import TextTower
 
 PAD, END = 256, 257  # besides the 256 bytes
 _BATCH = 256
@@ -31,6 +32,18 @@ def byte_tokens(captions: Sequence[str], length: int) -> torch.Tensor:
         codes = [*caption.encode()[: length - 1], END]
         tokens[row, : len(codes)] = torch.tensor(codes)
     return tokens
+
+
+def without_padding(targets: torch.Tensor) -> torch.Tensor:
+    """Tokens (B, L) int64 up to the end of the longest of B captions; embeddings (B, E) of a frozen tower as they are.
+
+    Example:
+        >>> without_padding(byte_tokens(["a", "ab"], 5)).tolist()
+        [[97, 257, 256], [97, 98, 257]]
+    """
+    if targets.is_floating_point():
+        return targets
+    return targets[:, : int((targets == END).int().argmax(dim=1).max()) + 1]
 
 
 class TextTransformer(nn.Module):
@@ -57,9 +70,7 @@ class TextTransformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens (B, L) int64 to embeddings (B, out)."""
-        ends = (tokens == END).int().argmax(dim=1)
-        length = int(ends.max()) + 1  # what follows the longest caption of the batch is padding
-        tokens = tokens[:, :length]
+        ends, length = (tokens == END).int().argmax(dim=1), tokens.shape[1]
         mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.tokens(tokens) + self.positions[:length], mask=mask, is_causal=True)
         last = states[torch.arange(len(tokens), device=tokens.device), ends]
@@ -67,7 +78,7 @@ class TextTransformer(nn.Module):
         return embeddings
 
 
-class CaptionEncoder(nn.Module):
+class CaptionEncoder(TextTower):
     """Texts to embeddings: what encodes a text for ``tower``, and the tower that training fits.
 
     Args:
@@ -80,10 +91,13 @@ class CaptionEncoder(nn.Module):
         self.tower = tower
         self.encode = encode
 
-    def forward(self, captions: Sequence[str]) -> torch.Tensor:
-        """B texts to embeddings (B, E)."""
-        place = next(self.tower.parameters()).device
-        embeddings: torch.Tensor = self.tower(self.encode(captions).to(place))
+    def tokens(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to tokens (B, L) int64, or to the embeddings (B, E) of a frozen tower."""
+        return without_padding(self.encode(captions)).to(next(self.tower.parameters()).device)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What `tokens` gives to embeddings (B, E)."""
+        embeddings: torch.Tensor = self.tower(tokens)
         return embeddings
 
 

@@ -1,13 +1,15 @@
 """The loss of each image and the norms of its gradient, from the weights of an encoder.
 
 The losses are those of `mi_core.features.loss_gradient`. One gradient is taken for each image by itself. On a GPU many
-images go at once (`torch.func.vmap`); on a CPU, where that is no faster, one after the other.
+images go at once (`torch.func.vmap`); on a CPU, where that is no faster, one after the other. The bank stands still. So
+does the embedding of the caption, unless gradients of the text tower are asked for: then the caption goes as tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from mi_core.augmentations.views import Augmentation, make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.text_tower import TextTower
 from mi_core.features import consumes, parse_need
 from mi_core.features.loss_gradient import (
     CAPTION_GRADIENT,
@@ -29,9 +32,10 @@ from mi_core.querying.answers import Batch
 from mi_core.querying.bank import BankAnswers, Check
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
+_TEXT = "text."  # before the names of the weights of the text tower
 Weights = dict[str, torch.Tensor]
 Beside = dict[str, torch.Tensor]
-"""What the loss of images takes beside the views: the embedding of the caption, or keys from elsewhere."""
+"""What the loss of images takes beside the views: the caption as embedding or tokens, or keys from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,20 @@ def key_output(output: str) -> str:
     return "projection" if output == "prediction" else output
 
 
-def check_differentiable(name: str, encoder: Encoder) -> None:
-    """Raise ConfigError if an encoder is no plain network in this process, whose weights have gradients."""
+def check_differentiable(name: str, encoder: Encoder, *, both: bool = False) -> None:
+    """Raise ConfigError if an encoder is no plain network in this process, whose weights have gradients.
+
+    Args:
+        name: of the encoder, for the error.
+        encoder: with a text tower where gradients of both towers are taken.
+        both: whether they are.
+    """
     if type(encoder) is not Encoder or any(isinstance(one, torch.jit.ScriptModule) for one in encoder.modules()):
         raise ConfigError(f"the encoder {name} gives no gradients of its weights, which a white-box attack needs")
+    if both and not isinstance(encoder.text, TextTower):
+        raise ConfigError(
+            f"the encoder {name} gives no gradients of its text tower, which towers: both needs; leave towers out"
+        )
 
 
 def layer_groups(encoder: Encoder, output: str, layers: int) -> list[list[str]]:
@@ -67,13 +81,27 @@ def layer_groups(encoder: Encoder, output: str, layers: int) -> list[list[str]]:
         layers: groups, at most.
     """
     read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)])
-    modules: dict[str, list[str]] = {}
-    for name, _ in encoder.named_parameters():
-        if name.partition(".")[0] in read:
-            modules.setdefault(name.rpartition(".")[0], []).append(name)
+    return _grouped([name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read], layers)
+
+
+def text_groups(encoder: Encoder, layers: int) -> list[list[str]]:
+    """Names of the weights that a text embedding depends on, in groups as those of `layer_groups`.
+
+    A frozen tower before the text side of a training, and a learned temperature, are no layers.
+
+    Args:
+        encoder: whose text side is a `TextTower`.
+        layers: groups, at most.
+    """
+    assert isinstance(encoder.text, TextTower)
+    return _grouped([f"{_TEXT}{name}" for name in encoder.text.weights()], layers)
+
+
+def _grouped(weights: Sequence[str], layers: int) -> list[list[str]]:
+    """Weights in order, in at most ``layers`` groups of as many modules each as can be."""
+    modules = [list(names) for _, names in groupby(weights, lambda name: name.rpartition(".")[0])]
     parts = np.array_split(np.arange(len(modules)), min(layers, len(modules)))
-    names = list(modules.values())
-    return [[name for number in part for name in names[number]] for part in parts]
+    return [[name for number in part for name in modules[number]] for part in parts]
 
 
 def losses_and_gradients(
@@ -94,11 +122,13 @@ def losses_and_gradients(
         views: (B, V, C, S, S) in [0, 1].
         bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys.
         setting: of the loss.
-        texts: (B, D) of the captions, for the loss on captions; they stand still.
+        texts: for the loss on captions (B, D) of these, which stand still; where the setting asks for gradients of
+            both towers their tokens (B, ...), as `TextTower.tokens` gives them.
         together: whether images go at once; default: on a GPU.
 
     Returns:
-        (B, 1 + L) float32: the loss, then L <= ``setting.layers`` norms, of the first layers first.
+        (B, 1 + L) float32: the loss, then L <= ``setting.layers`` norms, of the first layers first. With both towers
+        (B, 1 + L + T): T <= ``setting.layers`` norms of the text tower follow.
 
     Raises:
         ConfigError: the encoder gives no gradients.
@@ -125,6 +155,8 @@ def _rows(
     if setting.momentum:
         besides["keys"] = _keys_of_copy(encoder, output, views)
     groups = layer_groups(encoder, output, setting.layers)
+    if setting.both:
+        groups += text_groups(encoder, setting.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
@@ -133,7 +165,8 @@ def _rows(
         queries, keys = answers[output], answers[key_output(output)]
         if "text" in beside:
             assert bank.texts is not None
-            return caption_info_nce(queries, beside["text"], bank.keys, bank.texts, setting.temperature)
+            text = _text(encoder, weights, beside["text"]) if setting.both else beside["text"]
+            return caption_info_nce(queries, text, bank.keys, bank.texts, setting.temperature)
         if "keys" in beside:
             keys = beside["keys"]
         elif output == "prediction":
@@ -151,6 +184,14 @@ def _rows(
         return many(views, besides).float()  # type: ignore[no-any-return]
     each = ({name: rows[at] for name, rows in besides.items()} for at in range(len(views)))
     return torch.stack([row(one, beside) for one, beside in zip(views, each, strict=True)]).float()
+
+
+def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+    """The embedding (D,) of the tokens (...) of one caption, with other weights of the text tower."""
+    assert encoder.text is not None
+    own = {name.removeprefix(_TEXT): value for name, value in weights.items() if name.startswith(_TEXT)}
+    embeddings: torch.Tensor = functional_call(encoder.text, own, (tokens[None],))
+    return embeddings[0]
 
 
 def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor) -> torch.Tensor:
@@ -191,17 +232,20 @@ class Losses:
             encoder: see `losses_and_gradients`.
             need: the loss, and its setting.
             batch: of B images.
-            texts: (B, D) of captions, where the need takes them.
+            texts: (B, D) of the captions of the batch, where the need takes them.
             outputs: that are read.
 
         Raises:
             ConfigError: the encoder gives no gradients or has no momentum copy, or the bank is too small.
         """
-        check_differentiable(name, encoder)
         kind, setting, only = consumes(need), parse_gradient(need.partition(":")[2]), parse_need(need)[0].output
+        check_differentiable(name, encoder, both=setting.both)
         read = [output for output in outputs if only in (None, output)]
         captions = texts if kind == CAPTION_GRADIENT else None
         bank_texts = None if captions is None else self.bank.texts(name, encoder, setting.bank)
+        if setting.both:
+            assert isinstance(encoder.text, TextTower) and batch.captions is not None
+            captions = encoder.text.tokens(batch.captions)
         keyed = tuple(dict.fromkeys(map(key_output, read)))
         if setting.momentum:
             if encoder.momentum is None:

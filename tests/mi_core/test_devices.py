@@ -57,7 +57,7 @@ NEEDS = {  # per feature, its settings
     "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
     "neighbours": ("neighbours:2/4",),
     "gradient": ("gradient:0.5/2/4/3", "gradient:0.5/2/4/3/momentum"),
-    "caption-gradient": ("caption-gradient:0.07/1/4/3",),
+    "caption-gradient": ("caption-gradient:0.07/1/4/3", "caption-gradient:0.07/1/4/3/both"),
 }
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
@@ -198,7 +198,7 @@ def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))
-            assert not numbers.read or feature in ("sequential", "boundary", "caption", "caption-gradient")
+            assert not numbers.read or feature in ("sequential", "boundary")
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 SETTING = GradientSetting(temperature=0.5, views=2, bank=10, layers=3)
+PAIRS = {"loss": "caption", "outputs": ["projection"], "reference": "known"}
 
 
 def config(**attack: Any) -> dict[str, Any]:
@@ -73,6 +74,15 @@ def test_a_resumed_run_asks_nothing_and_too_few_anchors_are_told(run: Path, monk
     splits = Splits.load(folder.seed(0).path)
     with pytest.raises(UserError, match=r"data\.roles\.anchor has 12 images, .* compares samples with 13; add some"):
         bank._write(f"{run}/other.npz", chosen, splits, "anchor", 13, 0)
+
+
+def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tower() -> None:
+    before, image, both = (
+        parse(config(**PAIRS, **more), "x") for more in ({}, {"towers": "image"}, {"towers": "both"})
+    )
+    assert before.attacks[0].needs() == image.attacks[0].needs() == ("caption-gradient:0.5/2/10/3",)
+    assert both.attacks[0].needs() == ("caption-gradient:0.5/2/10/3/both",)
+    assert "towers = 'both', allowed: image" in refused(config(towers="both"))
 
 
 def refused(raw: dict[str, Any]) -> str:
