@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.text_tower import TextTower
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
@@ -83,6 +84,34 @@ def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tow
     assert before.attacks[0].needs() == image.attacks[0].needs() == ("caption-gradient:0.5/2/10/3",)
     assert both.attacks[0].needs() == ("caption-gradient:0.5/2/10/3/both",)
     assert "towers = 'both', allowed: image" in refused(config(towers="both"))
+
+
+def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None, tmp_path: Path) -> None:
+    raw = config(**PAIRS, towers="both")
+    raw["data"]["captions"] = {digit: {"name": str(digit), "attributes": ["thin", "bold"]} for digit in range(10)}
+    sizes = {"projection_width": 16, "text_width": 16, "text_layers": 1, "text_heads": 2}
+    clip = {"objective": "clip", "parameters": sizes, "checkpoints": []}
+    raw["encoders"] = {"target": raw["encoders"]["target"] | clip}
+    raw["attacks"] = raw["attacks"][:1]
+    chosen, place = parse(raw, "x"), RunFolder(str(tmp_path / "run")).seed(0)
+    audit.run(chosen, str(tmp_path / "run"))
+    setting = GradientSetting(temperature=0.5, views=2, bank=10, layers=3, both=True)
+    rows, splits = stored_column(place, f"projection.caption-gradient:{setting}"), Splits.load(place.path)
+    stored = describe(place, "target")
+    encoder = for_queries(stored.load(3), "cpu")
+    images, anchors = load_images(chosen.data, splits, ["target-member"]), load_images(chosen.data, splits, ["anchor"])
+    bank, names = bank_of_ten(chosen, splits), images.ids[:7]
+    caption_of = dict(zip(anchors.ids, anchors.captions, strict=True))
+    assert isinstance(encoder.text, TextTower)
+    with torch.no_grad():
+        texts = encoder.text([caption_of[name] for name in bank[1]])
+        keys = BankKeys(encoder(query_views(stored, *bank, 1)[:, 0])["projection"], texts)
+    shown = query_views(stored, torch.from_numpy(images.images[:7]), names, 2)
+    found = losses_and_gradients(encoder, "projection", shown, keys, setting, encoder.text.tokens(images.captions[:7]))
+    assert found.shape == (7, 1 + 3 + 3)
+    np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
+    (entry,) = storage.read_json(f"{tmp_path}/run/report.json")["attacks"]
+    assert (entry["attack"], entry["auc"]["n"], entry["queries"]["per_sample"]) == ("white-box", 96, 2)
 
 
 def refused(raw: dict[str, Any]) -> str:
