@@ -130,6 +130,11 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
     mechanism: ClassVar[str]
     """A key of `privacy.NORMS`."""
 
+    @property
+    def adjacencies(self) -> tuple[str, ...]:
+        """That of the pairs that are sampled; the proved bound of a convex head holds for both."""
+        return ADJACENCIES if self.parameters.head == CONVEX else (self.parameters.adjacency,)
+
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with the weights of the state in its head; see `HeadDefense.defended`."""
         if self.parameters.head == CONVEX:

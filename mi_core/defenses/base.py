@@ -62,6 +62,8 @@ class Defense(ABC):
     (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
     of_answers: ClassVar[bool] = False
     """Whether it changes what the encoder answers and not its weights: whoever holds these is past it."""
+    mechanism: ClassVar[str] = ""
+    """The noise that its promise of differential privacy rests on; empty: it promises nothing, or is not told."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -70,6 +72,11 @@ class Defense(ABC):
         if not isinstance(self.parameters, self.Parameters):
             raise ConfigError(f"{self.name} takes {self.Parameters.__qualname__}, got {type(parameters).__name__}")
         self.seed = seed
+
+    @property
+    def adjacencies(self) -> tuple[str, ...]:
+        """The pairs of data sets that its promise is about, of `sensitivity.ADJACENCIES`; empty: it has none."""
+        return ()
 
     @abstractmethod
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

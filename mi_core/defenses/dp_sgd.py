@@ -75,7 +75,13 @@ class DpSgd(HeadDefense):
     name = "dp-sgd"
     source = "Abadi et al., Deep learning with differential privacy (CCS 2016), algorithm 1"
     needs = frozenset({HEAD, "labels"})
+    mechanism = "sampled-gaussian"
     Parameters = DpSgdParameters
+
+    @property
+    def adjacencies(self) -> tuple[str, ...]:
+        """One image is there or not."""
+        return ("leave-one-out",)
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
         """Train the head.

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mi_core.report import dp_audit, evidence, memorisation, numbers, tuning, wording
+from mi_core.report import composition, dp_audit, evidence, memorisation, numbers, tuning, wording
 from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import (
     Row,
@@ -114,6 +114,7 @@ def render_html(
         evidence=evidence,
         memorisation=memorisation,
         dp_audit=dp_audit,
+        composition=composition,
         shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},

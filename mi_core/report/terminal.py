@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import dp_audit, evidence, memorisation, tuning, wording
+from mi_core.report import composition, dp_audit, evidence, memorisation, tuning, wording
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
@@ -53,6 +53,7 @@ def terminal_table(report: Mapping[str, Any], *, whole: bool = True) -> Renderab
         parts.append(_conditions(answer.conditions))
     parts += [_memorisation(report["memorisation"])] if "memorisation" in report else []
     parts += [_dp_audit(report["dp_audit"])] if "dp_audit" in report else []
+    parts += [_composition(report["composition"])] if "composition" in report else []
     lead = primary_row(pooled_rows(report))
     if not whole:
         place = None if lead is None else (lead["target"], lead["output"])
@@ -136,6 +137,13 @@ def _dp_audit(entries: Sequence[Row]) -> Group:
     lines = [f"{entry['target']}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
     shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, dp_audit.MEANING)]
     return Group(Text("Promise of differential privacy", style="bold"), *shown, Text())
+
+
+def _composition(entries: Sequence[Row]) -> Group:
+    """What encoders promise together."""
+    lines = [f"{composition.sentence(entry)} {composition.basis(entry)}" for entry in entries]
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, composition.MEANING)]
+    return Group(Text("Promises of differential privacy together", style="bold"), *shown, Text())
 
 
 def _evidence(report: Mapping[str, Any]) -> Group:

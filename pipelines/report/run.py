@@ -39,6 +39,7 @@ from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.report.caveats import caveats, not_applying, not_tested
+from pipelines.report.composition import composition
 from pipelines.report.defended import defended
 from pipelines.report.dp_audit import dp_audit
 from pipelines.report.figures import figure_data
@@ -119,6 +120,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "classes": classes(config, folder),
         "memorisation": memorised(config, folder),
         "dp_audit": dp_audit(config, folder),
+        "composition": composition(config, folder),
         "throughput": _throughput(manifest.get("extraction", [])),
         "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         "queries": _queries(config, folder),
