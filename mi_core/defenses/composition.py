@@ -108,7 +108,7 @@ class Composed:
     """What several releases promise together.
 
     Args:
-        epsilon: infinite where nothing is promised.
+        epsilon: infinite where nothing is promised: the deltas, or the gammas, add up to 1.
         delta: the total.
         basic: the sum of the epsilons, about the same pairs of data sets; infinite where nothing is promised.
         adjacency: what the promise is about.
@@ -175,8 +175,10 @@ def composed(releases: Sequence[Release], delta: float | None = None) -> Compose
         raise ConfigError("no release to compose; give at least one")
     adjacency, parts = _alike(releases)
     least = math.fsum(part.delta for part in parts)
-    if least >= 1:
-        return Composed(math.inf, 1.0, math.inf, adjacency, SUM, parts, _gamma(parts), _accounting() is None)
+    gamma = min(1.0, math.fsum({part.sampled: part.gamma for part in parts if part.gamma}.values()))
+    if least >= 1 or gamma >= 1:
+        missing = gamma < 1 and _accounting() is None
+        return Composed(math.inf, min(1.0, least), math.inf, adjacency, SUM, parts, gamma, missing)
     total = least if delta is None else delta
     if not least * (1 - 1e-9) <= total < 1:
         raise ConfigError(f"delta = {total:g}, allowed: {least:g}, the sum of the promised deltas, to below 1")
@@ -191,11 +193,7 @@ def composed(releases: Sequence[Release], delta: float | None = None) -> Compose
             epsilon, method = _numerical(parts, adjacency, total), NUMERICAL
     if epsilon > basic:
         epsilon, method = basic, SUM
-    return Composed(epsilon, total, basic, adjacency, method, parts, _gamma(parts), missing)
-
-
-def _gamma(parts: Sequence[Release]) -> float:
-    return min(1.0, math.fsum({part.sampled: part.gamma for part in parts if part.gamma}.values()))
+    return Composed(epsilon, total, basic, adjacency, method, parts, gamma, missing)
 
 
 def _alike(releases: Sequence[Release]) -> tuple[str, tuple[Release, ...]]:

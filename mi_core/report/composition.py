@@ -38,9 +38,9 @@ def sentence(entry: Mapping[str, Any]) -> str:
         named = f"{', '.join(names[:-1])} and {names[-1]}"
     who = f"Whoever publishes {named} together promises"
     if "epsilon" not in entry:
-        return f"{who} nothing: their deltas add up to 1 or more."
-    if entry.get("gamma", 0.0) >= 1:
-        return f"{who} nothing: the chances that their sampled sensitivities fail add up to 1."
+        sampled = entry.get("gamma", 0.0) >= 1
+        what = "the chances that their sampled sensitivities fail" if sampled else "their deltas"
+        return f"{who} nothing: {what} add up to 1 or more."
     told, weakest = f"{who} epsilon {epsilon(entry['epsilon'])} at delta {entry['delta']:g}", _weakest(entry)
     return f"{told}, not epsilon {epsilon(weakest)}." if entry["epsilon"] > weakest else f"{told}."
 
@@ -54,7 +54,7 @@ def basis(entry: Mapping[str, Any]) -> str:
             told += " It is below the largest epsilon of one alone, which was computed less tightly."
     if len(entry["seeds"]) > 1:
         told += f" Of {len(entry['seeds'])} seeds, seed {entry['seed']} promises least, and is shown."
-    told += f" Two data sets are adjacent with {PAIRS[entry['adjacency']]}."
+    told += f" Adjacent data sets: {PAIRS[entry['adjacency']]}."
     if any("converted" in row for row in entry["encoders"]):
         told += (
             f" Promises about {PAIRS['leave-one-out']} were converted: replacing an image takes two such steps, and "

@@ -204,7 +204,8 @@ def test_gammas_add_and_one_sampled_sensitivity_counts_once() -> None:
     one, other = (pure(0.5, gamma=0.077, sampled=sampled) for sampled in (0.3, 0.4))
     assert composed([one, other, pure(0.1)]).gamma == pytest.approx(0.154)
     assert composed([one, one]).gamma == pytest.approx(0.077)
-    assert composed([pure(0.5, gamma=0.4, sampled=size) for size in (1.0, 2.0, 3.0)]).gamma == 1.0
+    void = composed([pure(0.5, gamma=0.4, sampled=size) for size in (1.0, 2.0, 3.0)])
+    assert (void.epsilon, void.gamma, void.delta, void.missing) == (math.inf, 1.0, 0.0, False)
     assert composed([pure(0.1)]).gamma == 0.0
 
 

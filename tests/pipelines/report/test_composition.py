@@ -25,7 +25,7 @@ CLASSIFIER = {
     "objective": "supervised",
     "backbone": "conv4",
     "epochs": 2,
-    "batch_size": 30,
+    "batch_size": 12,
     "parameters": {"classes": 10},
 }
 NOISE: dict[str, Any] = {
