@@ -99,9 +99,10 @@ def test_gaussian_noise_adds_in_squares(without_accounting: None, ratios: tuple[
     assert (found.method, found.missing, found.delta) == ("gaussian", False, pytest.approx(total))
 
 
-@pytest.mark.parametrize(("epsilon", "ratio"), [(0.5, 0.5), (1.0, 0.2), (0.1, 2.0)])
-def test_gaussian_noise_beside_a_pure_promise(accounting: None, epsilon: float, ratio: float) -> None:
+@pytest.mark.parametrize(("epsilon", "ratios"), [(0.5, (0.5,)), (1.0, (0.2,)), (0.1, (1.2, 1.6))])
+def test_gaussian_noise_beside_a_pure_promise(accounting: None, epsilon: float, ratios: tuple[float, ...]) -> None:
     """The losses of the worst pure mechanism are +-epsilon; those of Gaussian noise have a closed form around each."""
+    ratio = math.sqrt(sum(one**2 for one in ratios))
 
     def of_noise(at: float) -> float:
         return float(norm.cdf(ratio / 2 - at / ratio) - math.exp(at) * norm.cdf(-ratio / 2 - at / ratio))
@@ -110,10 +111,10 @@ def test_gaussian_noise_beside_a_pure_promise(accounting: None, epsilon: float, 
         up = 1 / (1 + math.exp(-epsilon))
         return up * of_noise(at - epsilon) + (1 - up) * of_noise(at + epsilon)
 
-    found = composed([gaussian(ratio), pure(epsilon)])
-    wanted = searched(delta_at, DELTA, 50.0)
+    found = composed([*(gaussian(one) for one in ratios), pure(epsilon)])
+    wanted = searched(delta_at, len(ratios) * DELTA, 50.0)
     assert wanted - 1e-6 <= found.epsilon <= wanted * 1.002 + 4 * GRID
-    assert found.epsilon < found.basic and found.delta == DELTA
+    assert found.epsilon < found.basic and found.delta == len(ratios) * DELTA
 
 
 def test_dp_sgd_twice_is_dp_sgd_with_twice_the_steps(accounting: None) -> None:
@@ -156,8 +157,10 @@ def test_without_the_library_it_is_the_sum_and_says_so(without_accounting: None)
 
 
 def test_a_promise_of_nothing_is_not_computed_at_length(accounting: None) -> None:
-    found = composed([pure(40.0, DELTA), trained(0.05, 0.5, 10_000, 1e6)])
+    steps = trained(0.05, 0.5, 10_000, 1e6)
+    found = composed([pure(40.0, DELTA), steps])
     assert (found.epsilon, found.method, found.missing) == (1e6 + 40, "sum", False)
+    assert math.isinf(composed([pure(40.0, adjacencies=(REPLACE,)), steps]).epsilon)
 
 
 def test_promises_about_other_pairs_are_not_mixed() -> None:
