@@ -132,8 +132,14 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
 
     @property
     def adjacencies(self) -> tuple[str, ...]:
-        """That of the pairs that are sampled; the proved bound of a convex head holds for both."""
-        return ADJACENCIES if self.parameters.head == CONVEX else (self.parameters.adjacency,)
+        """That of the pairs that are sampled. Of a convex head the proved bound holds for both.
+
+        A scale that is calibrated to an ``epsilon`` shows the number of images, of which a convex head's bound depends.
+        So then its promise is about a replaced image alone, which leaves the number as it is.
+        """
+        if self.parameters.head != CONVEX:
+            return (self.parameters.adjacency,)
+        return ADJACENCIES[:1] if self.parameters.epsilon else ADJACENCIES
 
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with the weights of the state in its head; see `HeadDefense.defended`."""

@@ -16,7 +16,8 @@ Promises add up only if they are about the same pairs of data sets, `sensitivity
 leaving one out and adding another. So a promise about one image that is there or not becomes one about a replaced image
 by two steps; there is no way back.
 
-The gammas of random differential privacy add (the union bound). Releases of one sampled sensitivity share its gamma.
+The gammas of random differential privacy add (the union bound), of releases that were trained on the same data: a gamma
+is about pairs drawn from these. Releases of one sampled sensitivity share a gamma, the largest that one of them states.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Release:
 
     Args:
         epsilon: 0 or above, finite.
-        delta: in [0, 1].
+        delta: in [0, 1]; of Gaussian noise above 0.
         adjacencies: of `sensitivity.ADJACENCIES`, the pairs of data sets that the promise is about; at least one.
         mechanism: what it is, where that is known.
         gamma: of random differential privacy; 0: the promise holds for every pair.
@@ -97,6 +98,8 @@ class Release:
         check_range("delta", self.delta, 0, 1)
         check_range("gamma", self.gamma, 0, 1)
         check_range("sampled", self.sampled, 0, open_low=self.gamma > 0)
+        if isinstance(self.mechanism, Gaussian):
+            check_range("delta of Gaussian noise", self.delta, 0, 1, open_low=True)
         if not self.adjacencies:
             raise ConfigError(f"a release names no adjacency, allowed: {', '.join(ADJACENCIES)}")
         for adjacency in self.adjacencies:
@@ -114,7 +117,8 @@ class Composed:
         adjacency: what the promise is about.
         method: of `METHODS`.
         parts: the releases as they were composed, converted to the adjacency where that was needed.
-        gamma: the chance that the guarantee fails for a random pair; 0: it holds for every pair.
+        gamma: the chance that the guarantee fails for a random pair of the data that all releases were trained on; 0:
+            it holds for every pair.
         missing: dp-accounting is not installed, and might have found a smaller epsilon.
     """
 
@@ -169,13 +173,16 @@ def composed(releases: Sequence[Release], delta: float | None = None) -> Compose
     Example:
         >>> two = [Release(4.38, 1e-5, ("replace-one",), Gaussian(ratio)) for ratio in (0.6, 0.8)]
         >>> round(composed(two, delta=2e-5).epsilon, 3)  # that of mu = 1
-        4.214
+        4.212
     """
     if not releases:
         raise ConfigError("no release to compose; give at least one")
     adjacency, parts = _alike(releases)
     least = math.fsum(part.delta for part in parts)
-    gamma = min(1.0, math.fsum({part.sampled: part.gamma for part in parts if part.gamma}.values()))
+    shared: dict[float, float] = {}
+    for part in parts:
+        shared[part.sampled] = max(part.gamma, shared.get(part.sampled, 0.0))
+    gamma = min(1.0, math.fsum(shared.values()))
     if least >= 1 or gamma >= 1:
         missing = gamma < 1 and _accounting() is None
         return Composed(math.inf, min(1.0, least), math.inf, adjacency, SUM, parts, gamma, missing)

@@ -51,7 +51,10 @@ def basis(entry: Mapping[str, Any]) -> str:
     if "epsilon" in entry:
         told += f" {_method(entry)} The delta is the sum of the promised ones."
         if entry["epsilon"] <= _weakest(entry):
-            told += " It is below the largest epsilon of one alone, which was computed less tightly."
+            told += (
+                f" It is no larger than that of one alone only because its delta is larger, {entry['delta']:g}, or "
+                "because it is computed more tightly. Whoever publishes more never promises more."
+            )
     if len(entry["seeds"]) > 1:
         told += f" Of {len(entry['seeds'])} seeds, seed {entry['seed']} promises least, and is shown."
     told += f" Adjacent data sets: {PAIRS[entry['adjacency']]}."
@@ -61,12 +64,16 @@ def basis(entry: Mapping[str, Any]) -> str:
             "weakens them."
         )
     if 0 < entry.get("gamma", 0.0) < 1:
+        told += " Sampled sensitivities hold for random pairs of data sets: "
         told += (
-            f" Sampled sensitivities hold for random pairs of data sets: the promise fails with a chance of at most "
-            f"{entry['gamma']:.3g}."
+            "for those of the images that all have in common, no chance that the promise fails is known."
+            if entry.get("apart")
+            else f"the promise fails with a chance of at most {entry['gamma']:.3g}."
         )
     if "hint" in entry:
-        told += f" A smaller epsilon may hold; to compute it: {entry['hint']}."
+        told += (
+            f" {'A smaller epsilon' if 'epsilon' in entry else 'A promise'} may hold; to compute it: {entry['hint']}."
+        )
     return told
 
 

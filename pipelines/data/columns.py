@@ -49,21 +49,26 @@ def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.asarray(numbers[np.asarray(coded.indices)], dtype=np.int64)
 
 
-def middle_of(ranks: npt.NDArray[np.uint64]) -> int:
-    """Where N samples are cut in two: next to the middle, with none of their groups on both sides.
+def middle_of(ranks: npt.NDArray[np.uint64], name: str) -> int:
+    """How many of N samples come first where they are cut in two, next to the middle and between two groups.
 
     Args:
         ranks: (N,) ascending, equal for the samples of one group.
+        name: of the samples, for the error.
 
-    Returns:
-        How many come first; 0 or N where one group has more than half of the samples and stands at an end, or alone.
+    Raises:
+        UserError: all samples belong to one group.
 
     Example:
-        >>> middle_of(np.array([1, 2, 2, 2, 3], np.uint64)), middle_of(np.array([1, 2, 3], np.uint64))
+        >>> middle_of(np.array([1, 2, 2, 2, 3], np.uint64), "x"), middle_of(np.array([1, 2, 3], np.uint64), "x")
         (4, 2)
     """
-    cuts = np.concatenate([[0], np.flatnonzero(ranks[1:] != ranks[:-1]) + 1, [len(ranks)]])
-    return int(cuts[np.abs(cuts - (len(ranks) + 1) // 2).argmin()])
+    if len(ranks) < 2:
+        return len(ranks)
+    between = np.flatnonzero(ranks[1:] != ranks[:-1]) + 1
+    if not len(between):
+        raise UserError(f"all {len(ranks)} images of {name} belong to one group of data.group_by and cannot be halved")
+    return int(between[np.abs(between - (len(ranks) + 1) // 2).argmin()])
 
 
 def joined(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -283,7 +283,7 @@ class Splits:
         rows = self.rows(roles)
         ranks = digests64((seed, "half", index // 2), self._units(rows))
         order = np.argsort(ranks, kind="stable")
-        middle = middle_of(ranks[order])
+        middle = middle_of(ranks[order], ", ".join(roles))
         chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
         return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
@@ -294,7 +294,7 @@ class Splits:
             rows = self.rows([role])
             ranks = digests64((seed, "fold"), self._units(rows))
             ids = [one for _, one in sorted(zip(ranks.tolist(), ids_of(self.table, rows), strict=True))]
-            middle = middle_of(np.sort(ranks))
+            middle = middle_of(np.sort(ranks), role)
             chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
         return chosen
 

@@ -31,7 +31,9 @@ def composition(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         seed = config.seeds[least]
         shared = [count for cell, count in _cells(config, folder.seed(seed)) if _trained(config, cell) >= set(names)]
         entries.append(
-            {"seeds": list(config.seeds), "seed": seed, "images": sum(shared)} | _entry(names, alone, found[least])
+            {"seeds": list(config.seeds), "seed": seed, "images": sum(shared)}
+            | ({"apart": True} if found[least].gamma and _apart(config, names) else {})
+            | _entry(names, alone, found[least])
         )
     return entries
 
@@ -90,6 +92,11 @@ def _overlapping(config: RunConfig, folder: RunFolder, names: Sequence[str]) -> 
 def _trained(config: RunConfig, cell: set[str]) -> set[str]:
     """Encoders whose last training, the one that a defense speaks of, has seen the images of a cell."""
     return {name for name, encoder in config.encoders.items() if cell & set(encoder.train_on)}
+
+
+def _apart(config: RunConfig, names: Sequence[str]) -> bool:
+    """Whether encoders share only a part of their images, so that their gammas are about different pairs."""
+    return len({frozenset(config.encoders[name].train_on) for name in names}) > 1
 
 
 def _cells(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[set[str], int]]:

@@ -207,6 +207,8 @@ def test_gammas_add_and_one_sampled_sensitivity_counts_once() -> None:
     one, other = (pure(0.5, gamma=0.077, sampled=sampled) for sampled in (0.3, 0.4))
     assert composed([one, other, pure(0.1)]).gamma == pytest.approx(0.154)
     assert composed([one, one]).gamma == pytest.approx(0.077)
+    more = pure(0.5, gamma=0.056, sampled=0.3)  # of more pairs, which gave the same largest distance
+    assert composed([one, more]).gamma == composed([more, one]).gamma == pytest.approx(0.077)
     void = composed([pure(0.5, gamma=0.4, sampled=size) for size in (1.0, 2.0, 3.0)])
     assert (void.epsilon, void.gamma, void.delta, void.missing) == (math.inf, 1.0, 0.0, False)
     assert composed([pure(0.1)]).gamma == 0.0
@@ -223,6 +225,7 @@ def test_gammas_add_and_one_sampled_sensitivity_counts_once() -> None:
         (lambda: pure(1, adjacencies=("swap",)), "adjacency = 'swap'"),
         (lambda: pure(1, gamma=0.1), "sampled = 0.0, allowed"),
         (lambda: Gaussian(0.0), "ratio = 0.0"),
+        (lambda: Release(1.0, 0.0, ADJACENCIES, Gaussian(0.5)), "delta of Gaussian noise = 0.0"),
         (lambda: SampledGaussian(1.0, 1.5, 3), "rate = 1.5"),
     ],
 )
@@ -243,13 +246,15 @@ SAMPLED = {"pairs": 3, "epochs": 5, "epsilon": 1.0}
 
 
 def test_a_convex_head_with_gaussian_noise() -> None:
-    """The ratio alone gives the promise back; the proof holds for both adjacencies."""
+    """The ratio alone gives the promise back. A calibrated scale shows the number of images, another one does not."""
     defense, told = fitted("additive-gaussian", epsilon=0.7, **CONVEX)
     found = release_of(defense, told)
     assert found is not None and isinstance(found.mechanism, Gaussian)
     assert (found.epsilon, found.delta) == promised(told) == (pytest.approx(0.7), DELTA)
     assert guarantee("gaussian", 1.0, found.mechanism.ratio, delta=DELTA).epsilon == pytest.approx(0.7)
-    assert (found.adjacencies, found.gamma) == (ADJACENCIES, 0.0)
+    assert (found.adjacencies, found.gamma) == (ADJACENCIES[:1], 0.0)
+    found = release_of(*fitted("additive-gaussian", scale=0.5, **CONVEX))
+    assert found is not None and found.adjacencies == ADJACENCIES
 
 
 @pytest.mark.parametrize("name", ["additive-logistic", "additive-laplace", "additive-gaussian"])

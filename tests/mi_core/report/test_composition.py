@@ -75,8 +75,14 @@ def test_the_promise_is_one_sentence() -> None:
 def test_a_tighter_sum_below_one_of_its_parts_is_explained() -> None:
     tight = TWO | {"epsilon": 1.9, "method": "numerical"}
     assert sentence(tight).endswith("together promises epsilon 1.9 at delta 2e-05.")
-    assert "below the largest epsilon of one alone, which was computed less tightly" in basis(tight)
-    assert "less tightly" not in basis(TWO)
+    assert "only because its delta is larger, 2e-05, or because it is computed more tightly" in basis(tight)
+    assert "more tightly" not in basis(TWO)
+
+
+def test_gammas_of_other_images_are_no_bound() -> None:
+    assert "fails with a chance of at most 0.077." in basis(MIXED)
+    assert "no chance that the promise fails is known" in basis(MIXED | {"apart": True})
+    assert "at most" not in basis(MIXED | {"apart": True})
 
 
 def test_what_promises_nothing_says_so() -> None:

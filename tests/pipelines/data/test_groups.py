@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pipelines.config.attributes import GroupConfig
 from pipelines.config.data import DataConfig, Role
+from pipelines.data.columns import middle_of
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
 from pipelines.errors import UserError
@@ -71,6 +72,13 @@ def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
                 g for g in set(groups.tolist()) if len({whole[i] in first for i in np.flatnonzero(groups == g)}) == 2
             ]
             assert 27 <= len(first) <= 33  # the largest group has 5
+
+
+def test_one_group_alone_cannot_be_halved() -> None:
+    assert middle_of(np.full(1, 7, np.uint64), "x") == 1
+    assert middle_of(np.array([5] * 9 + [6], np.uint64), "x") == 9  # neither side is empty
+    with pytest.raises(UserError, match=r"all 3 images of a, b belong to one group of data\.group_by"):
+        middle_of(np.full(3, 7, np.uint64), "a, b")
 
 
 def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:

@@ -110,6 +110,18 @@ def test_images_that_are_a_part_of_others_are_shared(tmp_path: Path) -> None:
     first, second = composition(config, folder)
     assert [row["encoder"] for row in first["encoders"]] == ["whole+w", "more+m"]
     assert [row["encoder"] for row in second["encoders"]] == ["part+p", "more+m"]
+    assert "apart" not in first and "apart" not in second  # a proved sensitivity has no gamma
+
+
+def test_sampled_sensitivities_of_images_that_are_only_partly_shared(tmp_path: Path) -> None:
+    numbers = {name: [told(1.0, gamma=0.077, pairs=500.0)] for name in ("whole+w", "part+p")}
+    sampled = {"settings": {"epsilon": 1.0, "pairs": 500}}
+    defenses = [noise("w", "whole") | sampled, noise("p", "part") | sampled]
+    for role, apart in (("known-member", True), ("target-member", None)):
+        trained = {"whole": ["target-member"], "part": [role]}
+        config, folder = made(tmp_path / role, numbers, *defenses, **trained)
+        (entry,) = composition(config, folder)
+        assert entry.get("apart") is apart
 
 
 def test_the_seed_that_promises_least_is_told(tmp_path: Path) -> None:
