@@ -147,6 +147,15 @@ def test_every_line_is_in_the_results_of_its_recipe() -> None:
     assert not missed
 
 
+def test_the_table_of_a_young_clip_is_in_its_results() -> None:
+    results = PAPERS.parent / "results"
+    body = (results / "README.md").read_text().split("## The gradients of a young CLIP")[1].split("\n## ")[0]
+    run = json.loads((results / "white-box-clip-cifar10.json").read_text())
+    table = "\n".join(cells(body))
+    assert len(INTERVAL.findall(table)) == 18
+    assert not unknown_intervals(table, [run])
+
+
 def test_every_recipe_of_the_papers_is_there() -> None:
     """Of every table and figure: the recipe, and its config for two cores."""
     table = every_line()
