@@ -99,6 +99,7 @@ def test_a_statement_binds_the_copy(run: Path) -> None:
     assert storage.exists(momentum_path(stored.folder, 3))
 
 
+@pytest.mark.slow
 def test_a_training_of_an_earlier_version_claims_no_copy_and_is_refused_before_a_query(
     run: Path, tmp_path: Path
 ) -> None:

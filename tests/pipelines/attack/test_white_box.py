@@ -86,6 +86,7 @@ def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tow
     assert "towers = 'both', allowed: image" in refused(config(towers="both"))
 
 
+@pytest.mark.slow
 def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None, tmp_path: Path) -> None:
     raw = config(**PAIRS, towers="both")
     raw["data"]["captions"] = {digit: {"name": str(digit), "attributes": ["thin", "bold"]} for digit in range(10)}
