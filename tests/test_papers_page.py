@@ -87,17 +87,15 @@ def written(value: float) -> set[str]:
 def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
     """A run that is repeated changes the JSON, and then this page."""
     body = SECTIONS[title]
-    found: set[str] = set()
-    for name in re.findall(r"\]\((results/[^)]+\.json)\)", body):
-        found.update(*map(written, numbers(json.loads((PAPERS / name).read_text()))))
+    runs = [json.loads((PAPERS / name).read_text()) for name in re.findall(r"\]\((results/[^)]+\.json)\)", body)]
+    found = set().union(*(written(value) for value in numbers(runs)))
     told = [f".{digits}" for cell in cells(body) for digits in FIGURE.findall(cell)]
     assert told, title
-    runs = [json.loads((PAPERS / name).read_text()) for name in re.findall(r"\]\((results/[^)]+\.json)\)", body)]
     untraced = UNTRACED.get(title, set())
     assert not [
         one for one in unknown_intervals("\n".join(cells(body)), runs) if not untraced.intersection(one.split())
     ]
-    assert not {figure for figure in told if figure not in found} - UNTRACED.get(title, set())
+    assert not {figure for figure in told if figure not in found} - untraced
 
 
 @pytest.mark.parametrize(

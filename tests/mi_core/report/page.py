@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html.parser import HTMLParser
+from typing import Any
+
+import jsonschema
+from rich.console import Console
+
+from mi_core.report.contents import schema
+from mi_core.report.html import render_html
+from mi_core.report.terminal import terminal_table
 
 VOID = {"meta", "img", "input", "link", "br", "hr"}
 
@@ -33,3 +42,17 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
+
+
+def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
+    """The page of a valid report; it and the terminal, short and whole, say each of some texts."""
+    jsonschema.validate(report, schema())
+    page = Page(render_html(report, {}))
+    for whole in (True, False):
+        console = Console(width=1000)
+        with console.capture() as capture:
+            console.print(terminal_table(report, whole=whole))
+        shown = " ".join(capture.get().split())
+        for text in texts:
+            assert text in page.text and text in shown
+    return page

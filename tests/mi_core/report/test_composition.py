@@ -6,7 +6,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from rich.console import Console
 
 from mi_core.defenses.composition import METHODS
 from mi_core.defenses.sensitivity import ADJACENCIES
@@ -14,8 +13,7 @@ from mi_core.report import composition
 from mi_core.report.composition import MEANING, basis, sentence
 from mi_core.report.contents import schema
 from mi_core.report.html import render_html
-from mi_core.report.terminal import terminal_table
-from tests.mi_core.report.page import Page
+from tests.mi_core.report.page import page_that_says
 
 
 def row(name: str, epsilon: float, **more: Any) -> dict[str, Any]:
@@ -115,15 +113,8 @@ def test_every_method_and_adjacency_has_words() -> None:
 
 
 def test_the_page_and_the_terminal_say_it(together: dict[str, Any]) -> None:
-    jsonschema.validate(together, schema())
-    page = Page(render_html(together, {}))
-    for whole in (True, False):
-        console = Console(width=1000)
-        with console.capture() as capture:
-            console.print(terminal_table(together, whole=whole))
-        for entry in together["composition"]:
-            for text in (page.text, " ".join(capture.get().split())):
-                assert sentence(entry) in text and basis(entry) in text and MEANING in text
+    told = [text for entry in together["composition"] for text in (sentence(entry), basis(entry))]
+    page = page_that_says(together, MEANING, *told)
     assert "target+dp-sgd one image there or not 3 as composed: epsilon 5.3, delta 1e-05 1e-05 DP-SGD" in page.text
     assert "together one image replaced 2.23 2e-05 squares added" in page.text
     assert "together one image replaced none 1 plain sum" in page.text
