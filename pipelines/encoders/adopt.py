@@ -17,7 +17,7 @@ from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import hub
 from mi_core.encoders.builders import CODE
-from mi_core.encoders.checkpoint import weights_bytes
+from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.foreign import Adopted, adopt
 from mi_core.encoders.model_folder import with_definition
 from mi_core.encoders.remote.encoder import Endpoint
@@ -249,6 +249,7 @@ def _adopt_weights(
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
         "momentum": adopted.momentum is not None,
+        "momentum_fingerprint": "" if adopted.momentum is None else fingerprint(adopted.momentum),
     }
 
 

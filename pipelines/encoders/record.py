@@ -37,6 +37,7 @@ class EncoderRecord:
         answers: widths, noise and cost of the first answers of one behind an API.
         source: commit and SHA-256 of a weights file from the Hugging Face Hub.
         momentum: whether the copy that followed it in training is kept beside each checkpoint.
+        momentum_fingerprint: of the copy that came in the file of a loaded one, which its own weights do not tell.
     """
 
     name: str
@@ -65,6 +66,7 @@ class EncoderRecord:
     answers: dict[str, Any] = field(default_factory=dict)
     source: dict[str, str] = field(default_factory=dict)
     momentum: bool = False
+    momentum_fingerprint: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

@@ -229,6 +229,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         stored.fingerprints,
         config.data.decoder().digest(),
         folder.seed,
+        *([stored.momentum_fingerprint] if stored.momentum_fingerprint else []),
         *crafted,
         *against,
         *([] if stopping is None else _decided_by(config, folder, stopping)),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
@@ -28,6 +28,7 @@ from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
+from pipelines.extract.passes import missing_passes
 from pipelines.files import storage
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
@@ -202,6 +203,20 @@ def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(load
     }
     assert parts["target"]["momentum"].endswith("/epoch-0000.momentum.safetensors")
     assert "momentum" not in parts["fresh"]
+
+
+def test_features_are_those_of_this_copy(loaded: Path, tmp_path: Path) -> None:
+    """Files of equal encoders with different copies share no features."""
+    chosen = parse(loaded_config(Path("moco.pth")), "x")
+    folder = shutil.copytree(loaded, tmp_path / "run")
+    place = RunFolder(str(folder)).seed(0)
+    stored = describe(place, "target")
+    copied = stored.load(0, momentum=True).momentum
+    assert copied is not None
+    assert stored.record.momentum_fingerprint == fingerprint(copied)
+    assert not missing_passes(chosen, place)
+    storage.write_json(f"{stored.folder}/encoder.json", stored.record.as_json() | {"momentum_fingerprint": "another"})
+    assert {query.asking.encoder for query in missing_passes(chosen, place)} == {"target"}
 
 
 def test_fresh_weights_are_their_own_copy(loaded: Path) -> None:
