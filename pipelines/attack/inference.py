@@ -52,8 +52,9 @@ class Inference:
 
     @property
     def map_path(self) -> str:
-        """File of the attacked samples' embeddings in the plane: one for each attribute, target and output."""
-        return f"{self.folder.path}/attribute-inference/map-{'-'.join(_entry(self.config))}-{self.epoch:04d}.parquet"
+        """File of the attacked samples' embeddings in the plane: one for each attribute, target, output and roles."""
+        name = f"{'-'.join(_entry(self.config))}-{self.epoch:04d}-{digest(self.config.test)[:8]}"
+        return f"{self.folder.path}/attribute-inference/map-{name}.parquet"
 
 
 def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:

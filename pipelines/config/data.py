@@ -240,6 +240,10 @@ class DataConfig(Section):
         own = self.model_dump(mode="json", include=parts)
         return digest(own, self.decoder().digest(), self.near_duplicates is not None)
 
+    def meaning_of(self, *names: str | None) -> dict[str, Any]:
+        """Definitions of some attributes as plain values, by name; without None."""
+        return {name: self.attributes[name].model_dump(mode="json") for name in names if name is not None}
+
     @property
     def by_shard(self) -> bool:
         """Whether shards are drawn whose samples may be alike."""

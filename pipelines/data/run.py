@@ -28,7 +28,7 @@ def draw_roles(runs: Sequence[Run]) -> None:
             continue
         read = config.data.scan_digest
         if read not in scans:
-            scanned = scans[read] = scan(config.data, f"{folder.path}/{SCAN}/{read[:12]}", _as_ray_tasks)
+            scanned = scans[read] = scan(config.data, f"{runs[0].folder.path}/{SCAN}/{read[:12]}", _as_ray_tasks)
             lost = f"; {scanned.tally} and listed in splits/rejected.parquet" if scanned.tally.unusable else ""
             say("data", f"{scanned.tally.used} usable samples{lost}")
             for note in scanned.tally.notes():

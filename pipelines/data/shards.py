@@ -29,6 +29,7 @@ from pipelines.data.samples import Problem, Sample
 from pipelines.data.scan import usable
 from pipelines.data.shard_paths import PARQUET, TARS, expand
 from pipelines.data.sources import Source
+from pipelines.data.tar_shards import is_image
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -187,7 +188,10 @@ def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
 
 
 def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
-    """The sample as WebDataset writes it, and its suffix. A key ends at the first dot, so dots in names become _."""
+    """The sample as WebDataset writes it, and its suffix, with no image but its own.
+
+    A key ends at the first dot, so dots in names become _.
+    """
     folder, _, base = sample.key.rpartition("/")
     stem, dot, ending = base.rpartition(".")
     name = (stem if dot and ending.lower() in SUFFIXES else base).replace(".", "_")
@@ -198,7 +202,8 @@ def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
         unique = f"{key}-{number}"
     used.add(unique)
     suffix = suffix_of(image_info(sample.image).format)
-    entry: dict[str, Any] = {"__key__": unique, suffix: sample.image, **sample.others}
+    others = {name: content for name, content in sample.others.items() if not is_image(name)}
+    entry: dict[str, Any] = {"__key__": unique, suffix: sample.image, **others}
     if sample.label is not None:
         entry["cls"] = str(sample.label).encode()
     if unique != sample.key and "json" not in entry:

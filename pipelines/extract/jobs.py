@@ -132,7 +132,8 @@ class ShardJob:
     @property
     def _told(self) -> list[object]:
         """What captions and classes depend on."""
-        return [] if self.data is None else [self.data.label, self.data.model_dump(mode="json")["captions"]]
+        data = self.data
+        return [] if data is None else [data.meaning_of(data.label), data.model_dump(mode="json")["captions"]]
 
     def joined(self, before: ShardJob | None) -> ShardJob:
         """The job that also computes ``before``, of the same identity: in its folder, at the epochs of both."""

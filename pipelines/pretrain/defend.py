@@ -62,7 +62,8 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
         kept = {name: value for name, value in config.settings.items() if name not in defense.late}
         roles = {role: mine.role_digest(role) for role in config.train_on}
         roles |= {role: splits.role_digest(role) for role in config.outside}
-        made = digest(base.record.fingerprints[str(epoch)], kept, roles, config.attribute)
+        meaning = job.data.meaning_of(job.data.label, config.attribute)
+        made = digest(base.record.fingerprints[str(epoch)], kept, roles, meaning)
         path = f"{base.folder}/{PREPARED}{made[:16]}.safetensors"
         if not storage.exists(path):
             prepared = dict(defense.prepare(encoder, *provided(), spread=spread))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mi_core.objectives import OBJECTIVES
 from pipelines.config.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.console import bars, say, step
@@ -170,4 +171,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}
     captions = config.data.model_dump(mode="json")["captions"]
     parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
+    labelled = OBJECTIVES[encoder.objective].target in ("class", "caption") or isinstance(encoder, DefendedConfig)
+    meaning = config.data.meaning_of(config.data.label if labelled else None, encoder.attribute)
+    parts += [meaning] if meaning else []
     return digest(*parts, *([] if encoder.start is None else [_inputs(config, place, encoder.start)]))

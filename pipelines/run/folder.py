@@ -57,7 +57,7 @@ STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
     "extract": ("features",),
-    "attack": ("attacks", "utility", "validity"),
+    "attack": ("attacks", "attribute-inference", "utility", "validity"),
     "tune": (),
     "report": (),
 }
@@ -187,15 +187,15 @@ class RunFolder:
             UserError: the folder holds a run of another config whose changed keys matter to finished work and
                 ``force`` does not cover them, or it holds files that are not a run.
         """
-        before_path, difference = f"{self.path}/config.yaml", ""
+        before_path, difference, dropped = f"{self.path}/config.yaml", "", set[int]()
         if storage.exists(before_path):
             before = yaml.safe_load(storage.read_bytes(before_path))
             self._check_changes(before, config, force)
-            difference = _difference(before, config)
+            difference, dropped = _difference(before, config), {*before["seeds"]} - {*config["seeds"]}
         elif storage.list_files(self.path):
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
         if force is not None:
-            self._clear(force, config)
+            self._clear(force, config | {"seeds": [*config["seeds"], *dropped]})  # one that is dropped may come back
         storage.write_atomic(before_path, yaml.safe_dump(config, sort_keys=False).encode())
         self.update_manifest(
             created=self.manifest.get("created", now()),

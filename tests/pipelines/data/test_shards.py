@@ -74,6 +74,18 @@ def test_shards_are_rewritten_whole_and_cut_to_size(tmp_path: Path, monkeypatch:
     assert [found[f"s{seed:04d}"].image for seed in range(20)] == [image_bytes(seed) for seed in range(20)]
 
 
+def test_the_image_that_was_chosen_is_written_and_no_other(tmp_path: Path) -> None:
+    members = [(f"a.{name}", image_bytes(seed, "JPEG")) for seed, name in enumerate(("jpg", "input.jpg", "mask.jpg"))]
+    (tmp_path / "in.tar").write_bytes(tar_bytes([*members, ("a.txt", b"a caption")]))
+    chosen = SourceConfig(kind="shards", path=str(tmp_path / "in.tar"), image="input.jpg")
+    assert shards.import_shards(chosen, str(tmp_path / "out"))["samples"] == 1
+    written = Source(SourceConfig(kind="shards", path=str(tmp_path / "out")))
+    (found,) = [entry for item in written.items() for entry in written.scan(item)]
+    assert isinstance(found, Sample)
+    assert found.image == members[1][1]
+    assert found.others == {"txt": b"a caption"}
+
+
 def test_every_format_that_is_read_is_read_back_from_shards(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     kinds = ("MPO", "AVIF", "JPEG2000", "TIFF", "PPM")

@@ -107,13 +107,22 @@ def test_a_defense_may_be_added_and_no_encoder_changed(tmp_path: Path) -> None:
 
 def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
     folder = opened(tmp_path)
-    work(tmp_path, "splits", "encoders", "features", "attacks")
+    work(tmp_path, "splits", "encoders", "features", "attacks", "attribute-inference", "utility", "validity")
     opened(tmp_path, with_change(queries={"views": 3}), force="extract")
     left = sorted(path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file"))
     assert left == ["encoders", "splits"]
     with pytest.raises(UserError, match="--force pretrain"):
         opened(tmp_path, with_change(encoders={}), force="extract")
     assert folder.manifest["runs"][-1]["forced"] == "extract"
+
+
+def test_force_clears_seeds_that_were_dropped_too(tmp_path: Path) -> None:
+    """A seed that comes back brings no results of other settings."""
+    opened(tmp_path, with_change(seeds=[1, 0]))
+    work(tmp_path, "splits", "attacks")
+    opened(tmp_path, with_change(seeds=[1], queries={"views": 3}), force="data")
+    assert not list((tmp_path / "run").rglob("file"))
+    opened(tmp_path, with_change(seeds=[1, 0], queries={"views": 3}))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
