@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from mi_core.report.numbers import count, rate
 
 _IDENTITY = ("attribute", "target", "output", "settings", "epoch")
 _MOST_COLOURS = 20
+_LETTERS = 66  # of a figure's width
 
 
 def plane(embeddings: FloatArray, seed: int) -> FloatArray:
@@ -62,7 +65,7 @@ def attribute_figures(report: Mapping[str, Any], maps: Sequence[EmbeddingMap]) -
     rows = final_inferences(report.get("attribute_inference", []))
     drawings = {"attributes-accuracy": _accuracies(rows)} if rows else {}
     for sweep in report.get("sweeps", []):
-        series = _series(sweep["points"])
+        series = _series(sweep)
         if series:
             drawings[file_name(f"attributes-sweep-{sweep['name']}")] = _sweep(sweep, series)
     for one in maps:
@@ -77,20 +80,23 @@ def called(row: Row) -> str:
 
 def swept_inferences(sweep: Row) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
     """What a sweep changes of attribute inference: the names of the series, and by point (label, row by name)."""
-    series = _series(sweep["points"])
+    series = _series(sweep)
     found = [
-        (point["label"], {_name(row): row for row in final_inferences(point.get("attribute_inference", []))})
+        (point["label"], {_name(row, sweep): row for row in final_inferences(point.get("attribute_inference", []))})
         for point in sweep["points"]
     ]
     return list(series), found
 
 
-def _name(row: Row) -> str:
-    return f"{row['attribute']} from {row['target']}, {row['output']}"
+def _name(row: Row, sweep: Row) -> str:
+    """How a row is called beside the others of its point: without the setting that the sweep changes."""
+    swept = re.escape(sweep["name"].rpartition(".")[2])
+    settings = re.sub(rf"(^|, ){swept} = [^,]*", "", row.get("settings") or "").removeprefix(", ")
+    return called({**row, "settings": settings})
 
 
 def _accuracies(rows: Sequence[Row]) -> Drawing:
-    figure, (panel,) = blank(height=1.2 + 0.34 * len(rows))
+    figure, (panel,) = blank(height=1.0 + 0.55 * len(rows))
     places = np.arange(len(rows))[::-1]
     for name, colour in (("accuracy", COLOURS[0]), ("majority", GREY)):
         values = np.array([row[name]["value"] for row in rows])
@@ -98,8 +104,11 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
         label = "attack" if name == "accuracy" else "most frequent value"
         style = {"fmt": "o" if name == "accuracy" else "|", "color": colour, "capsize": 2.5, "markersize": 5}
         panel.errorbar(values, places, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
-    panel.set_yticks(places, [called(row) for row in rows], fontsize=7.5)
-    panel.set_ylim(-0.6, len(rows) - 0.4)
+    across = panel.get_yaxis_transform()
+    for place, row in zip(places, rows, strict=True):
+        panel.text(0, place + 0.14, fill(called(row), _LETTERS), transform=across, fontsize=7.5, va="bottom")
+    panel.set_yticks([])
+    panel.set_ylim(-0.4, len(rows) - 0.3)
     label_axes(panel, "accuracy of attribute inference", "")
     told = [
         f"{called(row)} {rate(row['accuracy']['value'])}, guessing {rate(row['majority']['value'])}" for row in rows
@@ -107,13 +116,14 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
     return Drawing(svg(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
 
 
-def _series(points: Sequence[Row]) -> dict[str, list[tuple[float, Row]]]:
+def _series(sweep: Row) -> dict[str, list[tuple[float, Row]]]:
     """What is inferred from which encoder to (place, row), where the sweep changes it."""
+    points = sweep["points"]
     numeric = all("value" in point for point in points)
     found: dict[str, list[tuple[float, Row]]] = {}
     for number, point in enumerate(points):
         for row in final_inferences(point.get("attribute_inference", [])):
-            found.setdefault(_name(row), []).append((point["value"] if numeric else float(number), row))
+            found.setdefault(_name(row, sweep), []).append((point["value"] if numeric else float(number), row))
     return {
         name: sorted(rows, key=lambda entry: entry[0])
         for name, rows in found.items()

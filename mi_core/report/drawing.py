@@ -7,9 +7,11 @@ say.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 from xml.etree import ElementTree
 
@@ -36,6 +38,8 @@ _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _HOVER = "hover:"  # before the name of points that are there for their words alone
 _HALF = 25  # letters that fit into half a legend
 _INSIDE = 36  # letters that fit into a panel
+_LETTERS = 52  # of a line of a legend
+_LINES, _LINE = 4, 0.19  # lines of a legend that fit above a panel, and the inches of each further one
 _MOST_TOLD = 20  # values of a line whose marks cannot be told apart
 
 
@@ -72,20 +76,30 @@ def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
 
 
 def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> None:
-    """Name the axes; the legend stands above the panel, or where its names are short in the empty lower right."""
+    """Name the axes; the legend stands above the panel, or where its names are short in the empty lower right.
+
+    Long names go on in a second line, and a figure grows with a legend of many lines above it.
+    """
     panel.set_xlabel(x, fontsize=9.5)
     panel.set_ylabel(y, fontsize=9.5)
-    longest = max(map(len, panel.get_legend_handles_labels()[1]), default=0)
+    handles, names = panel.get_legend_handles_labels()
+    longest = max(map(len, names), default=0)
+    names = [fill(name, _LETTERS) for name in names]
+    columns = 2 if longest <= _HALF else 1
     above = {
         "loc": "lower left",
         "bbox_to_anchor": (-0.1, 1.0),
-        "ncols": 2 if longest <= _HALF else 1,
+        "ncols": columns,
         "frameon": False,
         "borderaxespad": 0.1,
     }
     inside = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"}
     place = inside if legend_inside and longest <= _INSIDE else above
-    panel.legend(**place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
+    if place is above:
+        figure = panel.figure
+        lines = math.ceil(sum(name.count("\n") + 1 for name in names) / columns)
+        figure.set_figheight(figure.get_figheight() + _LINE * max(0, lines - _LINES))
+    panel.legend(handles, names, **place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
 
 
 def png(figure: Figure) -> bytes:

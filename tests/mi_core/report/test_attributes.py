@@ -107,6 +107,28 @@ def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any])
     assert max(len(line) for line in capture.get().splitlines()) <= 80
 
 
+def test_a_sweep_keeps_adversaries_apart_and_leaves_out_what_it_changes(inferred: dict[str, Any]) -> None:
+    def point(layers: int) -> dict[str, Any]:
+        words = [f"layers = {layers}, variant = paper", "layers = 3, variant = linear"]
+        entries = [entry("t", 0, 0.1 * layers, settings=words[0]), entry("t", 0, 0.05 * layers, settings=words[1])]
+        return {"label": str(layers), "value": layers, "rows": [], "attribute_inference": pool_inferences(entries)}
+
+    sweep = {"name": "attribute_inference.*.layers", "points": [point(3), point(6)]}
+    names, found = swept_inferences(sweep)
+    assert names == ["race from t, backbone, variant = paper", "race from t, backbone, variant = linear"]
+    assert [round(rows[name]["accuracy"]["value"], 2) for name in names for _, rows in found] == [0.3, 0.6, 0.15, 0.3]
+    (drawing,) = attribute_figures({"sweeps": [sweep]}, ()).values()
+    assert "variant = paper from .300 to .600; race from t, backbone, variant = linear from .150 to .300" in drawing.alt
+
+
+def test_long_settings_leave_room_for_the_marks() -> None:
+    """A figure whose words take its whole width warns that its axes have collapsed, which fails a test."""
+    words = "layers = 3, hidden = 64, learning_rate = 0.01, batch_size = 512, variant = linear"
+    rows = pool_inferences([entry(name, 0, 0.5, settings=words) for name in ("target-classifier", "target-supervised")])
+    drawn = attribute_figures({"attribute_inference": rows}, ())["attributes-accuracy"]
+    assert drawn.image.count(b"learning_rate") == 2
+
+
 def test_nothing_is_drawn_where_nothing_was_inferred(report: dict[str, Any], inferred: dict[str, Any]) -> None:
     assert attribute_figures(report, ()) == {}
     assert 'id="attributes"' not in render_html(report, {})

@@ -206,3 +206,17 @@ def test_the_same_figure_is_the_same_file() -> None:
         files.append(svg(figure))
     assert files[0] == files[1]
     assert b"<style" not in files[0] and b"<metadata" not in files[0]
+
+
+def test_a_figure_grows_with_its_legend() -> None:
+    heights, panels = [], []
+    for lines in (4, 12):
+        figure, (panel,) = blank()
+        for number in range(lines):
+            panel.plot([0, 1], [number, 0], label=f"an attack with settings that are long, {number}")
+        label_axes(panel, "x", "y")
+        svg(figure)
+        heights.append(figure.get_figheight())
+        panels.append(panel.get_window_extent().height)
+    assert heights[1] > heights[0]
+    assert panels[1] > 0.8 * panels[0]
