@@ -16,8 +16,11 @@ from pipelines.attack.scores import in_turn, part_path, parts_folder
 from pipelines.attack.summed import add_up, finish
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
+from pipelines.data.first import number_of
 from pipelines.data.splits import Splits
 from pipelines.data.tasks import parts
+from pipelines.errors import UserError
+from pipelines.extract.features import NothingAsked
 from pipelines.files import storage
 from pipelines.run.ray_session import TASK_MEMORY, mapped
 
@@ -27,7 +30,8 @@ _FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbe
 
 def is_divided(config: RunConfig, task: Task) -> bool:
     """Whether the scores of an attack are computed in parts."""
-    return divisible(config, task) and Splits.load(task.folder.path).count(config.audited) > EXACT
+    asked = number_of(Splits.load(task.folder.path), config.audited, task.attack.count)
+    return divisible(config, task) and asked > EXACT
 
 
 def run_divided(config: RunConfig, tasks: Sequence[Task]) -> None:
@@ -102,12 +106,14 @@ def _run(config: RunConfig, task: Task, fitted: Fitted) -> None:
     if fault:
         _say_not_applicable(config, task, fitted, fault)
         return
-    spent = None if scored[0].spent is None else sum(part.spent for part in scored)
-    samples = sum(part.samples for part in scored)
-    result = outline(config, task, fitted, (samples, spent, scored[0].anchors))
+    paths = [part_path(task, number) for number in range(len(shards))]
+    _fill(task, scored, paths)
+    counted = [part for part in scored if part.samples]
+    spent = None if counted[0].spent is None else sum(part.spent for part in counted)
+    samples = sum(part.samples for part in counted)
+    result = outline(config, task, fitted, (samples, spent, counted[0].anchors))
     control_fault = next((part.control_fault for part in scored if part.control_fault), "")
     result |= {"control_not_applicable": control_fault} if control_fault else {}
-    paths = [part_path(task, number) for number in range(len(shards))]
     threshold = fitted.method.threshold
     added = mapped(
         add_up,
@@ -122,7 +128,7 @@ def _run(config: RunConfig, task: Task, fitted: Fitted) -> None:
 
 
 def _score(config: RunConfig, task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]]) -> _Part:
-    """Score one part and write its file, unless an earlier run did."""
+    """Score one part and write its file, unless an earlier run did; of no samples there is no file yet."""
     path = part_path(task, number)
     if storage.exists(path):
         return _Part.read(path)
@@ -130,9 +136,27 @@ def _score(config: RunConfig, task: Task, fitted: Fitted, number: int, shards: S
         scored = score(config, task, Splits.load(task.folder.path).at(shards), fitted)
     except NotApplicable as error:
         return _Part(fault=str(error))
+    except NothingAsked:  # the attack counts samples, and none of them stands in these shards
+        return _Part()
     part = _Part(len(scored.table), scored.spent, scored.anchors, scored.control_fault)
     storage.write_table(path, scored.table.replace_schema_metadata(part.metadata()))
     return part
+
+
+def _fill(task: Task, scored: Sequence[_Part], paths: Sequence[str]) -> None:
+    """Write the files of parts without a sample, with the columns of the others.
+
+    Raises:
+        UserError: no part has a sample.
+    """
+    like = next((path for part, path in zip(scored, paths, strict=True) if part.samples), None)
+    if like is None:
+        raise UserError(f"attacks.{task.position}: no sample that {task.attack.attack} counts was queried")
+    empty = [path for part, path in zip(scored, paths, strict=True) if not part.samples]
+    if empty:
+        table = storage.read_table(like).slice(0, 0).replace_schema_metadata(_Part().metadata())
+        for path in empty:
+            storage.write_table(path, table)
 
 
 def _say_not_applicable(config: RunConfig, task: Task, fitted: Fitted | None, why: str) -> None:

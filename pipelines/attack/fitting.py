@@ -16,6 +16,7 @@ from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
+from pipelines.data.first import number_of
 from pipelines.data.splits import Splits, having
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
@@ -57,7 +58,9 @@ def fit(config: RunConfig, task: Task, splits: Splits) -> Fitted:
     attack, seed = task.attack, task.folder.seed
     known = splits
     if attack.reference_count is None and divisible(config, task):
-        known = splits.sampled(config.reference_roles(attack), FITTED, seed)
+        roles = config.reference_roles(attack)
+        asked = max(1, number_of(splits, roles, attack.count))
+        known = splits.sampled(roles, FITTED * splits.count(roles) // asked, seed)
     reference = reference_of(config, task, known, attack.target)
     method = attack.method()(attack.parameters(), seed=seed)
     started = time.perf_counter()

@@ -18,6 +18,7 @@ from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.data.columns import known_label
+from pipelines.data.first import number_of
 from pipelines.data.splits import Splits, members_of
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
@@ -110,10 +111,11 @@ def _audited(config: RunConfig, task: Task, splits: Splits, target: str) -> Labe
     Raises:
         UserError: they are too many for one process.
     """
-    if splits.count(config.audited) > MOST_AUDITED:
+    asked = number_of(splits, config.audited, task.attack.count)
+    if asked > MOST_AUDITED:
         raise UserError(
             f"attacks.{task.position}: {task.attack.attack} with reference = {AUDITED!r} takes {MOST_AUDITED:,} "
-            f"audited samples at most, got {splits.count(config.audited):,}; set its count, or fit it on an encoder"
+            f"audited samples at most, got {asked:,}; set its count, or fit it on an encoder"
         )
     features = _of_fold(config, task, splits, features_of(config, task, splits, target, config.audited))
     member = splits.among(features.ids, config.audited[:1])

@@ -261,7 +261,7 @@ class Splits:
         return among(ids, set(self.ids(roles)))
 
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
-        """Ids of ``count`` samples of each of some roles, the same for every count up to that many.
+        """Ids of ``count`` samples of each of some roles by ascending rank, the same for every count up to that many.
 
         One shard is in memory at a time.
         """

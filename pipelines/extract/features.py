@@ -11,15 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.records import Features, FloatArray
-from mi_core.records import among as ids_among
 from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.columns import ids_of
+from pipelines.data.first import Firsts
 from pipelines.data.splits import Splits, having
 from pipelines.errors import UserError
 from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
 from pipelines.files import many, storage
 from pipelines.run.folder import SeedFolder
+
+
+class NothingAsked(UserError):
+    """No sample of the given shards was asked for."""
 
 
 def load_features(
@@ -46,10 +50,11 @@ def load_features(
 
     Raises:
         UserError: features are missing (extraction has not finished).
+        NothingAsked: none of the samples of ``among`` was asked for.
     """
     whole = Splits.load(folder.path)
     splits = whole if among is None else among
-    first = None if asking.count is None else set(whole.first(roles, asking.count, folder.seed))
+    first = None if asking.count is None else Firsts.of(whole, roles, asking.count, folder.seed)
     reader = _Reader(folder, asking, epoch, output, needs, list(_sources_of(config, folder, asking, output, needs)))
     parts = []
     for source, item in splits.sums.shards:
@@ -58,12 +63,12 @@ def load_features(
         rows = splits.shard(source, item)
         wanted = having(rows, roles) & ~having(rows, asking.without)
         if first is not None:
-            wanted &= ids_among(ids_of(rows), first)
+            wanted &= first.among(rows)
         if wanted.any():
             parts.append(reader.read(source, item, rows["key"].filter(pa.array(wanted))))
     parts = [part for part in parts if len(part.keys)]
     if not parts:
-        raise UserError(f"no sample of {', '.join(roles)} was queried")
+        raise (UserError if among is None else NothingAsked)(f"no sample of {', '.join(roles)} was queried")
     return _in_order(parts)
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.querying.plan import QueryPlan
@@ -19,6 +21,7 @@ from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import SourceConfig
+from pipelines.data.first import Firsts
 from pipelines.data.samples import Item
 from pipelines.data.sources import Source
 from pipelines.data.splits import ROLES, Splits
@@ -201,7 +204,7 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
     """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
     splits, decoder, plan, asking = Splits.load(folder.path), config.data.decoder(), query.plan(), query.asking
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
-    first = None if asking.count is None else set(splits.first(query.roles, asking.count, folder.seed))
+    first = None if asking.count is None else Firsts.of(splits, query.roles, asking.count, folder.seed)
     remote = isinstance(config.encoders[asking.encoder], EndpointConfig)
     alone = remote or plan.searches or asking.crafter is not None
     data = config.data if plan.captioned or plan.labelled else None
@@ -212,8 +215,9 @@ def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Ite
         known = splits.digest(source, item.name, query.roles, asking.without)
         selection = Selection(splits.folder, drawn, query.roles, asking.without, count, known)
         if first is not None:
-            classes = selection.classes(source, item.name)
-            some = {key: label for key, label in classes.items() if f"{source}/{key}" in first}
+            classes, rows = selection.classes(source, item.name), splits.shard(source, item.name)
+            asked = set(rows["key"].filter(pa.array(first.among(rows))).to_pylist())
+            some = {key: label for key, label in classes.items() if key in asked}
             selection = Selection.given_as(some, splits.folder, drawn)
         if selection.count:
             yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, data)

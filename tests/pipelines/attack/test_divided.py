@@ -13,11 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.attack import divided, scores
+from pipelines.attack import divided, scores, summed
+from pipelines.attack.fitting import Scored
+from pipelines.attack.tasks import Task, tasks
 from pipelines.audit import run as audit
+from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data import tasks
+from pipelines.data import tasks as data_tasks
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
+from pipelines.data.splits import Splits
+from pipelines.errors import UserError
+from pipelines.extract import features
+from pipelines.run.folder import RunFolder
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHARDS, EACH = 5, 24
@@ -51,6 +60,56 @@ def config_of(place: Path, *, grouped: bool) -> RunConfig:
     return parse(raw, "given.yaml")
 
 
+@pytest.fixture
+def counted(tmp_path: Path) -> tuple[RunConfig, Task, Splits]:
+    """A run whose attack counts two samples of each role, with its splits."""
+    config = config_of(tmp_path, grouped=False)
+    config = config.model_copy(update={"attacks": [config.attacks[0].model_copy(update={"count": 2})]})
+    folder = RunFolder(str(tmp_path / "run")).seed(0)
+    splits = draw(config.data, scan(config.data), 0, folder.path)
+    return config, next(iter(tasks(config, folder))), splits
+
+
+def test_an_attack_is_divided_by_the_samples_that_it_counts(
+    counted: tuple[RunConfig, Task, Splits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, task, splits = counted
+    assert splits.count(config.audited) == 2 * SHARDS * EACH
+    for most, parted in ((4, False), (3, True)):
+        monkeypatch.setattr(divided, "EXACT", most)
+        assert divided.is_divided(config, task) is parted
+
+
+def test_a_part_without_a_counted_sample_is_empty(
+    counted: tuple[RunConfig, Task, Splits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, task, splits = counted
+    monkeypatch.setattr(features, "_sources_of", lambda *_: ())
+    asked = set(splits.first(config.audited, 2, 0))
+    bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(config.audited))]
+
+    def score(config: RunConfig, task: Task, splits: Splits, fitted: Any) -> Scored:
+        if set(splits.sums.shards) <= set(bare):
+            features.load_features(
+                config, task.folder, Asking("target", count=2), 0, "backbone", [], config.audited, splits
+            )
+        table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
+        return Scored(table, None, 3)
+
+    monkeypatch.setattr(divided, "score", score)
+    full = next(place for place in splits.sums.shards if place not in bare)
+    scored = [divided._score(config, task, None, number, [place]) for number, place in enumerate((bare[0], full))]
+    assert [part.samples for part in scored] == [0, 1]
+    paths = [scores.part_path(task, number) for number in range(2)]
+    divided._fill(task, scored, paths)
+    assert pq.read_table(paths[0]).schema.equals(pq.read_table(paths[1]).schema)
+    assert divided._score(config, task, None, 0, [bare[0]]).samples == 0  # when the run is started again
+    summed.add_up(task, 0, paths, 0.0)
+    assert scores.ScoreSums.load(scores.chunk_path(task, 0)).called == (1, 0)
+    with pytest.raises(UserError, match=r"attacks\.0: no sample that mean-cosine counts was queried"):
+        divided._fill(task, scored[:1], paths[:1])
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["samples", "groups"])
 def both(
     request: pytest.FixtureRequest, local_ray: None, tmp_path_factory: pytest.TempPathFactory
@@ -63,7 +122,7 @@ def both(
     shutil.copytree(whole, parts)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(divided, "EXACT", 0)
-        patched.setattr(tasks, "AT_ONCE", EACH)
+        patched.setattr(data_tasks, "AT_ONCE", EACH)
         patched.setattr(scores, "AT_ONCE", 3)
         audit.run(config, str(parts), force="attack")
         yield config, whole, parts

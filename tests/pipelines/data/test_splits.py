@@ -13,7 +13,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from pipelines.config.data import DataConfig
+from pipelines.data.columns import ids_of
 from pipelines.data.draw import check_sizes, draw
+from pipelines.data.first import Firsts, number_of
 from pipelines.data.scan import scan
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.errors import UserError
@@ -24,6 +26,7 @@ COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}
 
 def pool(tmp_path: Path, *shards: bytes, roles: dict[str, Any] | None = None, **settings: Any) -> DataConfig:
     """A source ``pool`` of shards, with the roles of COUNTS."""
+    tmp_path.mkdir(exist_ok=True)
     for number, data in enumerate(shards):
         (tmp_path / f"{number:03d}.tar").write_bytes(data)
     roles = roles or {name: {"from": "pool", "count": count} for name, count in COUNTS.items()}
@@ -253,6 +256,28 @@ def test_the_first_samples_of_roles_are_nested(tmp_path: Path) -> None:
     assert few < more
     assert len(few) == 6
     assert len(few & set(splits.ids(roles[:1]))) == 3
+
+
+def test_the_first_samples_are_told_of_each_shard_after_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [shard_bytes(range(start, start + 20)) for start in range(0, 60, 20)]
+    config, roles = pool(tmp_path / "data", *shards), ["target-member", "target-nonmember"]
+    splits = draw(config, scan(config), 0, str(tmp_path / "seed-0"))
+    for count in (1, 3, 20, 99):
+        known = set(splits.first(roles, count, 7))
+        assert number_of(splits, roles, count) == len(known)
+        firsts = Firsts.of(splits, roles, count, 7)
+        for place in splits.sums.shards:
+            rows = splits.shard(*place)
+            assert set(np.array(ids_of(rows))[firsts.among(rows)].tolist()) == known & set(ids_of(rows))
+    assert number_of(splits, roles, None) == 40
+    monkeypatch.setattr(Splits, "first", None)
+    again = Firsts.of(Splits.load(str(tmp_path / "seed-0")), roles, 3, 7)  # as another process sees it
+    rank, last = again.lasts["target-member"] or (0, "")
+    assert (again.lasts["target-nonmember"] or (0, ""))[1] != last
+    tied = Firsts({"target-member": (rank, last[:-1])}, 7)  # of equal ranks the id decides
+    assert tied.among(splits.table).sum() == 2
 
 
 def test_some_shards_hold_what_the_whole_holds_there(tmp_path: Path) -> None:
