@@ -26,7 +26,7 @@ def fault_of_user(error: BaseException) -> str | None:
     A worker's error arrives inside an error of Ray, as its ``cause``, ``__cause__`` or one of ``worker_failures``.
     """
     for inner in _chain(error, set()):
-        if type(inner) in (UserError, AnswerError, ConfigError, NumericError, ShapeError):
+        if isinstance(inner, UserError) or type(inner) in (AnswerError, ConfigError, NumericError, ShapeError):
             return " ".join(str(inner).split())
         if isinstance(inner, OSError) and inner.errno in _OF_STORAGE:
             return storage_fault(inner)

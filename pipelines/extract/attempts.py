@@ -13,12 +13,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipelines.errors import UserError
 from pipelines.extract.jobs import ATTEMPTS, Begun, ShardJob
 from pipelines.files import many, storage
 from pipelines.run.folder import SeedFolder
 
 CARELESS = 2  # deaths after which samples are queried one by one
 QUERYING, DECODING = "attempts", "decoding"  # what is attempted: the whole chunk, or its decoding by a stage of its own
+
+
+class Unpaid(UserError):
+    """Workers were lost on a chunk, and the budget of queries bears no further attempt at it."""
 
 
 def markers_folder(folder: SeedFolder, encoder: str, kind: str) -> str:
@@ -64,13 +69,13 @@ def _chunk_name(job: ShardJob, chunk: int) -> str:
 def begin(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
     """Mark an attempt at a chunk.
 
-    Attempts of other sessions count for whole chunks; attempts at decoding alone count per session.
+    Attempts of other sessions count for whole chunks; attempts at decoding alone count per session, and cost no query.
 
     Returns:
         The deaths before it, or None if no attempt is left; and the marker.
     """
     markers, deaths = job.begun.get(chunk, (0, 0)) if kind == QUERYING else (0, 0)
-    for more in range(min(ATTEMPTS - deaths, job.attempts)):
+    for more in range(min(ATTEMPTS - deaths, job.attempts if kind == QUERYING else ATTEMPTS)):
         marker = marker_path(job, chunk, _number(job, markers + more + 1, kind), kind)
         if storage.create(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode()):
             return deaths + more, marker
@@ -124,6 +129,20 @@ class Attempt:
     def careful(self) -> bool:
         """Whether samples are queried one by one."""
         return self.deaths is not None and self.deaths >= CARELESS
+
+    def paid(self) -> Attempt:
+        """This attempt.
+
+        Raises:
+            Unpaid: it is none, for lack of a budget alone; nothing is known against the samples.
+        """
+        _, deaths = self.job.begun.get(self.chunk, (0, 0))
+        if self.deaths is None and deaths + self.job.attempts < ATTEMPTS:
+            raise Unpaid(
+                f"{self.job.source}, shard {self.job.item.name}: a worker was lost while it queried "
+                f"{self.job.encoder}, and budget.queries bears no further attempt"
+            )
+        return self
 
     def withdraw(self) -> None:
         """Undo the beginning."""

@@ -28,7 +28,7 @@ from pipelines.encoders.probe_ledger import checks_path
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import bank, ledger, preflight, stopping
-from pipelines.extract.attempts import begun, begun_of, settle
+from pipelines.extract.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, looked_up, orders_of, remaining
@@ -55,8 +55,8 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard became unreadable, more
-            samples than allowed were rejected, the queries exceed the budget, or an encoder behind an API fails,
-            changed its answers, or costs more than its cap.
+            samples than allowed were rejected, the queries exceed the budget at the start or once workers were lost, or
+            an encoder behind an API fails, changed its answers, or costs more than its cap.
     """
     before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
     planned, places = plan_passes(runs, Sizing()), all_places(runs)
@@ -71,12 +71,16 @@ def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
             storage.remove(path) if content is None else storage.write_atomic(path, content)
         raise
     session = uuid.uuid4().hex
-    with access_to(runs) if left else nullcontext() as access:
-        adopt.check_unchanged(runs, checked, access)
-        for stopped in (False, True):  # a stopping rule is fitted on features of the first wave
-            wave = [one.only(stopped=stopped) for one in planned]
-            if any(one.passes for one in wave):
-                _query(runs, wave, places, _Session(session, allowed, access, rule_of))
+    try:
+        with access_to(runs) if left else nullcontext() as access:
+            adopt.check_unchanged(runs, checked, access)
+            for stopped in (False, True):  # a stopping rule is fitted on features of the first wave
+                wave = [one.only(stopped=stopped) for one in planned]
+                if any(one.passes for one in wave):
+                    _query(runs, wave, places, _Session(session, allowed, access, rule_of))
+    except Unpaid as error:
+        ledger.attempts_left(runs, *_looked_through(runs, planned, places))  # says what budget it needs
+        raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
     for config, folder in runs:
         _account(config, folder)
 

@@ -14,6 +14,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.console import meter
 from pipelines.encoders.access import Access
 from pipelines.errors import UserError
+from pipelines.extract.attempts import Unpaid
 from pipelines.extract.jobs import ShardJob, orders_of
 from pipelines.extract.readers import read_chunks
 from pipelines.extract.throughput import Throughput, steady_rate
@@ -32,6 +33,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
 
     Raises:
         UserError: an encoder or a shard failed, or there is no room; what was committed is kept.
+        Unpaid: workers were lost, and the budget bears no further attempt.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
@@ -93,7 +95,7 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
                 if receipt["error"]:
                     if access is not None:
                         access.stop()  # before the actors end, with the answers that they wait for
-                    raise UserError(receipt["error"])
+                    raise (Unpaid if receipt["unpaid"] else UserError)(receipt["error"])
                 total.add(receipt)
                 taken.extend(receipt["markers"])
                 came.setdefault(receipt["actor"], []).append((receipt["ended"] - started, receipt["rows"]))

@@ -40,7 +40,7 @@ from pipelines.extract.asking import (
     decoded_ahead,
     together,
 )
-from pipelines.extract.attempts import Attempt
+from pipelines.extract.attempts import Attempt, Unpaid
 from pipelines.extract.commit import OK, commit
 from pipelines.extract.jobs import ShardJob, unpacked
 from pipelines.extract.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
@@ -54,13 +54,17 @@ RECEIPT = pa.schema(
     [
         ("actor", pa.string()),
         ("error", pa.string()),
+        ("unpaid", pa.bool_()),
         *((name, pa.int64()) for name in COUNTS),
         *((name, pa.float64()) for name in STEPS),
         ("markers", pa.list_(pa.string())),
         ("ended", pa.float64()),
     ]
 )
-"""One row for each job of a chunk. ``markers``: of attempts that the commit takes; the driver removes them."""
+"""One row for each job of a chunk.
+
+``unpaid``: the error is `Unpaid`. ``markers``: of attempts that the commit takes; the driver removes them.
+"""
 
 
 def decode_chunks(batch: pa.Table) -> pa.Table:
@@ -129,16 +133,16 @@ class EncodeChunks:
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # of this thread too
         row = batch.to_pylist()[0]
-        receipts, error = [], row["error"]
+        receipts, error, unpaid = [], row["error"], False
         if not error:
             try:
                 receipts = list(self._work(row))
             except (AnswerError, ConfigError, NumericError, ShapeError, UserError) as fault:  # stop and name the sample
-                error = str(fault)
+                error, unpaid = str(fault), isinstance(fault, Unpaid)
             except OSError as fault:
                 error = storage_fault(fault)
         if error:
-            receipts = [self._receipt(error=error)]
+            receipts = [self._receipt(error=error, unpaid=unpaid)]
         return pa.Table.from_pylist(receipts, schema=RECEIPT)
 
     def seconds_per_image(self, jobs: Sequence[ShardJob]) -> float | None:
@@ -170,7 +174,7 @@ class EncodeChunks:
                 if all(map(storage.exists, job.paths(chunk))):
                     yield self._done_before(job, chunk)
                 else:
-                    yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING))
+                    yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING).paid())
 
     def _asked(self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None) -> Iterator[dict[str, Any]]:
         """Ask for the images of a chunk, and commit the features of each job."""
@@ -216,7 +220,7 @@ class EncodeChunks:
 
     def _receipt(self, **entries: Any) -> dict[str, Any]:
         empty: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(STEPS, 0.0) | {"markers": []}
-        return empty | {"actor": self.name, "error": "", "ended": time.time()} | entries
+        return empty | {"actor": self.name, "error": "", "unpaid": False, "ended": time.time()} | entries
 
     def _pixels(self, row: Row, decoder: Decoder, *, one_by_one: bool) -> PixelsOf:
         """A function from a sample's position to its pixels, which threads decode ahead or the call decodes."""

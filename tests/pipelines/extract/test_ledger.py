@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from mi_core.images import Decoder
 from pipelines.audit import run as audit
-from pipelines.config.demands import demands_of
+from pipelines.config.demands import Asking, demands_of
 from pipelines.config.load import parse
+from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
+from pipelines.data.samples import Item
 from pipelines.errors import UserError
 from pipelines.extract import attempts
 from pipelines.extract import plan as extract
-from pipelines.extract.attempts import QUERYING, begin, begun_of, lost_queries, marker_path
+from pipelines.extract import run as extraction
+from pipelines.extract.attempts import (
+    DECODING,
+    QUERYING,
+    Attempt,
+    Unpaid,
+    begin,
+    begun_of,
+    lost_queries,
+    marker_path,
+)
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ShardJob
 from pipelines.extract.ledger import LOST, count_queries
+from pipelines.extract.passes import QueryPass
+from pipelines.extract.selections import Selection
+from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
 from pipelines.report import run as report
-from pipelines.run.folder import RunFolder
+from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
 
@@ -110,6 +129,69 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
     tries = [begin(job, 0, QUERYING)[0] for _ in range(8)]
     assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
+
+
+def lost_once(folder: Path, *, attempts: int) -> ShardJob:
+    """A job on whose only chunk a worker was lost; it needs no run."""
+    asking = Asking("target", ("backbone",), Recipe("simclr", {}))
+    query = QueryPass(asking, asking.recipe, (0,), ("candidate",), ("norm:2",), 2, 1, "float32", "base")
+    source = config_with().data.sources["digits"]
+    selection = Selection.given_as({"a": None, "b": None})
+    job = ShardJob(SeedFolder(str(folder), 0), query, "pool", source, Item("part"), selection, 8, Decoder(8))
+    storage.write_atomic(marker_path(job, 0, "1", QUERYING), b"10 now")
+    return replace(job, attempts=attempts, session="now")
+
+
+def receipts_of(job: ShardJob) -> list[dict[str, Any]]:
+    row = {"jobs": [job.packed()], "chunk": 0, "keys": ["a", "b"], "images": [b"", b""], "error": ""}
+    return EncodeChunks()(pa.Table.from_pylist([row | {"captions": [], "labels": []}])).to_pylist()
+
+
+def test_a_lost_node_rejects_no_image_for_lack_of_a_budget(tmp_path: Path) -> None:
+    job = lost_once(tmp_path, attempts=1)
+    (receipt,) = receipts_of(job)
+    told = "pool, shard part: a worker was lost while it queried target, and budget.queries bears no further attempt"
+    assert (receipt["error"], receipt["unpaid"], receipt["markers"]) == (told, True, [])
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob("*.rejected.json"))
+    assert Attempt.of(job, 0, DECODING).deaths == 0  # what costs no query
+    assert Attempt.of(job, 0, DECODING).deaths == 1
+
+
+def test_what_died_too_often_is_rejected_whatever_the_budget(tmp_path: Path) -> None:
+    job = replace(lost_once(tmp_path, attempts=1), begun={0: (6, 5)})
+    assert Attempt.of(job, 0, QUERYING).paid().refuses("a")
+
+
+@pytest.mark.parametrize("covered", [False, True])
+def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.MonkeyPatch, covered: bool) -> None:
+    asked: list[str] = []
+
+    def attempts_left(*_: Any) -> int:
+        asked.append("again")
+        if len(asked) > 1 and not covered:
+            raise UserError("raise the budget to 12")
+        return 1
+
+    def lose(*_: Any) -> None:
+        raise Unpaid("a worker was lost, and budget.queries bears no further attempt")
+
+    wave = SimpleNamespace(passes=[1], only=lambda stopped: wave)
+    for place, name, value in (
+        (extraction, "plan_passes", lambda *_: [wave]),
+        (extraction, "all_places", lambda *_: []),
+        (extraction, "_check_copies", lambda *_: None),
+        (extraction, "_query", lose),
+        (extraction.ledger, "attempts_left", attempts_left),
+        (extraction.adopt, "to_check", lambda *_: []),
+        (extraction.adopt, "check_unchanged", lambda *_: None),
+    ):
+        monkeypatch.setattr(place, name, value)
+    config = config_with()
+    monkeypatch.setattr(extraction, "_looked_through", lambda *_: (Counter(), Counter()))
+    told = "in this start; run the same command again, its rest covers" if covered else "raise the budget to 12"
+    with pytest.raises(UserError, match=told):
+        extraction.run([Run(config, RunFolder("nowhere"))], lambda *_: None)
 
 
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
