@@ -159,8 +159,8 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
     """Make, query and attack the encoders of one seed of a trial."""
     config, folder = trial.run
     (seed,) = own.seeds
-    held = {"seeds": own.seeds, "resources": own.resources}
-    run, place = Run(config.model_copy(update=held), folder), trial.folder.seed(seed)
+    run = Run(config.model_copy(update={"seeds": own.seeds}), folder)  # on its own device, as its features are planned
+    place = trial.folder.seed(seed)
     runs = [run, Run(own, trial.folder)]
     if not are_drawn(place.path):
         Splits.load(folder.seed(seed).path).lend(place.path)

@@ -26,6 +26,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
+from pipelines.tune import trial as trials
 from pipelines.tune.run import defended_of, tried
 from pipelines.tune.trial import Trial
 from tests.conftest import background, small_config, wait_until
@@ -52,6 +53,21 @@ def tuned(tune: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]
 
 def config_of(tune: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
     return parse(tuned(tune, **sections), "tuned.yaml")
+
+
+def test_a_trial_on_another_device_leaves_the_features_of_the_run_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, seen = config_of(resources={"gpus_per_actor": 1}), []
+    trial = Trial(Run(config, RunFolder(str(tmp_path))), "target+noise", {SCALE: 0.1}, "search")
+    monkeypatch.setattr(trials, "are_drawn", lambda _: True)
+    monkeypatch.setattr(trials.pretrain, "here", lambda *_: None)
+    monkeypatch.setattr(trials.extract, "here", lambda runs, *_: seen.extend(runs))
+    monkeypatch.setattr(trials.attack, "here", lambda *_: None)
+    trials._do(trial, trial.config(), 1)
+    whole, own = seen
+    assert (whole.config.resources.device, own.config.resources.device) == ("cuda", "cpu")
+    assert whole.config.resources == config.resources
 
 
 @pytest.fixture(scope="module")
