@@ -1,8 +1,8 @@
 """Search the parameters of a defense with Ray Tune and Optuna: utility loss against the leak that is left.
 
 Every trial leaves a record in RUN/tune/search. An interrupted search hands these to Optuna and goes on, as does one
-that asks for more trials than before. The chosen trial is measured once more, on the half of the audited images that
-the search never looked at.
+that asks for more trials than before. Where attacks or seeds were added, its trials are measured by these first. The
+chosen trial is measured once more, on the half of the audited images that the search never looked at.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(runs: Sequence[Run]) -> None:
     ground = _measured(Trial(run, plain, {}, "search"))
     if "fault" in ground:
         raise UserError(f"tune: without a search, {ground['fault']}")
-    done = [record for record in tried(folder) if record["whole"]]
+    done = [record for record in tried(folder) if _is_done(record, run, target)]
     if done:
         say("tune", f"{len(done)} trials already done")
     left = config.tune.left(done)
@@ -87,6 +87,16 @@ def tried(folder: RunFolder) -> list[Record]:
     return [record for path in sorted(paths) if (record := storage.read_json(path))["parameters"]]
 
 
+def _is_done(record: Record, run: Run, target: str) -> bool:
+    """Whether a trial has been measured by all attacks that count, on all seeds, or was given up on these."""
+    return bool(record["whole"] and _is_of(record, run, target))
+
+
+def _is_of(record: Record, run: Run, target: str) -> bool:
+    """Whether a record tells of the attacks and seeds of a run as it is now."""
+    return bool(record.get("asked") == Trial(run, target, record["parameters"], "search").asked)
+
+
 def _measured(trial: Trial) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
@@ -124,7 +134,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     space = {name: _domain(one) for name, one in search.search.items()}
     sampler, stored = _study(search, OptunaSearch.convert_search_space(space), done, ground)
     single = search.weight is not None
-    begun = [record["parameters"] for record in tried(folder) if not record["whole"]]
+    begun = [record["parameters"] for record in tried(folder) if not _is_done(record, run, target)]
     searcher = OptunaSearch(
         space=space,
         metric=COST if single else [LOSS, LEAK],
@@ -171,7 +181,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     for error in results.errors:
         raise error
     for record in tried(folder):
-        if not record["whole"]:
+        if _is_of(record, run, target) and not record["whole"]:
             storage.write_json(Trial(run, target, record["parameters"], "search").path, record | {"whole": True})
 
 
@@ -225,7 +235,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     """Choose a trial, measure it and the plain encoder on the other fold, and write everything down."""
     config, folder = run
     search = search_of(config)
-    every = tried(folder)
+    every = [record for record in tried(folder) if _is_of(record, run, target)]
     faults = [record["fault"] for record in every if "fault" in record]
     sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]
     if not sound:

@@ -24,6 +24,7 @@ from pipelines.attack import run as attack
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import stopping_rule, tasks
 from pipelines.attack.utility import utility_path
+from pipelines.config.attacks import AttackConfig
 from pipelines.config.checks import build
 from pipelines.config.encoders import ForeignConfig, TrainedConfig
 from pipelines.config.fields import with_changes
@@ -42,8 +43,9 @@ from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 
 Record = dict[str, Any]
-"""The results of a trial: ``id``, ``parameters``, ``fold``, ``seeds`` (how many so far), ``utility`` and ``attacks``
-(estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
+"""The results of a trial: ``id``, ``parameters``, ``asked`` (see `Trial.asked`), ``fold``, ``seeds`` (how many so far),
+``utility`` and ``attacks`` (estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; a failed one has a ``fault``
+instead of estimates."""
 
 
 def search_of(config: RunConfig) -> TuneConfig:
@@ -74,6 +76,14 @@ class Trial:
         return digest(self.target, dict(self.parameters))[:12]
 
     @property
+    def asked(self) -> str:
+        """What its results tell of: attacks that count, metric and measure, seeds, and what the folds keep together."""
+        config, tune = self.run.config, self.tune
+        counted = [one.model_dump(mode="json") for one in config.attacks if _counts(one, self.target, tune)]
+        group = config.data.model_dump(mode="json")["group_by"]
+        return digest(counted, tune.metric, tune.utility, config.seeds, group)[:12]
+
+    @property
     def folder(self) -> RunFolder:
         """Its run folder."""
         return RunFolder(f"{self.run[1].path}/{TUNED}/{self.fold}/{self.id}")
@@ -101,9 +111,7 @@ class Trial:
         config, tune = self.run.config, self.tune
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         whole = build(with_changes(config.plain(), changes | {"checkpoints": "last", "fold": self.fold}))
-        counted = [one for one in whole.attacks if one.target == self.target]
-        if tune.attacks:
-            counted = [one for one in counted if one.attack in tune.attacks]
+        counted = [one for one in whole.attacks if _counts(one, self.target, tune)]
         named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
         kept = {name for encoder in named for name in whole.chain(encoder)}
         values = whole.model_dump(mode="json", by_alias=True)
@@ -112,6 +120,10 @@ class Trial:
         values |= {"encoders": encoders, "attacks": attacks, "defenses": [], "attribute_inference": [], "validity": {}}
         values["resources"]["gpus_per_actor"] = tune.gpus  # a trial queries on the device that it holds itself
         return build(values)
+
+
+def _counts(attack: AttackConfig, target: str, tune: TuneConfig) -> bool:
+    return attack.target == target and (not tune.attacks or attack.attack in tune.attacks)
 
 
 def trains(own: RunConfig, run: RunConfig) -> bool:
@@ -124,10 +136,11 @@ def trains(own: RunConfig, run: RunConfig) -> bool:
 def measure(trial: Trial) -> Iterator[Record]:
     """Do a trial, seed after seed; yields and keeps its record after each.
 
+    A record of other attacks or seeds goes on: results that are there stay.
     A fault of the parameters ends it with a record of the fault.
     """
     before = trial.record()
-    if before.get("whole"):
+    if before.get("whole") and before.get("asked") == trial.asked:
         yield before
         return
     threads = max(1, int(trial.tune.cpus))
@@ -136,7 +149,8 @@ def measure(trial: Trial) -> Iterator[Record]:
 
     def kept(results: Record) -> Record:
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - burnt}
-        record = {"id": trial.id, "parameters": dict(trial.parameters), "fold": trial.fold, **results}
+        known = {"id": trial.id, "parameters": dict(trial.parameters), "asked": trial.asked, "fold": trial.fold}
+        record = known | results
         record |= {name: round(before.get(name, 0.0) + value, 3) for name, value in spent.items()}
         storage.write_json(trial.path, record)
         return record

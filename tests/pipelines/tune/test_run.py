@@ -16,6 +16,7 @@ import yaml
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
+from pipelines.config.attributes import GroupConfig
 from pipelines.config.demands import demands_of
 from pipelines.config.encoders import DefendedConfig
 from pipelines.config.load import parse
@@ -26,6 +27,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
+from pipelines.tune import run as search
 from pipelines.tune import trial as trials
 from pipelines.tune.run import defended_of, tried
 from pipelines.tune.trial import Trial
@@ -68,6 +70,41 @@ def test_a_trial_on_another_device_leaves_the_features_of_the_run_as_they_are(
     whole, own = seen
     assert (whole.config.resources.device, own.config.resources.device) == ("cuda", "cpu")
     assert whole.config.resources == config.resources
+
+
+def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is measured anew as far as results are missing; the records of before are none of a finished search."""
+    folder, asked = RunFolder(str(tmp_path)), []
+
+    def results(trial: Trial, own: RunConfig) -> dict[str, Any]:
+        leak = {"metric-loss": 0.6, "metric-conf": 0.8}
+        return {"leak": max(leak[one.attack] for one in own.attacks), "utility": {"value": 0.5}, "strongest": ""}
+
+    monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.seeds, len(own.attacks))))
+    monkeypatch.setattr(trials, "_results", results)
+
+    def done(*attacks: str, seeds: tuple[int, ...] = (0,), **data: Any) -> list[float]:
+        sections: dict[str, Any] = {"attacks": [{"attack": name} for name in attacks], "seeds": list(seeds)}
+        config = config_of(**sections)
+        if data:
+            config = config.model_copy(update={"data": config.data.model_copy(update=data)})
+        run, found = Run(config, folder), []
+        for value in (0.1, 0.2):
+            trial = Trial(run, "target+noise", {SCALE: value}, "search")
+            assert not search._is_done(trial.record() or {"whole": False}, run, "target+noise")
+            *_, record = trials.measure(trial)
+            assert search._is_done(record, run, "target+noise")
+            found.append(record["leak"])
+            *_, again = trials.measure(trial)
+            assert again == record
+        assert len([one for one in tried(folder) if search._is_of(one, run, "target+noise")]) == 2
+        return found
+
+    assert done("metric-loss") == [0.6, 0.6]
+    assert done("metric-loss", "metric-conf") == [0.8, 0.8]
+    assert done("metric-loss", "metric-conf", seeds=(0, 1)) == [0.8, 0.8]
+    assert asked == [(0, 1)] * 2 + [(0, 2)] * 2 + [(0, 2), (1, 2)] * 2
+    assert done("metric-loss", seeds=(0, 1), group_by=GroupConfig(**{"from": "key", "pattern": "^(.)"})) == [0.6, 0.6]
 
 
 @pytest.fixture(scope="module")
