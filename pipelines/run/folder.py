@@ -216,8 +216,10 @@ class RunFolder:
             key: stage for key, stage in changes.items() if stage in finished and key.partition(".")[0] not in grown
         }
         if changed:
+            moved = "attacks" in changed and config.get("defenses") and _holds(new.get("attacks"), old.get("attacks"))
+            why = ": every defense repeats all attacks behind them, so results would change their numbers" * bool(moved)
             raise UserError(
-                f"{self.path} holds a run of another config; changed: {', '.join(list(changed)[:6])}. "
+                f"{self.path} holds a run of another config; changed: {', '.join(list(changed)[:6])}{why}. "
                 f"Choose another --out, or redo from there with --force {_first(changed)}"
             )
 
@@ -299,6 +301,12 @@ def _without_new_defenses(before: dict[str, Any], config: dict[str, Any]) -> dic
     known, encoders = before.get("encoders", {}), config.get("encoders", {})
     kept = {name: one for name, one in encoders.items() if name in known or "defends" not in one}
     return config | {"encoders": kept} if encoders else config
+
+
+def _holds(after: Any, before: Any) -> bool:
+    """Whether a list has all entries of another, in their order, and perhaps some between them."""
+    coming = iter(after if isinstance(after, list) else ())
+    return isinstance(before, list) and all(any(one == other for other in coming) for one in before)
 
 
 def _only_added(before: Any, after: Any) -> bool:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from pipelines.config.load import parse
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, changed_keys
+from tests.conftest import small_config
 
 CONFIG: dict[str, Any] = {
     "name": "run",
@@ -23,6 +25,9 @@ CONFIG: dict[str, Any] = {
     "validity": {},
     "resources": {"encoder_actors": 2},
 }
+
+
+DEFENSES = [{"defense": "output-noise", "settings": {"scale": 0.1}}]
 
 
 def with_change(**sections: Any) -> dict[str, Any]:
@@ -103,6 +108,24 @@ def test_a_defense_may_be_added_and_no_encoder_changed(tmp_path: Path) -> None:
         opened(tmp_path, with_change(encoders={"target": plain, **other}, attacks=more))
     with pytest.raises(UserError, match="changed: encoders"):
         opened(tmp_path, with_change(encoders={"target": plain, **defended, "second": plain}, attacks=more))
+
+
+def test_an_attack_that_is_added_to_defenses_moves_results_which_is_told(tmp_path: Path) -> None:
+    """Results are named by the position of their attack, and the primary attack is a position."""
+    config = parse(small_config(attacks=[{"attack": "lpla"}], defenses=DEFENSES), "small.yaml").plain()
+    opened(tmp_path, config)
+    work(tmp_path, "splits", "features", "attacks")
+    both = [{"attack": "lpla"}, {"attack": "encodermi-t"}]
+    more = parse(small_config(attacks=both, defenses=DEFENSES), "small.yaml").plain()
+    told = r"changed: attacks: every defense repeats all attacks behind them, .* numbers\. .*--force attack"
+    with pytest.raises(UserError, match=told):
+        opened(tmp_path, more)
+    another = parse(small_config(attacks=both[1:], defenses=DEFENSES), "small.yaml").plain()
+    with pytest.raises(UserError, match=r"changed: attacks\. Choose"):
+        opened(tmp_path, another)
+    opened(tmp_path, more, force="attack")
+    left = {path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file")}
+    assert left == {"splits", "features"}
 
 
 def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
