@@ -96,14 +96,15 @@ def test_a_part_without_a_counted_sample_is_empty(
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
         return Scored(table, None, 3)
 
+    fitted: Any = None
     monkeypatch.setattr(divided, "score", score)
     full = next(place for place in splits.sums.shards if place not in bare)
-    scored = [divided._score(config, task, None, number, [place]) for number, place in enumerate((bare[0], full))]
+    scored = [divided._score(config, task, fitted, number, [place]) for number, place in enumerate((bare[0], full))]
     assert [part.samples for part in scored] == [0, 1]
     paths = [scores.part_path(task, number) for number in range(2)]
     divided._fill(task, scored, paths)
     assert pq.read_table(paths[0]).schema.equals(pq.read_table(paths[1]).schema)
-    assert divided._score(config, task, None, 0, [bare[0]]).samples == 0  # when the run is started again
+    assert divided._score(config, task, fitted, 0, [bare[0]]).samples == 0  # when the run is started again
     summed.add_up(task, 0, paths, 0.0)
     assert scores.ScoreSums.load(scores.chunk_path(task, 0)).called == (1, 0)
     with pytest.raises(UserError, match=r"attacks\.0: no sample that mean-cosine counts was queried"):
