@@ -76,6 +76,14 @@ def test_groups_that_differ_prove_nothing() -> None:
     assert set(found.table[0]) == {"key", "score"}
 
 
+def test_the_blind_classifier_sees_no_more_of_a_side_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The three AUCs of the verdict are of the images that it saw; the flags are of all."""
+    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
+    found = found_in()
+    assert found.validity.attack_auc.n == found.validity.blind_auc.n == found.validity.control_auc.n
+    assert len(found.table) == 100
+
+
 def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
     found = found_in()
     shown = found._repr_html_()
