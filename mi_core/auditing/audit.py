@@ -18,7 +18,7 @@ from torch import nn
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.models import Model, Preparation, control_of, device_of, model_of
+from mi_core.auditing.models import Model, Preparation, control_of, device_of, given_control, model_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples, decoded, read
 from mi_core.auditing.record import Measured
 from mi_core.augmentations import AUGMENTATIONS
@@ -56,6 +56,7 @@ def audit(
     size: int | None = None,
     weights: str | os.PathLike[str] | None = None,
     control: Any = None,
+    control_weights: str | os.PathLike[str] | None = None,
     objective: str | None = None,
     augmentation: Mapping[str, Any] | None = None,
     output: str | None = None,
@@ -85,15 +86,18 @@ def audit(
         weights: of a named encoder: a file, ``"hf://org/name/file"``, or a folder for the models of transformers. A
             model of the Hub needs none: ``"transformers:org/name"``, ``"open_clip:hf-hub:org/name"``.
         control: an encoder that saw neither group, as ``model``; None: the same network with fresh weights, or a fresh
-            ResNet-18 where ``model`` is a function or an API.
+            ResNet-18 where ``model`` is a function or an API. Nothing of ``model`` but the size reaches a control by
+            name or address: an API is asked with default settings and no key; wrap another one in a function.
+        control_weights: of a named control, as ``weights``.
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and SigLIP,
             else ``simclr``.
         augmentation: settings of these views, for example ``{"crop_scale": (0.4, 1.0)}``; None: the framework's own.
         output: embedding that is attacked; None: ``projection`` for CLIP and SigLIP, else ``backbone``.
         views: of each image, at least 2.
-        mean, std: normalisation per channel; None: the published one of a named encoder, else none.
+        mean, std: normalisation per channel of what a network, a function or a named encoder gets; None: the published
+            one of a named encoder, else none.
         endpoint: settings of an API, as ``EndpointParameters`` has them, for example ``{"adapter": "openai"}``.
-        key: its secret key.
+        key: its secret key; None: the one in the environment variable that ``endpoint`` names as ``api_key_env``.
         trust_code: run the code of a TorchScript file or Python module.
         fdr: share of wrongly flagged images among the flagged, in (0, 1).
         seed: of all random draws.
@@ -103,7 +107,7 @@ def audit(
         The verdict with its evidence.
 
     Raises:
-        ConfigError: an argument is impossible, an image is on both sides, or the encoder does not answer.
+        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, or the encoder does not answer.
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
@@ -118,9 +122,11 @@ def audit(
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
     decoder = _decoder(named, size, files)
     how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed)
+    if control is None and control_weights is not None:
+        raise ConfigError("control_weights are given without a control; give control=NAME, or leave them out")
     with _evaluating(model, control), _bar(progress) as bar:
         target = model_of(model, how)
-        beside = control_of(model, target, how) if control is None else model_of(control, how)
+        beside = control_of(model, target, how) if control is None else given_control(control, how, control_weights)
         for name, one in (("model", target), ("control", beside)):
             if output not in one.encoder.outputs and not (name == "control" and control is None):
                 raise ConfigError(f"output = {output!r}: {name} has {', '.join(one.encoder.outputs)}")

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
+from mi_core.encoders.remote.secrets import secrets_of
 from mi_core.encoders.soundness import check_answers
 from mi_core.encoders.weight_sources import read_local, read_weights_of
 from mi_core.hashing import digest64
@@ -59,7 +60,7 @@ class Preparation:
         weights: file or folder of the weights, for an encoder that is named; see `weight_sources`.
         mean, std: normalisation per channel; None: the encoder's own, or none.
         endpoint: settings of `EndpointParameters`, for an encoder behind an API.
-        key: secret that the API asks for.
+        key: secret that the API asks for; None: the one in the environment variable that ``endpoint`` names, if any.
         trust_code: run the code of TorchScript files and Python modules.
         seed: of fresh weights.
     """
@@ -79,33 +80,68 @@ class Preparation:
         given = {"mean": self.mean, "std": self.std}
         return {name: tuple(values) for name, values in given.items() if values is not None}
 
+    def check_used(self, kind: str, *used: str, name: str = "model") -> None:
+        """Raise ConfigError if an argument is given that an encoder of this kind has no use for."""
+        prefix = "" if name == "model" else f"{name}_"
+        for argument in ("weights", "mean", "std", "endpoint", "key"):
+            value = getattr(self, argument)
+            given = bool(value) if argument == "endpoint" else value is not None
+            if given and argument not in used:
+                raise ConfigError(f"{prefix}{argument} is given, but {name} is {kind}; leave it out")
+
     def content(self, load: str, *, bare: bool = False) -> bytes | None:
         """The weights of a named encoder as bytes; ``bare``: of a folder, what defines the network alone."""
         return read_weights_of(load, None if self.weights is None else str(self.weights), read_local, bare=bare).content
 
 
-def model_of(model: Any, how: Preparation) -> Model:
+def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     """An encoder from what the user has.
 
     Args:
         model: a network, a function of images (B, C, H, W) in [0, 1] to embeddings (B, D), a name ``kind:architecture``
             with ``weights``, or the address of an API.
         how: images reach it.
+        name: of the encoder, for messages: ``model`` or ``control``.
 
     Raises:
         ConfigError: it is none of these, its weights do not fit, or it does not answer.
         ShapeError: it answers with something else than one row per image.
     """
     if isinstance(model, str):
-        return _of_url(model, how) if model.startswith(("http://", "https://")) else _of_name(model, how)
+        return _of_url(model, how, name) if is_address(model) else _of_name(model, how, name)
     if isinstance(model, Encoder):
+        how.check_used("an encoder of mi_core, which prepares images itself", name=name)
         return Model(copy.deepcopy(model).eval(), fingerprint(model), "an encoder of mi_core", *_AS_GIVEN)
     if not callable(model):
-        raise ConfigError(f"model is a {type(model).__name__}; give a network, a function, a name or an address")
-    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
-    mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(name).encode()).hexdigest()
+        raise ConfigError(f"{name} is a {type(model).__name__}; give a network, a function, a name or an address")
+    own = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
+    mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(own).encode()).hexdigest()
     kind = "network" if isinstance(model, nn.Module) else "function"
-    return Model(_of_code(model, how), mark, f"the Python {kind} {name}", *_in_python(how))
+    how.check_used(f"a Python {kind}", "mean", "std", name=name)
+    return Model(_of_code(model, how), mark, f"the Python {kind} {own}", *_in_python(how))
+
+
+def given_control(control: Any, how: Preparation, weights: str | os.PathLike[str] | None) -> Model:
+    """A control that the user has. Weights, endpoint and key of the audited encoder never reach it.
+
+    Args:
+        control: as `model_of` takes it; a name gets its published normalisation, an address default settings and no
+            key.
+        how: images reach the audited encoder; a network or function as control gets its normalisation.
+        weights: of a named control.
+
+    Raises:
+        ConfigError, ShapeError: as `model_of`.
+    """
+    own = replace(how, weights=weights, endpoint={}, key=None)
+    if isinstance(control, str | Encoder):
+        own = replace(own, mean=None, std=None)
+    return model_of(control, own, "control")
+
+
+def is_address(model: Any) -> bool:
+    """Whether a model is the address of an API."""
+    return isinstance(model, str) and model.startswith(("http://", "https://"))
 
 
 def control_of(model: Any, made: Model, how: Preparation) -> Model:
@@ -120,7 +156,7 @@ def control_of(model: Any, made: Model, how: Preparation) -> Model:
         ConfigError: a network cannot be given fresh weights.
     """
     seed = digest64(how.seed, "encoder", "fresh")
-    if isinstance(model, str) and not model.startswith(("http://", "https://")) and model.partition(":")[0] not in CODE:
+    if isinstance(model, str) and not is_address(model) and model.partition(":")[0] not in CODE:
         return _adopted(model, how.content(model, bare=True), how, fresh=seed)
     if isinstance(model, Encoder):
         fresh = seeded(seed, lambda: reinitialised(model))
@@ -173,7 +209,7 @@ def device_of(model: Any) -> torch.device:
     """Where an encoder works: a network where its weights are, anything else on a GPU if there is one."""
     if isinstance(model, nn.Module):
         return next((one.device for one in model.parameters()), torch.device("cpu"))
-    plain = isinstance(model, str) and not model.startswith(("http://", "https://"))
+    plain = isinstance(model, str) and not is_address(model)
     return torch.device("cuda" if plain and torch.cuda.is_available() else "cpu")
 
 
@@ -189,14 +225,16 @@ def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> Encod
     return encoder
 
 
-def _of_name(load: str, how: Preparation) -> Model:
+def _of_name(load: str, how: Preparation, name: str) -> Model:
     kind = load.partition(":")[0]
     if kind not in LOADERS:
-        raise ConfigError(f"model = {load!r}: give kind:architecture, a kind of {', '.join(LOADERS)}, or an address")
+        raise ConfigError(f"{name} = {load!r}: give kind:architecture, a kind of {', '.join(LOADERS)}, or an address")
+    how.check_used("a named encoder", "weights", "mean", "std", name=name)
     if kind in CODE and not how.trust_code:
-        raise ConfigError(f"model = {load!r} runs code of others; give trust_code=True if you trust it")
+        raise ConfigError(f"{name} = {load!r} runs code of others; give trust_code=True if you trust it")
     if how.weights is None and kind != "python" and folder_kind(load) is None:
-        raise ConfigError(f"model = {load!r} needs weights; give weights=FILE")
+        given = "weights" if name == "model" else f"{name}_weights"
+        raise ConfigError(f"{name} = {load!r} needs weights; give {given}=FILE")
     return _adopted(load, how.content(load), how)
 
 
@@ -219,9 +257,11 @@ def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None 
     return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference)
 
 
-def _of_url(url: str, how: Preparation) -> Model:
+def _of_url(url: str, how: Preparation, name: str) -> Model:
+    how.check_used("an API, which prepares images itself", "endpoint", "key", name=name)
     parameters = EndpointParameters(url=url, **how.endpoint)
-    client = Client(parameters, Meter(parameters.limits()), key=how.key)
+    key, query = secrets_of(parameters, "endpoint", how.key)
+    client = Client(parameters, Meter(parameters.limits()), key=key, query=query)
     mark = hashlib.sha256(repr(sorted(parameters.identity().items())).encode()).hexdigest()
     settings = {"endpoint": {"url": url, **how.endpoint}}
     side = f"{parameters.size} px" if parameters.size else "any size"

@@ -6,7 +6,6 @@ loses a charge: on a disk before each request, on an object store before each bl
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
+from mi_core.checks import ConfigError
+from mi_core.encoders.remote import secrets
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.meter import BLOCK, Limits, Meter, Permit, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
@@ -123,24 +124,15 @@ class _Account:
 
 
 def secrets_of(name: str, parameters: EndpointParameters) -> tuple[str | None, dict[str, str]]:
-    """The key of an endpoint, and the secret parameters of its address.
+    """The key of an encoder's endpoint, and the secret parameters of its address.
 
     Raises:
         UserError: an environment variable that should hold one is not set on this machine.
     """
-    place, variable = f"encoders.{name}.endpoint", parameters.api_key_env
-    key = None if variable is None else _secret(f"{place}.api_key_env", variable)
-    variables = parameters.query_env or {}
-    return key, {field: _secret(f"{place}.query_env.{field}", variable) for field, variable in variables.items()}
-
-
-def _secret(place: str, variable: str) -> str:
-    if not os.environ.get(variable):
-        raise UserError(
-            f"{place} = {variable!r}: the environment variable is not set on {socket.gethostname()}; set it on every "
-            "machine that queries, before Ray starts"
-        )
-    return os.environ[variable]
+    try:
+        return secrets.secrets_of(parameters, f"encoders.{name}.endpoint")
+    except ConfigError as error:
+        raise UserError(str(error)) from error
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
         ({"output": "projection"}, "output = 'projection': model has backbone"),
         ({"views": 1}, "views = 1"),
         ({"fdr": 0}, "fdr = 0"),
+        ({"control_weights": "file.pth"}, "control_weights are given without a control"),
     ],
 )
 def test_what_it_refuses(arguments: dict[str, Any], message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from torch import nn
 
 from mi_core.auditing.config_text import OTHER_CONTROL
-from mi_core.auditing.models import Preparation, control_of, model_of, reinitialised
+from mi_core.auditing.models import Preparation, control_of, given_control, model_of, reinitialised
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders.checkpoint import fingerprint
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import Encoder, fingerprint, weights_bytes
+from mi_core.encoders.remote.parameters import EndpointParameters
 
 HOW = Preparation(16)
 
@@ -102,6 +106,71 @@ def test_a_function_gets_another_fresh_network_as_control() -> None:
 def test_what_is_no_encoder(model: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_of(model, HOW)
+
+
+def test_a_control_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
+    """Neither its weights, which would make the control the target, nor its key, which is another host's."""
+    files = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        files.append(tmp_path / f"{seed}.safetensors")
+        files[-1].write_bytes(weights_bytes(Encoder(build_backbone("conv4", 3, 16), {}, *2 * [torch.ones(1, 3, 1, 1)])))
+    how = Preparation(16, files[0], (0.1,) * 3, (0.2,) * 3)
+    target, control = model_of("checkpoint:conv4", how), given_control("checkpoint:conv4", how, files[1])
+    assert control.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).fingerprint
+    assert control.fingerprint != target.fingerprint
+    assert control.settings == {"load": "checkpoint:conv4", "weights": str(files[1])}
+    with pytest.raises(ConfigError, match="control = 'checkpoint:conv4' needs weights; give control_weights=FILE"):
+        given_control("checkpoint:conv4", how, None)
+
+
+def clients_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What clients of APIs are made with from here on."""
+    made: list[dict[str, Any]] = []
+
+    def client(parameters: EndpointParameters, meter: Any, **secrets: Any) -> Any:
+        made.append(secrets)
+        return SimpleNamespace(parameters=parameters)
+
+    monkeypatch.setattr("mi_core.auditing.models.Client", client)
+    return made
+
+
+def test_a_control_behind_an_api_gets_no_key_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = clients_of(monkeypatch)
+    how = Preparation(16, endpoint={"model": "a", "adapter": "openai"}, key="secret")
+    remote = given_control("https://b.example/json", how, None)
+    assert remote.settings == {"endpoint": {"url": "https://b.example/json"}}
+    assert "secret" not in str(made)
+
+
+def test_secrets_of_an_api_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, url = clients_of(monkeypatch), "https://a.example/json"
+    monkeypatch.setenv("VISION_KEY", "one")
+    monkeypatch.setenv("VISION_CODE", "two")
+    endpoint = {"api_key_env": "VISION_KEY", "query_env": {"code": "VISION_CODE"}}
+    model_of(url, Preparation(16, endpoint=endpoint))
+    model_of(url, Preparation(16, endpoint=endpoint, key="given"))
+    assert made == [{"key": key, "query": {"code": "two"}} for key in ("one", "given")]
+    monkeypatch.delenv("VISION_KEY")
+    with pytest.raises(ConfigError, match=r"endpoint\.api_key_env = 'VISION_KEY': the environment variable is not set"):
+        model_of(url, Preparation(16, endpoint=endpoint))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("https://a.example/json", {"mean": (0.5,) * 3}, "mean is given, but model is an API"),
+        ("https://a.example/json", {"weights": "file"}, "weights is given, but model is an API"),
+        ("checkpoint:conv4", {"key": "secret"}, "key is given, but model is a named encoder"),
+        (nn.Flatten(), {"weights": "file"}, "weights is given, but model is a Python network"),
+        (nn.Flatten(), {"endpoint": {"batch": 2}}, "endpoint is given, but model is a Python network"),
+        (Encoder(nn.Flatten(), {}, *2 * [torch.ones(1)]), {"std": (1.0,)}, "std is given, but model is an encoder of"),
+    ],
+)
+def test_an_argument_of_no_use_is_refused(model: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_of(model, Preparation(16, **settings))
 
 
 def test_answers_that_are_no_embeddings() -> None:
