@@ -80,13 +80,19 @@ def check_choice(name: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def check_range(
-    name: str, value: float, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False
+    name: str,
+    value: float,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
 ) -> float:
-    """Return ``value`` if ``low <= value <= high`` (``low < value`` with ``open_low``); else raise `ConfigError`."""
-    inside = (low < value if open_low else low <= value) and value <= high
+    """Return ``value`` if ``low <= value <= high``; else raise `ConfigError`. An ``open`` end itself is outside."""
+    inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
     if not inside:  # also catches NaN
-        bracket = "(" if open_low else "["
-        raise ConfigError(f"{name} = {value}, allowed: {bracket}{low}, {high}]")
+        left, right = "(" if open_low else "[", ")" if open_high else "]"
+        raise ConfigError(f"{name} = {value}, allowed: {left}{low}, {high}{right}")
     return value
 
 

@@ -26,7 +26,6 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.builders import folder_preprocessing, of_captions
-from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.model_folder import Definition, folder_kind
 from mi_core.encoders.published import PUBLISHED, published
@@ -107,12 +106,13 @@ def audit(
         The verdict with its evidence.
 
     Raises:
-        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, or the encoder does not answer.
+        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, or the encoder
+            does not answer.
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
     check_range("views", views, 2)
-    check_range("fdr", fdr, 0, 1, open_low=True)
+    check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
     named = model if isinstance(model, str) else ""
     files = definition_of(named, None if weights is None else str(weights), read_local)
     captioned = of_captions(named, files)
@@ -128,8 +128,11 @@ def audit(
         target = model_of(model, how)
         beside = control_of(model, target, how) if control is None else given_control(control, how, control_weights)
         for name, one in (("model", target), ("control", beside)):
-            if output not in one.encoder.outputs and not (name == "control" and control is None):
-                raise ConfigError(f"output = {output!r}: {name} has {', '.join(one.encoder.outputs)}")
+            if output not in one.encoder.outputs:
+                fresh = name == "control" and control is None
+                which = f"the control, a fresh {one.load}," if fresh else name
+                remedy = "; give a control that has this output" if fresh else ""
+                raise ConfigError(f"output = {output!r}: {which} has {', '.join(one.encoder.outputs)}{remedy}")
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick)
         _check_numbers(samples, seed)
@@ -220,14 +223,11 @@ class _Setup:
     def features(self, target: Model, control: Model, samples: Samples) -> tuple[Features, Features]:
         """Similarities of the views of all images, on the target and on the control."""
         encoders = {"target": target.encoder, "fresh": control.encoder}
-        outputs = {name: self._output_of(one) for name, one in encoders.items()}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         alike = len({one.size for one in ready.values()}) == 1
         together = [ready] if alike else [{name: ready[name]} for name in ready]
-        plans = {name: self._plan(outputs[name]) for name in ready}
-        extractors = [
-            Extractor(some, plans[next(iter(some))], self.recipe, self.device, own=plans) for some in together
-        ]
+        plan = self._plan()
+        extractors = [Extractor(some, plan, self.recipe, self.device) for some in together]
         need = MeanCosine(seed=self.seed).needs[0]
         parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
         tick = self.bar.begin("asking the encoders", len(samples.items))
@@ -236,19 +236,15 @@ class _Setup:
             streams = sample_streams(self.seed, "query", [_split(name) for name in names])
             for extractor in extractors:
                 for name, columns in extractor(torch.from_numpy(pixels), streams, names).items():
-                    parts[name].append(columns[f"{outputs[name]}.{need}"])
+                    parts[name].append(columns[f"{self.output}.{need}"])
             tick(len(names))
         ids = np.array(samples.ids)
         first, second = (Features(ids, {need: np.concatenate(parts[name])}) for name in ("target", "fresh"))
         return first, second
 
-    def _output_of(self, encoder: Encoder) -> str:
-        """The attacked output, or of a control that has no such one its first."""
-        return self.output if self.output in encoder.outputs else encoder.outputs[0]
-
-    def _plan(self, output: str) -> QueryPlan:
+    def _plan(self) -> QueryPlan:
         needs = MeanCosine(seed=self.seed).needs
-        return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
+        return QueryPlan(needs, (self.output,), self.views, precision=precision_on(self.device.type, "auto"))
 
     @torch.inference_mode()
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def audit_settings(
     decoding: Mapping[str, Any],
     output: str,
     views: int,
+    fdr: float | None = None,
     seed: int,
     known: bool = False,
     captions: bool = False,
@@ -35,6 +36,7 @@ def audit_settings(
         decoding: side of the images and how they come to it; empty: as a named encoder's publisher says.
         output: that is attacked.
         views: of each image.
+        fdr: false discovery rate at which single candidates are flagged; None: that of every config.
         seed: of everything random.
         known: whether members are known: LpLA runs too, and half of them are held back to estimate the share used.
         captions: whether images have captions: the attack on similarities of images and captions runs too.
@@ -64,7 +66,7 @@ def audit_settings(
         "encoders": {"target": {**views_of_training, **target}, "fresh": {**views_of_training, **control}},
         "queries": {"views": views, "augmentation": "as-trained", "outputs": [output]},
         "attacks": attacks,
-        "validity": {"control": "fresh"},
+        "validity": {"control": "fresh"} | ({} if fdr is None else {"fdr": fdr}),
     }
 
 

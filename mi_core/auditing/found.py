@@ -86,7 +86,7 @@ class Found:
         """
         if self._answers is None:
             return []
-        level = self.fdr if fdr is None else check_range("fdr", fdr, 0, 1, open_low=True)
+        level = self.fdr if fdr is None else check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
         chosen = benjamini_hochberg(self._answers.p_value, level)
         keys = self._keys
         return [keys[row] for row in self._answers.order.tolist() if chosen[row]]
@@ -204,7 +204,7 @@ class Found:
         fault = fault_in_words(measured.consistency)
         verdict = doubted(validity.verdict, recognises=not fault)
         proof, answers = evidence_of(scores, validity, output, fdr, seed, measured.samples)
-        settings = settings_of(measured, (objective, augmentation), output, views, decoding, seed)
+        settings = settings_of(measured, (objective, augmentation), output, views, decoding, fdr, seed)
         told = validity.as_json() | {"verdict": verdict}
         told |= {"warning": f"The encoder target: {fault}"} if fault else {}
         report = report_of(measured, told, proof, settings, output, views, seed)

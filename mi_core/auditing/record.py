@@ -224,6 +224,7 @@ def settings_of(
     output: str,
     views: int,
     decoding: Mapping[str, Any],
+    fdr: float,
     seed: int,
 ) -> dict[str, Any]:
     """Settings of a config, and remarks on what it cannot name."""
@@ -253,6 +254,7 @@ def settings_of(
         decoding=decoding,
         output=output,
         views=views,
+        fdr=fdr,
         seed=seed,
     )
     return {"config": made, "remarks": remarks}

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from mi_core import audit
@@ -59,6 +60,10 @@ def test_the_same_again_and_another_seed() -> None:
     assert first.auc != other.auc
 
 
+def test_the_config_flags_at_the_same_rate() -> None:
+    assert yaml.safe_load(found_in(fdr=0.2).config())["validity"] == {"control": "fresh", "fdr": 0.2}
+
+
 def test_all_forms_of_an_image_give_one_answer(tmp_path: Path) -> None:
     for row, pixels in enumerate(IMAGES):
         (tmp_path / f"{row:03d}.png").write_bytes(encode_png(pixels))
@@ -103,6 +108,7 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
         ({"output": "projection"}, "output = 'projection': model has backbone"),
         ({"views": 1}, "views = 1"),
         ({"fdr": 0}, "fdr = 0"),
+        ({"fdr": 1}, r"fdr = 1, allowed: \(0, 1\)"),
         ({"control_weights": "file.pth"}, "control_weights are given without a control"),
     ],
 )
@@ -136,6 +142,8 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     local = found_in(model=model, views=3)
     assert abs(remote.auc - local.auc) < 0.02  # a PNG rounds to 8 bits
     queries = remote.report["queries"]["entries"]
+    with pytest.raises(ConfigError, match=r"the control, a fresh checkpoint:resnet18-imagenet, has backbone; give a"):
+        found_in(model=f"{server.url}/json", output="projection", endpoint={"outputs": ("projection",)})
     assert asked == sum(one["queries"] for one in queries if one["encoder"] == "target")
     assert remote.report["encoders"]["fresh"]["load"] == "checkpoint:resnet18-imagenet"
     assert f"{server.url}/json" in remote.config()

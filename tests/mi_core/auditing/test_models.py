@@ -114,7 +114,8 @@ def test_a_control_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
         files.append(tmp_path / f"{seed}.safetensors")
-        files[-1].write_bytes(weights_bytes(Encoder(build_backbone("conv4", 3, 16), {}, *2 * [torch.ones(1, 3, 1, 1)])))
+        surroundings = torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)
+        files[-1].write_bytes(weights_bytes(Encoder(build_backbone("conv4", 3, 16), {}, *surroundings)))
     how = Preparation(16, files[0], (0.1,) * 3, (0.2,) * 3)
     target, control = model_of("checkpoint:conv4", how), given_control("checkpoint:conv4", how, files[1])
     assert control.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).fingerprint
