@@ -39,6 +39,7 @@ class Model:
         load, weights, layout, preprocessing: what it is, in words.
         settings: what a config says of it; None: a config cannot name it.
         reference: an untrained network of the same kind, for a test that it works; None: there is none.
+        open: whether an attack can read its weights, or only its answers.
     """
 
     encoder: Encoder
@@ -49,6 +50,7 @@ class Model:
     preprocessing: str
     settings: Mapping[str, Any] | None = None
     reference: Encoder | None = field(default=None, repr=False)
+    open: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(own).encode()).hexdigest()
     kind = "network" if isinstance(model, nn.Module) else "function"
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
-    return Model(_of_code(model, how), mark, f"the Python {kind} {own}", *_in_python(how))
+    return Model(
+        _of_code(model, how), mark, f"the Python {kind} {own}", *_in_python(how), open=isinstance(model, nn.Module)
+    )
 
 
 def given_control(control: Any, how: Preparation, weights: str | os.PathLike[str] | None) -> Model:
@@ -254,7 +258,8 @@ def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None 
     own_name = "of the Hub" if folder_kind(load) else "its own"
     weights = "fresh ones" if fresh is not None else str(how.weights or own_name)
     words = found.preprocessing.words()
-    return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference)
+    can_read = load.partition(":")[0] not in CODE
+    return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference, can_read)
 
 
 def _of_url(url: str, how: Preparation, name: str) -> Model:
@@ -269,4 +274,5 @@ def _of_url(url: str, how: Preparation, name: str) -> Model:
         f"embeddings as {parameters.adapter} answers hold them",
         f"{side}, PNG of 8 bits, stored without loss",
     )
-    return Model(Endpoint(client), mark, url, parameters.weights_tag or "as served", layout, sent, settings)
+    tag = parameters.weights_tag or "as served"
+    return Model(Endpoint(client), mark, url, tag, layout, sent, settings, open=False)

@@ -133,7 +133,9 @@ def report_of(
         "primary": True,
     }
     encoder = measured.target.encoder
-    missing, useless = left_out([method.name], encoder.outputs, text=encoder.text is not None)
+    missing, useless = left_out(
+        [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
+    )
     config = settings["config"]
     rejected = [
         {"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected

@@ -147,3 +147,5 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     assert asked == sum(one["queries"] for one in queries if one["encoder"] == "target")
     assert remote.report["encoders"]["fresh"]["load"] == "checkpoint:resnet18-imagenet"
     assert f"{server.url}/json" in remote.config()
+    assert "white-box" in local.report["not_tested"][0] and "white-box" not in remote.report["not_tested"][0]
+    assert "white-box: the weights of the encoder are not at hand" in remote.report["not_applying"]

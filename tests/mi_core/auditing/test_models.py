@@ -91,6 +91,7 @@ def test_a_function_gets_another_fresh_network_as_control() -> None:
 
     target = model_of(embed, HOW)
     control = control_of(embed, target, HOW)
+    assert not target.open and control.open
     assert (target.load, control.load, control.weights) == ("the Python function embed", OTHER_CONTROL, "fresh ones")
 
 
