@@ -75,7 +75,7 @@ def answered(flags: Flags) -> Flags:
     if flags.candidates is None:
         flags = changed(flags, candidates=typer.prompt("Folder of the images in question?"))
     if flags.controls is None:
-        question = "Folder of images of the same kind that were surely not trained on (64 at least)?"
+        question = "Folder of images of the same kind that were surely not trained on (100 at least)?"
         flags = changed(flags, controls=typer.prompt(question))
     if flags.known is None:
         known = typer.prompt("Folder of images that were surely trained on (leave empty if none)?", default="")
