@@ -19,7 +19,7 @@ from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.models import Model, Preparation, control_of, device_of, given_control, model_of
-from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples, decoded, read
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, decoded, read
 from mi_core.auditing.record import Measured
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
@@ -44,7 +44,7 @@ CHUNK = 256  # images that are decoded and queried together
 PROBED = 256  # images on which the encoder is tried out
 BLIND = 10_000  # images of a side that the blind classifier sees, at most
 LEAST = 100
-"""Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19 of them.
+"""Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19.
 Of 100 controls fewer are drawn in one case of 200, of 64 in 43 of 100."""
 _SIZE = 224
 
@@ -68,6 +68,7 @@ def audit(
     key: str | None = None,
     trust_code: bool = False,
     fdr: float = 0.05,
+    max_rejected: float = MAX_REJECTED,
     seed: int = 0,
     progress: bool = True,
 ) -> Found:
@@ -101,6 +102,7 @@ def audit(
         key: its secret key; None: the one in the environment variable that ``endpoint`` names as ``api_key_env``.
         trust_code: run the code of a TorchScript file or Python module.
         fdr: share of wrongly flagged images among the flagged, in (0, 1).
+        max_rejected: largest share of images that cannot be used, in [0, 1]; above it the audit ends.
         seed: of all random draws.
         progress: show a bar.
 
@@ -108,13 +110,14 @@ def audit(
         The verdict with its evidence.
 
     Raises:
-        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, or the encoder
-            does not answer.
+        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, too many
+            images cannot be used, or the encoder does not answer.
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
     check_range("views", views, 2)
     check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
+    check_range("max_rejected", max_rejected, 0, 1)
     named = model if isinstance(model, str) else ""
     files = definition_of(named, None if weights is None else str(weights), read_local)
     captioned = of_captions(named, files)
@@ -136,7 +139,7 @@ def audit(
                 remedy = "; give a control that has this output" if fresh else ""
                 raise ConfigError(f"output = {output!r}: {which} has {', '.join(one.encoder.outputs)}{remedy}")
         tick = bar.begin("reading", sum(map(len, given.values())))
-        samples = read(given, decoder, seed, tick)
+        samples = read(given, decoder, seed, tick, max_rejected=max_rejected)
         _check_numbers(samples, seed)
         setup = _Setup(decoder, recipe, output, views, seed, device_of(model), bar)
         shown = setup.consistency(target, samples)
@@ -149,7 +152,7 @@ def audit(
         augmentation=augmentation or {},
         output=output,
         views=views,
-        decoding=_decoding(named, size, files),
+        data=_decoding(named, size, files) | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}),
         fdr=fdr,
         seed=seed,
         grid=setup.grid(samples),

@@ -19,7 +19,7 @@ def audit_settings(
     *,
     objective: str,
     augmentation: Mapping[str, Any] = {},
-    decoding: Mapping[str, Any],
+    data: Mapping[str, Any],
     output: str,
     views: int,
     fdr: float | None = None,
@@ -33,7 +33,8 @@ def audit_settings(
         target, control: settings of the encoders, as ``encoders`` has them.
         sources: settings of ``candidates``, ``controls`` and, with ``known``, of ``known``.
         objective: training whose views the queries imitate; augmentation: settings of these views.
-        decoding: side of the images and how they come to it; empty: as a named encoder's publisher says.
+        data: side of the images and how they come to it, where a named encoder's publisher does not say that, and
+            other settings of ``data``.
         output: that is attacked.
         views: of each image.
         fdr: false discovery rate at which single candidates are flagged; None: that of every config.
@@ -59,7 +60,7 @@ def audit_settings(
         "seeds": [seed],
         "data": {
             "sources": {name: dict(one) for name, one in sources.items()},
-            **decoding,
+            **data,
             "near_duplicates": {},
             "roles": roles,
         },

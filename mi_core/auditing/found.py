@@ -185,7 +185,7 @@ class Found:
         augmentation: Mapping[str, Any],
         output: str,
         views: int,
-        decoding: Mapping[str, Any],
+        data: Mapping[str, Any],
         fdr: float,
         seed: int,
         grid: tuple[np.ndarray, np.ndarray] | None = None,
@@ -195,7 +195,7 @@ class Found:
         Args:
             measured: by the audit.
             objective, augmentation, output, views, fdr, seed: as `mi_core.audit`.
-            decoding: as `config_text.audit_settings` takes it.
+            data: as `config_text.audit_settings` takes it.
             grid: some images and their views, for the report.
         """
         scores = measured.scores
@@ -204,7 +204,7 @@ class Found:
         fault = fault_in_words(measured.consistency)
         verdict = doubted(validity.verdict, recognises=not fault)
         proof, answers = evidence_of(scores, validity, output, fdr, seed, measured.samples)
-        settings = settings_of(measured, (objective, augmentation), output, views, decoding, fdr, seed)
+        settings = settings_of(measured, (objective, augmentation), output, views, data, fdr, seed)
         told = validity.as_json() | {"verdict": verdict}
         told |= {"warning": f"The encoder target: {fault}"} if fault else {}
         report = report_of(measured, told, proof, settings, output, views, seed)

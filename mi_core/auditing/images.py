@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from mi_core.checks import ConfigError
-from mi_core.image_files import HEAD, SUFFIXES, format_of
+from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
 from mi_core.images import encode_png
 
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
@@ -27,10 +27,11 @@ _SAVED_AS_THEY_ARE = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 @dataclass(frozen=True)
 class Item:
-    """One image: its key, and a function that gives its encoded bytes."""
+    """One image: its key, a function that gives its encoded bytes, and why it cannot be read where that is known."""
 
     key: str
     data: Callable[[], bytes]
+    fault: str = ""
 
 
 def items_of(given: Any, name: str) -> list[Item]:
@@ -43,7 +44,8 @@ def items_of(given: Any, name: str) -> list[Item]:
         name: of the side, for messages.
 
     Returns:
-        Items with distinct keys: names of files below the folder, paths, or positions.
+        Items with distinct keys: names of files below the folder, paths, or positions. Pictures of a folder in formats
+        that are not opened have a fault, unless an image of the same name stands beside them.
 
     Raises:
         ConfigError: it is none of these, or holds no image.
@@ -67,22 +69,44 @@ def items_of(given: Any, name: str) -> list[Item]:
 def _of_folder(folder: Path, name: str) -> list[Item]:
     if not folder.is_dir():
         raise ConfigError(f"{name} = {str(folder)!r} is no folder; give the folder of the images")
-    found = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
-    if not found:
+    files = list(_files(folder))
+    images = [path for path in files if _suffix(path) in SUFFIXES or (not path.suffix and _has_image(path))]
+    if not images:
         raise ConfigError(f"{name} = {str(folder)!r} holds no image ({', '.join(SUFFIXES)})")
-    return [Item(key, (folder / key).read_bytes) for key in found]
+    twins = {path.with_suffix("") for path in images}
+    others = [path for path in files if _suffix(path) in OTHER_PICTURES and path.with_suffix("") not in twins]
+    faults = {path: f".{_suffix(path)} pictures cannot be read; convert it to PNG or JPEG" for path in others}
+    keys = {path.relative_to(folder).as_posix(): path for path in (*images, *others)}
+    return [Item(key, path.read_bytes, faults.get(path, "")) for key, path in sorted(keys.items())]
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Images below a folder; hidden files are passed over, files without a suffix are looked into."""
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [one for one in folders if not one.startswith(".")]
-        for path in (Path(place, one) for one in names if not one.startswith(".")):
-            if path.suffix.lower().removeprefix(".") in SUFFIXES or (not path.suffix and _has_image(path)):
+    """Files below a folder but hidden ones; a link to a folder that it stands in is not followed."""
+    pending: list[tuple[Path, frozenset[tuple[int, int]]]] = [(folder, frozenset())]
+    while pending:
+        place, above = pending.pop()
+        here = above | {_identity(place)}
+        for path in place.iterdir():
+            if path.name.startswith("."):
+                continue
+            if not path.is_dir():
                 yield path
+            elif _identity(path) not in here:
+                pending.append((path, here))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
 
 
 def _has_image(path: Path) -> bool:
+    if not path.is_file():  # a dangling link, or a pipe, which would never end
+        return False
     with path.open("rb") as stream:
         return format_of(stream.read(HEAD)) is not None
 

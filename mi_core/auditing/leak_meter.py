@@ -202,6 +202,7 @@ class LeakMeter:
 
 
 def _some(items: list[Item], most: int, seed: int, name: str) -> list[Item]:
+    items = [item for item in items if not item.fault]
     if len(items) < LEAST:
         raise ConfigError(f"{name} has {len(items)} images; give at least {LEAST}")
     order = np.random.default_rng(seed).permutation(len(items))[:most]

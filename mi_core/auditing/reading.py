@@ -26,6 +26,8 @@ from mi_core.validity.near_duplicates import (
 
 CANDIDATES, CONTROLS = "candidates", "controls"
 KNOWN = 0.3  # share of the controls that fixes the threshold
+MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
+_SHOWN = 5  # of them, in a message
 _LEAST = 0.92  # correlation of near-copies
 _Pixels = npt.NDArray[np.uint8]
 
@@ -103,7 +105,12 @@ class Samples:
 
 
 def read(
-    given: Mapping[str, Sequence[Item]], decoder: Decoder, seed: int, tick: Callable[[], None] = lambda: None
+    given: Mapping[str, Sequence[Item]],
+    decoder: Decoder,
+    seed: int,
+    tick: Callable[[], None] = lambda: None,
+    *,
+    max_rejected: float = MAX_REJECTED,
 ) -> Samples:
     """Decode every image once and leave out what cannot be used.
 
@@ -114,9 +121,11 @@ def read(
         decoder: of all.
         seed: orders near-copies of one side.
         tick: called after every image.
+        max_rejected: largest share of images that cannot be used, in [0, 1].
 
     Raises:
-        ConfigError: a candidate and a control are the same image, or a side has no usable image.
+        ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
+            cannot be used.
     """
     kept: list[tuple[str, Item, str]] = []
     seen: dict[str, str] = {}
@@ -126,6 +135,8 @@ def read(
     for side, items in given.items():
         for item in items:
             try:
+                if item.fault:
+                    raise ImageError(item.fault)
                 data = item.data()
                 pixels, sha = decode_and_hash(data, decoder)
             except (ImageError, OSError) as error:
@@ -152,6 +163,7 @@ def read(
         if not any(one == side for one, *_ in kept):
             why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
+    _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
     order = _order(kept, seed)
     near = _near_copies(np.array(hashes)[order], np.stack(levels)[order])
     gone = set(order[near].tolist())
@@ -166,6 +178,14 @@ def read(
         copies,
         len(gone),
     )
+
+
+def _check_rejected(rejected: Sequence[Rejected], count: int, allowed: float) -> None:
+    if len(rejected) > allowed * count:
+        named = "; ".join(f"{bad.side}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
+        raise ConfigError(
+            f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
+        )
 
 
 def _order(kept: Sequence[tuple[str, Item, str]], seed: int) -> npt.NDArray[np.intp]:

@@ -225,7 +225,7 @@ def settings_of(
     recipe: tuple[str, Mapping[str, Any]],
     output: str,
     views: int,
-    decoding: Mapping[str, Any],
+    data: Mapping[str, Any],
     fdr: float,
     seed: int,
 ) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def settings_of(
         sources,
         objective=recipe[0],
         augmentation=recipe[1],
-        decoding=decoding,
+        data=data,
         output=output,
         views=views,
         fdr=fdr,

@@ -71,7 +71,7 @@ class Flags:
             control,
             {name: _source(str(path)) for name, path in sources.items()},
             objective=self.objective or ("clip" if captioned else "simclr"),
-            decoding=decoding,
+            data=decoding,
             output="projection" if captioned else "backbone",
             views=10,
             seed=0,

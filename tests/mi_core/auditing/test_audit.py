@@ -108,6 +108,11 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
         ({"output": "projection"}, "output = 'projection': model has backbone"),
         ({"views": 1}, "views = 1"),
         ({"fdr": 0}, "fdr = 0"),
+        ({"max_rejected": 2}, "max_rejected = 2"),
+        (
+            {"candidates": [*IMAGES[:97], b"", b"", b""]},
+            r"3 of 260 images cannot be used, more than max_rejected = 1\.00% allows: candidates/97: ",
+        ),
         ({"fdr": 1}, r"fdr = 1, allowed: \(0, 1\)"),
         ({"control_weights": "file.pth"}, "control_weights are given without a control"),
     ],
@@ -126,6 +131,12 @@ def test_losses_are_counted() -> None:
     assert (data["roles"]["candidate"]["n"], data["duplicates_removed"]) == (100, 1)
     assert [bad["key"] for bad in found.report["rejected"]] == ["101"]
     assert found.report["rejected_total"] == {"samples": 1, "shards": 0, "estimated": False}
+
+
+def test_more_losses_are_allowed_where_the_user_says_so() -> None:
+    found = found_in([*IMAGES[:97], b"", b"", b""], max_rejected=0.02)
+    assert found.report["rejected_count"] == 3
+    assert yaml.safe_load(found.config())["data"]["max_rejected"] == 0.02
 
 
 def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:

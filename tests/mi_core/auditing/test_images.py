@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from mi_core.auditing.images import encoded, items_of
+from mi_core.auditing.reading import read
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode, encode_png
 
@@ -110,6 +111,26 @@ def test_what_is_no_image(image: Any, message: str) -> None:
 def test_colours_that_png_does_not_have() -> None:
     cmyk = Image.fromarray(PIXELS[0]).convert("CMYK")
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(cmyk)))), np.asarray(cmyk.convert("RGB")))
+
+
+def test_pictures_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
+    """Unless an image of the same name stands beside them, as cameras write it."""
+    for name in ("a.png", "a.cr2", "b.CR2", "notes.txt"):
+        (tmp_path / name).write_bytes(encode_png(PIXELS[0]))
+    (tmp_path / "gone").symlink_to("nowhere")
+    items = items_of(tmp_path, "candidates")
+    assert [item.key for item in items] == ["a.png", "b.CR2"]
+    assert [item.fault for item in items] == ["", ".cr2 pictures cannot be read; convert it to PNG or JPEG"]
+    samples = read({"candidates": items}, Decoder(5), 0, max_rejected=0.5)
+    assert [(bad.key, bad.reason) for bad in samples.rejected] == [("b.CR2", items[1].fault)]
+
+
+def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "album").mkdir()
+    (tmp_path / "album/one.png").write_bytes(encode_png(PIXELS[0]))
+    (tmp_path / "album/up").symlink_to(tmp_path)
+    (tmp_path / "twice").symlink_to(tmp_path / "album")
+    assert [item.key for item in items_of(tmp_path, "candidates")] == ["album/one.png", "twice/one.png"]
 
 
 def test_a_folder_without_images(tmp_path: Path) -> None:
