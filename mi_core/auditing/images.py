@@ -1,7 +1,7 @@
 """Images in any of the forms that Python programs have them in, as encoded files with keys.
 
-Arrays, tensors and PIL images become PNG files. So nothing about their origin is made up: a blind classifier sees their
-pixels alone.
+Arrays, tensors and PIL images become PNG files; PIL images are turned upright, as their files would be. So nothing
+about their origin is made up: a blind classifier sees their pixels alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from mi_core.checks import ConfigError
 from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
@@ -141,7 +141,7 @@ def encoded(image: Any, name: str = "image") -> bytes:
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     if isinstance(image, Image.Image):
-        buffer = io.BytesIO()
+        buffer, image = io.BytesIO(), ImageOps.exif_transpose(image)
         (image if image.mode in _SAVED_AS_THEY_ARE else image.convert("RGB")).save(buffer, "PNG")
         return buffer.getvalue()
     if isinstance(image, Mapping):

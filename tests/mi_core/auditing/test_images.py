@@ -133,6 +133,17 @@ def test_links_in_a_circle_are_followed_once(tmp_path: Path) -> None:
     assert [item.key for item in items_of(tmp_path, "candidates")] == ["album/one.png", "twice/one.png"]
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_an_opened_image_is_turned_upright_as_its_file(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"turned.{suffix}"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.fromarray(PIXELS[0]).resize((48, 32)).save(file, exif=exif)
+    with Image.open(file) as image:
+        opened = decode(encoded(image), Decoder(16))
+    assert np.array_equal(opened, decode(file.read_bytes(), Decoder(16)))
+
+
 def test_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(ConfigError, match="candidates = .* holds no image"):
