@@ -112,10 +112,14 @@ class LeakMeter:
             decoder = Decoder(size)
             self.images.append(torch.from_numpy(np.stack([decode(item.data(), decoder) for item in chosen])))
             self.streams.append(stream_keys(seed, "query", name, [item.key for item in chosen]))
+        self.each: float | None = None  # seconds for an image
+        self._begin()
+
+    def _begin(self) -> None:
+        """A training begins: nothing is read and nothing spent of its time."""
         self.readings: list[Reading] = []
         self.epoch = 0
         self.spent = 0.0
-        self.each: float | None = None  # seconds for an image
         self.started = time.perf_counter()
 
     @property
@@ -152,7 +156,10 @@ class LeakMeter:
         return reading
 
     def callback(self) -> Any:
-        """A callback for a Lightning trainer: reads after every epoch, logs ``leak_auc``, stops above the budget.
+        """A callback for a Lightning trainer: reads between epochs, logs ``leak_auc``, stops above the budget.
+
+        Every fit begins anew. Where several processes train, each reads by its own clock, and all stop once one of them
+        is above the budget.
 
         Raises:
             ConfigError: Lightning is not installed.
@@ -164,14 +171,17 @@ class LeakMeter:
 
             def on_train_start(self, trainer: Any, module: Any) -> None:
                 """The training's time counts from here."""
-                meter.started = time.perf_counter()
+                meter._begin()
 
             def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
                 """Read, log, and stop the training above the budget."""
                 reading = meter.step()
                 if reading is not None:
                     module.log("leak_auc", reading.auc.value)
-                trainer.should_stop = trainer.should_stop or meter.exceeded
+                over, reduce = meter.exceeded, getattr(trainer.strategy, "reduce_boolean_decision", None)
+                if reduce is not None:  # or one process would leave and the others wait for it
+                    over = reduce(over, all=False)
+                trainer.should_stop = trainer.should_stop or over
 
         return LeakCallback()
 

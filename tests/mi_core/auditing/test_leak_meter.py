@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,9 @@ def test_lightning_reads_logs_and_stops(tmp_path: Any) -> None:
     module = Module()
     meter = LeakMeter(module, MEMBERS, OTHERS, size=SIDE, share=1.0, budget=0.5)
     callback = meter.callback()
-    callback.on_train_start = lambda *_: setattr(meter, "started", -1e6)
+    meter.readings, meter.spent, meter.epoch = ["of another fit"], 1e9, 7  # type: ignore[list-item]
+    begin = callback.on_train_start
+    callback.on_train_start = lambda *of: (begin(*of), setattr(meter, "started", -1e6))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=40)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = lightning.Trainer(max_epochs=4, callbacks=[callback], default_root_dir=tmp_path, **quiet)
@@ -134,11 +137,30 @@ def test_lightning_reads_logs_and_stops(tmp_path: Any) -> None:
     assert trainer.callback_metrics["leak_auc"] == pytest.approx(meter.readings[-1].auc.value)
     assert trainer.current_epoch == len(meter.readings)
     stopped = LeakMeter(module, MEMBERS, OTHERS, size=SIDE, share=1.0, budget=0.5)
-    stopped.readings = [meter.readings[-1]]
-    object.__setattr__(stopped.readings[0].auc, "low", 0.9)
+    object.__setattr__(meter.readings[-1].auc, "low", 0.9)
+    stopped.step = lambda: stopped.readings.append(meter.readings[-1])  # type: ignore[method-assign]
     again = lightning.Trainer(max_epochs=9, callbacks=[stopped.callback()], default_root_dir=tmp_path, **quiet)
     again.fit(Module(), loader)
     assert again.current_epoch < 9
+
+
+def test_all_processes_stop_when_one_is_above_the_budget() -> None:
+    """Each has its own clock and readings; one that stops alone would leave the others waiting."""
+    pytest.importorskip("pytorch_lightning")
+    meter = meter_of(network(), budget=0.6)
+    meter.step = lambda: None  # type: ignore[method-assign]
+    asked: list[tuple[bool, bool]] = []
+
+    def reduce(decision: bool, all: bool = True) -> bool:
+        asked.append((decision, all))
+        return True  # another process is above it
+
+    trainer = SimpleNamespace(should_stop=False, strategy=SimpleNamespace(reduce_boolean_decision=reduce))
+    meter.callback().on_train_epoch_end(trainer, None)
+    assert trainer.should_stop and asked == [(False, False)]
+    alone = SimpleNamespace(should_stop=False, strategy=SimpleNamespace())
+    meter.callback().on_train_epoch_end(alone, None)
+    assert not alone.should_stop
 
 
 def test_faults_are_named() -> None:
