@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.streams import seeded_generators
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
@@ -101,8 +102,7 @@ def fit(
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     labels = torch.from_numpy(np.asarray(targets))
     labels = labels if labels.dtype == torch.int64 else labels.float()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_generators(seed):
         network = build().train()
         optimizer = _optimizer(network, training)
         lowest, last = math.inf, 0

@@ -7,7 +7,8 @@ So a view does not depend on batch, worker, order, device or retry, and two purp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -19,6 +20,21 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+
+
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """PyTorch's own generators start from a seed for the duration of the block, and then go on as before.
+
+    Those of CUDA are left alone where this process does not use it: nothing can draw from them, and a seed for them
+    would wait until it does.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
 
 
 def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> torch.Tensor:

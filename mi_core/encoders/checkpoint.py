@@ -17,6 +17,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.tokens import feature_map
+from mi_core.streams import seeded_generators
 
 OUTPUTS = ("backbone", "projection", "prediction", "logits")
 """Embeddings that encoders expose, as their framework defines; ``logits`` are those of a classifier."""
@@ -172,7 +173,6 @@ def fingerprint_of(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def seeded(seed: int, build: Callable[[], Any]) -> Any:
-    """Call ``build`` with torch's CPU generator seeded, and leave the global generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
+    """Call ``build`` with torch's generators seeded, and leave them as they were."""
+    with seeded_generators(seed % 2**63):
         return build()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
-from mi_core.streams import PURPOSES, batched_uniforms, philox, stream_keys, uniforms
+from mi_core.streams import PURPOSES, batched_uniforms, philox, seeded_generators, stream_keys, uniforms
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,21 @@ def test_bad_input_is_refused() -> None:
         uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=0, count=0)
     with pytest.raises(ConfigError, match="view = -1"):
         uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=-1, count=1)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_seeded_generators_are_put_back(used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of two GPUs too, where the process uses them; else no seed waits for them."""
+    seeds: dict[int, Any] = {0: "a", 1: "b"}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: seeds.update(dict.fromkeys(seeds, seed)))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: seeds[device])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: seeds.update({device: state}))
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(7))
+    before = torch.get_rng_state()
+    with seeded_generators(7):
+        assert seeds == ({0: 7, 1: 7} if used else {0: "a", 1: "b"})
+        assert torch.equal(torch.rand(3), expected)
+    assert seeds == {0: "a", 1: "b"}
+    assert torch.equal(torch.get_rng_state(), before)
