@@ -11,7 +11,7 @@ import io
 import re
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -171,12 +171,22 @@ def never_start_ghostscript() -> None:
     EpsImagePlugin.gs_binary = False
 
 
+def lacking(messages: Iterable[str]) -> tuple[str, ...]:
+    """The formats, keys of `FORMATS`, whose packages were missing, as messages of `ImageError` say."""
+    told = list(messages)
+    return tuple(name for name in FORMATS if any(_needs(name) in message for message in told))
+
+
+def _needs(name: str) -> str:
+    return f"{name} is read by another package: pip install {FORMATS[name].package}"
+
+
 def _unopened(data: bytes) -> str:
     """The reason that an image has no decoder here; empty: it has one."""
     name = format_of(data[:HEAD])
     if name is None:
         return f"no image of a format that is read ({', '.join(FORMATS)})"
-    return "" if name in readable() else f"{name} is read by another package: pip install {FORMATS[name].package}"
+    return "" if name in readable() else _needs(name)
 
 
 def reason_of(error: Exception) -> str:

@@ -15,16 +15,14 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 
 
-def value_of(attribute: AttributeConfig, sample: Sample) -> int:
-    """The number of a sample's value.
+def value_of(attribute: AttributeConfig, rows: Mapping[str, str] | None, sample: Sample) -> int:
+    """The number of a sample's value. ``rows``: of the attribute's table; None: it has no table.
 
     Raises:
         ValueError: it has none; the message says why.
-        UserError: the table cannot be read.
     """
     text = text_of(sample, attribute.origin, attribute.pattern)
-    if attribute.table is not None:
-        rows = read_table(attribute.table, attribute.column)
+    if rows is not None:
         if text not in rows:
             raise ValueError(f"{text!r} is not in {attribute.table}")
         text = rows[text]
@@ -92,30 +90,51 @@ def json_beside(others: Mapping[str, bytes]) -> Any:
         raise ValueError("its JSON is nested too deeply") from error
 
 
-def values_of(attributes: Mapping[str, AttributeConfig], sample: Sample) -> dict[str, int]:
-    """The attributes of a sample.
+class Attributes:
+    """Attributes of samples; their tables are read at once, so that a fault of a table is none of a sample.
 
     Raises:
-        ValueError: it lacks one; the message names it.
+        UserError: a table cannot be read.
     """
-    values = {}
-    for name, attribute in attributes.items():
-        try:
-            values[name] = value_of(attribute, sample)
-        except ValueError as error:
-            raise ValueError(f"attribute {name}: {error}") from error
-    return values
+
+    def __init__(self, attributes: Mapping[str, AttributeConfig]) -> None:
+        self._known = {
+            name: (one, None if one.table is None else read_table(one.table, one.column))
+            for name, one in attributes.items()
+        }
+
+    def of(self, sample: Sample) -> dict[str, int]:
+        """The number of each attribute's value of a sample.
+
+        Raises:
+            ValueError: it lacks one; the message names it.
+        """
+        values = {}
+        for name, (attribute, rows) in self._known.items():
+            try:
+                values[name] = value_of(attribute, rows, sample)
+            except ValueError as error:
+                raise ValueError(f"attribute {name}: {error}") from error
+        return values
 
 
-@lru_cache(maxsize=8)
 def read_table(path: str, column: str | int) -> dict[str, str]:
-    """Read a text table into a mapping from the first column to another, once per process.
+    """Read a text table into a mapping from the first column to another, once per process and state of the file.
 
     A header is a line that holds the column's name, with or without a name for the texts; lines before it are skipped.
 
     Raises:
         UserError: no such file or column, or a line that is too short.
     """
+    try:
+        written = storage.stamp(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as a table: {error}") from error
+    return _rows(path, column, written)
+
+
+@lru_cache(maxsize=8)
+def _rows(path: str, column: str | int, _written: str) -> dict[str, str]:
     try:
         lines = storage.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from mi_core.image_files import ImageError, has_more_frames
+from mi_core.image_files import ImageError, has_more_frames, lacking, readable
 from mi_core.images import Decoder, Pixels, decode_and_hash
 from mi_core.validity.near_duplicates import descriptors, perceptual_hash
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.data import DataConfig
 from pipelines.config.sources import SHARDED, SourceConfig
 from pipelines.console import count_of, say
-from pipelines.data.attributes import group_of, values_of
+from pipelines.data.attributes import Attributes, group_of
 from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
 from pipelines.data.database import memory_for
 from pipelines.data.glimpses import Keeping, glimpses_path, most_of_shard
@@ -140,7 +140,7 @@ class _Work:
 
     Args:
         source, item: in which source, and which.
-        state: of its files; another state means that they were written again.
+        state: of its files and of what they are read with; another state means that it has to be read again.
         folder: of the scan.
         glimpses: samples of which more is kept, see `pipelines.data.glimpses`.
     """
@@ -153,7 +153,7 @@ class _Work:
 
     @property
     def place(self) -> str:
-        """Of the outcome, less its ending. Files that were written again have another: drawn roles keep the first."""
+        """Of the outcome, less its ending. Another state has another place: drawn roles keep the first."""
         return f"{self.folder}/{self.source}/{self.item.name}-{self.state[:8]}"
 
     @property
@@ -168,10 +168,11 @@ class _Work:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The outcome of reading one item: its usable samples, and problems and notes for the others."""
+    """The outcome of reading one item: its usable samples, problems and notes for the others, and formats it lacked."""
 
     rows: int
     problems: tuple[Problem, ...]
+    lacking: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -181,14 +182,15 @@ class Receipt:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         problems = [{"kind": type(problem).__name__, **asdict(problem)} for problem in self.problems]
-        return {"rows": self.rows, "problems": problems}
+        return {"rows": self.rows, "problems": problems, "lacking": list(self.lacking)}
 
     @classmethod
     def read(cls, path: str) -> Receipt:
-        """The receipt as it was written."""
+        """The receipt as it was written; those of earlier versions list what they lacked among the problems alone."""
         kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
         entry = storage.read_json(path)
-        return cls(entry["rows"], tuple(kinds[told.pop("kind")](**told) for told in entry["problems"]))
+        problems = tuple(kinds[told.pop("kind")](**told) for told in entry["problems"])
+        return cls(entry["rows"], problems, tuple(entry.get("lacking", lacking(one.reason for one in problems))))
 
 
 _NONE = pa.table({})
@@ -200,9 +202,11 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     work = [
         _Work(name, item, state, folder, most_of_shard(len(some)))
         for name, some in items.items()
-        for item, state in zip(some, _states(some), strict=True)
+        for item, state in zip(some, _states(some, _tables(_attributes(data, name))), strict=True)
     ]
     receipts = _known(work)
+    work, before = [_with_new_formats(piece, receipts.get(piece.receipt)) for piece in work], work
+    receipts |= _known([piece for piece, old in zip(work, before, strict=True) if piece is not old])
     todo = [piece for piece in work if piece.receipt not in receipts]
     if len(todo) < len(work):
         say("data", f"{len(work) - len(todo)} of {count_of(len(work), 'shard', 'shards')} already read")
@@ -220,14 +224,38 @@ def _known(work: Sequence[_Work]) -> dict[str, Receipt]:
     return {path: one for path, one in zip(there, storage.at_once(Receipt.read, there), strict=True) if one.whole}
 
 
-def _states(items: Sequence[Item]) -> list[str]:
-    """The state of the files of every item: which they are, and when they were written. Each folder is listed once."""
+def _with_new_formats(piece: _Work, receipt: Receipt | None) -> _Work:
+    """An item as it is to be read: anew, where its receipt lacked formats that can be read by now."""
+    gained = sorted(set(receipt.lacking) & set(readable())) if receipt and receipt.lacking else []
+    return replace(piece, state=digest(piece.state, *gained)) if gained else piece
+
+
+def _attributes(data: DataConfig, source: str) -> dict[str, AttributeConfig]:
+    """The attributes that the samples of a source have."""
+    return {name: one for name, one in data.attributes.items() if one.sources is None or source in one.sources}
+
+
+def _tables(attributes: Mapping[str, AttributeConfig]) -> list[tuple[str, str]]:
+    """The tables of some attributes, and when they were written."""
+    paths = sorted({one.table for one in attributes.values() if one.table is not None})
+    return [(path, storage.stamp(path)) for path in paths]
+
+
+def _states(items: Sequence[Item], tables: Sequence[tuple[str, str]]) -> list[str]:
+    """The state of every item: which files it has, and when these and the tables were written.
+
+    Each folder is listed once. Items without a table have the state that earlier versions gave them.
+    """
     files = [[f"{item.path}/{name}" for name in item.files] or [item.path] for item in items]
     folders = {path.rpartition("/")[0] for paths in files for path in paths if path}
     written = {path: stamp for folder in folders for path, stamp in storage.stamps(folder).items()}
     return [
         digest(
-            item.name, item.start, item.stop, [(path, written.get(storage.absolute(path))) for path in paths if path]
+            item.name,
+            item.start,
+            item.stop,
+            [(path, written.get(storage.absolute(path))) for path in paths if path],
+            *tables,
         )
         for item, paths in zip(items, files, strict=True)
     ]
@@ -295,16 +323,19 @@ def usable(
     group_by: GroupConfig | None = None,
     near: bool = False,
 ) -> Iterator[tuple[Sample, Pixels, str, dict[str, Any]] | Problem]:
-    """Read an item in order: (sample, its pixels, their SHA-256, its other columns) if it decodes, or a problem."""
+    """Read an item in order: (sample, its pixels, their SHA-256, its other columns) if it decodes, or a problem.
+
+    Raises:
+        UserError: the table of an attribute cannot be read.
+    """
+    own = Attributes(attributes or {})
     for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
             yield sample
             continue
         try:
             pixels, sha = decode_and_hash(sample.image, decoder)
-            known: dict[str, Any] = {
-                f"{ATTRIBUTE}{name}": value for name, value in values_of(attributes or {}, sample).items()
-            }
+            known: dict[str, Any] = {f"{ATTRIBUTE}{name}": value for name, value in own.of(sample).items()}
             known |= {GROUP: group_of(group_by, sample)} if group_by else {}
             if near:
                 known |= {PHASH: int(perceptual_hash(pixels[None])[0]), DESCRIPTOR: descriptors(pixels[None]).tobytes()}
@@ -321,9 +352,7 @@ def usable(
 def scan_item(work: _Work, data: DataConfig) -> Receipt:
     """Decode and hash one item; write a Parquet file, and last a receipt."""
     near = data.near_duplicates is not None
-    attributes = {
-        name: one for name, one in data.attributes.items() if one.sources is None or work.source in one.sources
-    }
+    attributes = _attributes(data, work.source)
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
     keeping = Keeping(work.source, work.glimpses)
@@ -336,7 +365,7 @@ def scan_item(work: _Work, data: DataConfig) -> Receipt:
         label = sample.label if data.label is None else known.get(f"{ATTRIBUTE}{data.label}")
         rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
     samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
-    receipt = Receipt(len(samples), tuple(shortened(problems)))
+    receipt = Receipt(len(samples), tuple(shortened(problems)), lacking(one.reason for one in problems))
     keeping.write(glimpses_path(f"{work.place}.parquet"))
     storage.write_table(f"{work.place}.parquet", samples)
     storage.write_json(work.receipt, receipt.as_json())

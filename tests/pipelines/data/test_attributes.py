@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from pipelines.config.attributes import AttributeConfig
 from pipelines.config.data import DataConfig
-from pipelines.data.attributes import read_table
+from pipelines.data.attributes import Attributes, read_table
 from pipelines.data.captions import own_caption
 from pipelines.data.draw import draw
 from pipelines.data.samples import Sample
 from pipelines.data.scan import scan
 from pipelines.errors import UserError
+from pipelines.files import storage
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 UTKFACE = {
@@ -136,11 +137,9 @@ def test_a_source_without_the_attribute_keeps_its_samples(tmp_path: Path) -> Non
     ],
 )
 def test_what_a_sample_lacks_is_said(sample: Sample, reason: str) -> None:
-    from pipelines.data.attributes import values_of
-
     kind = AttributeConfig(**{"from": "class", "values": ["7", "8"]})
     with pytest.raises(ValueError, match=reason):
-        values_of({"kind": kind}, sample)
+        Attributes({"kind": kind}).of(sample)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +171,43 @@ def test_mistakes_in_a_table(tmp_path: Path) -> None:
         read_table(str(tmp_path / "none.txt"), 1)
     with pytest.raises(ValidationError, match="label = 'age', allowed: none without attributes"):
         config_of(tmp_path, {}, label="age")
+
+
+def test_a_fault_of_a_table_is_none_of_the_samples(tmp_path: Path) -> None:
+    """It is told before any sample is decoded, and no receipt keeps it."""
+    write(tmp_path / "faces", "a.jpg", "b.jpg")
+    (tmp_path / "faces" / "broken.jpg").write_bytes(b"")
+    table = {"from": "key", "table": str(tmp_path / "t.txt"), "values": ["0", "1"]}
+    config = config_of(tmp_path / "faces", {"one": table}, max_rejected=1)
+    with pytest.raises(UserError, match=r"t\.txt cannot be read as a table"):
+        scan(config, str(tmp_path / "scan"))
+    (tmp_path / "t.txt").write_text("a.jpg 0\nb.jpg\n")
+    with pytest.raises(UserError, match=r"row 2 \('b.jpg'\) has no column 1"):
+        scan(config, str(tmp_path / "scan"))
+    (tmp_path / "t.txt").write_text("a.jpg 0\nb.jpg 1\n")
+    assert scan(config, str(tmp_path / "scan")).tally.used == 2
+
+
+def test_a_source_is_read_anew_when_the_table_of_its_attribute_changes(tmp_path: Path) -> None:
+    """What was drawn from it before stands; a source without the attribute is not read again."""
+    for name in ("faces", "plain"):
+        write(tmp_path / name, "a.jpg", "b.jpg")
+    (tmp_path / "t.txt").write_text("a.jpg 0\nb.jpg 1\n")
+    table = {"from": "key", "table": str(tmp_path / "t.txt"), "values": ["0", "1"], "sources": ["faces"]}
+    config = DataConfig(
+        sources={name: {"kind": "imagefolder", "path": str(tmp_path / name)} for name in ("faces", "plain")},
+        image_size=8,
+        roles={"candidate": {"from": "faces"}, "control": {"from": "plain"}},
+        attributes={"one": table},
+    )
+    first = scan(config, str(tmp_path / "scan"))
+    (tmp_path / "t.txt").write_text("a.jpg 1\nb.jpg 1 more\n")
+    second = scan(config, str(tmp_path / "scan"))
+    read = [[storage.read_table(shard.path).to_pylist() for shard in found.shards] for found in (first, second)]
+    assert [[row.get("attribute.one") for row in rows] for rows in read[0]] == [[0, 1], [None, None]]
+    assert [[row.get("attribute.one") for row in rows] for rows in read[1]] == [[1, 1], [None, None]]
+    assert first.shards[0].path != second.shards[0].path
+    assert first.shards[1] == second.shards[1]
 
 
 def test_json_that_is_nested_too_deeply_is_listed_as_other_broken_json_is(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
 import subprocess
@@ -9,17 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
+from mi_core import image_files
+from mi_core.image_files import lacking, readable
 from pipelines.config.data import DataConfig
+from pipelines.data import scan as scanning
 from pipelines.data.draw import draw
-from pipelines.data.scan import Scan, scan, scan_item
+from pipelines.data.scan import LISTED, Receipt, Scan, scan, scan_item
 from pipelines.errors import UserError
-from tests.pipelines.tars import shard_bytes
+from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 SHARDS = 6
 
@@ -93,6 +100,41 @@ def test_a_repaired_shard_is_read(shards: Path, tmp_path: Path) -> None:
     (shards / "001.tar").write_bytes(whole)
     found, read = scanned(config_of(shards), tmp_path / "scan")
     assert (read, found.tally.used, found.rejected) == (["001"], 30, ())
+
+
+def test_a_shard_is_read_anew_once_a_format_that_it_lacked_can_be_read(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was drawn from it before stands: the samples found now are kept beside."""
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "WEBP")
+    broken = [(f"b{number}.png", b"") for number in range(LISTED)]
+    (shards / "002.tar").write_bytes(tar_bytes([*broken, ("x.webp", picture.getvalue()), ("y.png", image_bytes(0))]))
+    config = config_of(shards, max_rejected=1)
+    there = readable()
+    for module in (image_files, scanning):
+        monkeypatch.setattr(module, "readable", lambda: tuple(name for name in there if name != "WEBP"))
+    first, _ = scanned(config, tmp_path / "scan")
+    assert scanned(config, tmp_path / "scan")[1] == []
+    monkeypatch.undo()
+    for receipt in (tmp_path / "scan" / "pool").glob("000-*.json"):  # as earlier versions wrote it
+        receipt.write_text(json.dumps({"rows": 5, "problems": []}))
+    second, read = scanned(config, tmp_path / "scan")
+    assert read == ["002"]
+    assert [shard.rows for shard in first.shards] == [5, 5, 1, 5, 5, 5]
+    assert [shard.rows for shard in second.shards] == [5, 5, 2, 5, 5, 5]
+    assert samples(first).num_rows == 26  # at their place
+    third, read = scanned(config, tmp_path / "scan")
+    assert (read, third) == ([], second)
+
+
+def test_a_receipt_of_an_earlier_version_tells_what_was_lacking() -> None:
+    reason = "undecodable: HEIF is read by another package: pip install pillow-heif"
+    assert lacking([reason, "undecodable: the file is empty"]) == ("HEIF",)
+    problem = {"kind": "Problem", "key": "x", "reason": reason, "count": 1}
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "old.json").write_text(json.dumps({"rows": 0, "problems": [problem]}))
+        assert Receipt.read(f"{folder}/old.json").lacking == ("HEIF",)
 
 
 def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
