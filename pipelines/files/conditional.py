@@ -5,7 +5,7 @@ A write is on condition: If-None-Match and If-Match on S3, generations on GCS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -30,6 +30,7 @@ class Conditional:
         parts = urlsplit(address)
         folder, _, self.name = f"{parts.scheme}://{parts.netloc}{parts.path}".rpartition("/")
         self.store = _store(folder, parts.query)
+        self.written: Version | None = None  # the state that the last write here brought about
 
     def version(self) -> Version | None:
         """The state of the object; None: there is none, or the store does not say."""
@@ -40,7 +41,7 @@ class Conditional:
             head = obstore.head(self.store, self.name)
         except (BaseError, FileNotFoundError):
             return None
-        return {name: head[name] for name in ("e_tag", "version") if head.get(name) is not None}
+        return _version(head)
 
     def write(self, data: bytes, before: Version | None) -> bool | None:
         """Write the object if it is still in the state ``before``, or still not there.
@@ -52,11 +53,12 @@ class Conditional:
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         try:
-            obstore.put(self.store, self.name, data, mode="create" if before is None else before)  # type: ignore[arg-type]
+            made = obstore.put(self.store, self.name, data, mode="create" if before is None else before)  # type: ignore[arg-type]
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             return False
         except (BaseError, NotImplementedError, OSError):
             return None
+        self.written = _version(made)
         return True
 
     def remove(self, names: Sequence[str] = ()) -> bool:
@@ -71,6 +73,10 @@ class Conditional:
         except (BaseError, OSError):
             return False
         return True
+
+
+def _version(told: Mapping[str, Any]) -> Version:
+    return {name: told[name] for name in ("e_tag", "version") if told.get(name) is not None}
 
 
 @lru_cache(maxsize=16)

@@ -9,8 +9,9 @@ import socket
 import threading
 import time
 import uuid
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from pipelines.files.conditional import Conditional
 from pipelines.files.storage import is_uri, read_json, refuse_climbing, remove, write_json
 
 BEAT_SECONDS = 20.0  # how often the holder of a lock on an object store renews it
-STALE_SECONDS = 120.0  # a lock not renewed for so long belongs to a dead process
+STALE_SECONDS = 120.0  # a lock that is watched for so long without a change belongs to a dead process
 READS = 5  # of a lock, at most
 SETTLE_SECONDS = 5.0  # after which a lock is read back, where a store does not write on condition
+_TAKEN = (
+    "was taken by another start, as this one did not renew its lock for minutes; what was committed is kept: wait for "
+    "the other, or stop it and run the same command again"
+)
 
 
 @contextmanager
@@ -30,10 +35,11 @@ def lock(folder: str) -> Iterator[Callable[[], bool]]:
     """Hold a folder for this process; the lock ends with the block, or with the process however it dies.
 
     Yields:
-        A function: whether the folder was deleted meanwhile; on an object store always False.
+        A function: whether the folder was deleted meanwhile; on an object store, whether the lock is gone or another's.
 
     Raises:
-        UserError: another process holds it, or the path leads out of its folder.
+        UserError: another process holds it, or the path leads out of its folder; at the end, or soon where the main
+            thread holds it: the lock on an object store was lost.
     """
     refuse_climbing(folder)
     with _remote_lock(folder) if is_uri(folder) else _local_lock(folder) as deleted:
@@ -62,44 +68,99 @@ def _local_lock(folder: str) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _remote_lock(folder: str) -> Iterator[Callable[[], bool]]:
-    path = f"{folder}/.lock"
-    me = f"{_who()} {uuid.uuid4().hex}"
-    _claim(folder, me)
-    ended = threading.Event()
+    held = _Remote(folder)
+    held.claim()
+    main = threading.current_thread() is threading.main_thread()
+    ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
         while not ended.wait(BEAT_SECONDS):
-            write_json(path, _content(me))
+            try:
+                own = held.renew()
+            except (OSError, ValueError):  # the store does not answer: the next beat may reach it
+                continue
+            if not own:
+                lost.set()
+                if main and not ended.is_set():
+                    interrupt_main()
+                return
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield lambda: False
+        yield lost.is_set
+    except UserError:
+        raise
+    except BaseException as error:
+        if lost.is_set():
+            raise UserError(f"{folder} {_TAKEN}") from error
+        raise
     finally:
         ended.set()
         thread.join()
-        remove(path)
+        if not lost.is_set():
+            held.release()
+    if lost.is_set():
+        raise UserError(f"{folder} {_TAKEN}")
 
 
-def _claim(folder: str, me: str) -> None:
-    """Write the lock of a folder on an object store; of two starts in the same moment, one gets it.
+class _Remote:
+    """The lock of a folder on an object store, as one process has it or asks for it."""
 
-    Stores that write on condition decide. With others the lock is read back after a while.
+    def __init__(self, folder: str) -> None:
+        self.folder, self.path = folder, f"{folder}/.lock"
+        self.me = f"{_who()} {uuid.uuid4().hex}"
+        self.store = _conditional(self.path)
 
-    Raises:
-        UserError: another process holds the folder.
-    """
-    store = _conditional(f"{folder}/.lock")
-    before = None if store is None else store.version()
-    if _outlived(folder):
-        before = None
-    written = None if store is None else store.write(json.dumps(_content(me)).encode(), before)
-    if written is None:
-        write_json(f"{folder}/.lock", _content(me))
-        time.sleep(SETTLE_SECONDS)
-        written = (_held(folder) or {}).get("by") == me
-    if not written:
-        raise UserError(f"{folder} is in use by {(_held(folder) or {}).get('by', 'another process')}; wait for it")
+    def claim(self) -> None:
+        """Write the lock; of two starts in the same moment, one gets it.
+
+        Stores that write on condition decide. With others the lock is read back after a while.
+
+        Raises:
+            UserError: another process holds the folder.
+        """
+        before = None if self.store is None else self.store.version()
+        if _outlived(self.folder):
+            before = None
+        written = None if self.store is None else self.store.write(self._bytes(), before)
+        if written is None:
+            write_json(self.path, _content(self.me))
+            time.sleep(SETTLE_SECONDS)
+            written = self._is_mine()
+        if not written:
+            by = (_held(self.folder) or {}).get("by", "another process")
+            raise UserError(f"{self.folder} is in use by {by}; wait for it")
+
+    def renew(self) -> bool:
+        """Write the lock again, unless it is another's by now or gone; whether it is still this process's.
+
+        Raises:
+            OSError, ValueError: the store does not answer.
+        """
+        if self.store is None or self.store.written is None:
+            own = self._is_mine()
+            if own:
+                write_json(self.path, _content(self.me))
+            return own
+        if self.store.write(self._bytes(), self.store.written) is not False:
+            return True
+        there = self.store.version()  # a renewal whose answer was lost changed it too
+        own = self._is_mine()
+        self.store.written = (own and there) or self.store.written
+        return own
+
+    def release(self) -> None:
+        """Remove the lock if it is this process's; where the store does not answer, it expires."""
+        with suppress(OSError, ValueError):
+            if self._is_mine():
+                remove(self.path)
+
+    def _is_mine(self) -> bool:
+        return (_held(self.folder) or {}).get("by") == self.me
+
+    def _bytes(self) -> bytes:
+        return json.dumps(_content(self.me)).encode()
 
 
 def _content(me: str) -> dict[str, Any]:
@@ -114,7 +175,7 @@ def _conditional(path: str) -> Conditional | None:
 
 
 def _outlived(folder: str) -> bool:
-    """Wait until the holder of a lock is known to be dead; whether the lock is gone.
+    """Watch a lock, by this machine's clock alone, until its holder is known to be dead; whether the lock is gone.
 
     Raises:
         UserError: it lives.
@@ -122,9 +183,8 @@ def _outlived(folder: str) -> bool:
     held = _held(folder)
     if held is None:
         return True
-    end = time.monotonic() + STALE_SECONDS - max(0.0, time.time() - held["time"])
-    if time.monotonic() < end:
-        say("wait", f"{folder} was in use by {held['by']}: whether that still lives shows within {STALE_SECONDS:.0f} s")
+    say("wait", f"{folder} was in use by {held['by']}: whether that still lives shows within {STALE_SECONDS:.0f} s")
+    end = time.monotonic() + STALE_SECONDS
     while time.monotonic() < end:
         time.sleep(BEAT_SECONDS / 10)
         now = _held(folder)

@@ -154,7 +154,9 @@ with lock(sys.argv[1]):
         pass
 
 
-def test_a_stale_lock_on_an_object_store_is_taken_over(s3: str) -> None:
+def test_a_stale_lock_on_an_object_store_is_taken_over(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 0.8)
     place = f"{s3}/stale"
     storage.write_atomic(f"{place}/.lock", json.dumps({"by": "process 1 on gone", "time": 0}).encode())
     with lock(place):
@@ -172,6 +174,90 @@ def test_a_lock_of_a_holder_that_just_died_is_waited_for(s3: str, monkeypatch: p
         assert time.time() - began > 1.4
 
 
+def test_a_lock_that_is_renewed_lives_by_whatever_clock(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of its holder may be hours behind."""
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.2)
+    place = f"{s3}/behind"
+    renewed: list[float] = []
+
+    def renew() -> None:
+        renewed.append(time.time() - 7200)
+        content = {"by": "process 1 on other", "time": renewed[-1]}
+        storage.write_atomic(f"{place}/.lock", json.dumps(content).encode())
+
+    renew()
+    later = threading.Timer(0.5, renew)
+    later.start()
+    with pytest.raises(UserError, match="in use by process 1 on other"), lock(place):
+        pass
+    later.join()
+    assert storage.read_json(f"{place}/.lock")["time"] == renewed[-1]
+
+
+@pytest.mark.parametrize("conditional", [True, False], ids=["conditional", "read back"])
+def test_a_lock_survives_a_store_that_fails_for_a_while(
+    s3: str, conditional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.1)
+    place = f"{s3}/fails-{conditional}"
+    failed: list[str] = []
+
+    def fails(*_: object) -> None:
+        failed.append("once")
+        raise OSError("the store does not answer")
+
+    if not conditional:
+        monkeypatch.setattr(locks.Conditional, "write", lambda *_: None)
+    with lock(place) as lost:
+        with monkeypatch.context() as patch:
+            patch.setattr(locks.Conditional, "write", fails)
+            patch.setattr(locks, "write_json", fails)
+            patch.setattr(locks, "read_json", fails)
+            _until(lambda: len(failed) > 2)
+        before = storage.read_json(f"{place}/.lock")
+        _until(lambda: storage.read_json(f"{place}/.lock") != before)
+        assert not lost()
+    assert not storage.exists(f"{place}/.lock")
+
+
+def test_a_renewal_whose_answer_was_lost_is_no_loss(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 60.0)
+    held = locks._Remote(f"{s3}/answer")
+    held.claim()
+    assert held.store is not None
+    before = held.store.written
+    assert held.renew()
+    held.store.written = before
+    assert [held.renew(), held.renew()] == [True, True]
+    held.release()
+    assert not storage.exists(f"{s3}/answer/.lock")
+
+
+@pytest.mark.parametrize("conditional", [True, False], ids=["conditional", "read back"])
+def test_who_lost_a_lock_is_told_and_leaves_the_others(
+    s3: str, conditional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a machine was suspended for minutes."""
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.1)
+    if not conditional:
+        monkeypatch.setattr(locks.Conditional, "write", lambda *_: None)
+    place = f"{s3}/lost-{conditional}"
+    other = {"by": "process 1 on other", "time": 0}
+    with pytest.raises(UserError, match=f"{place} was taken by another start"), lock(place) as lost:
+        storage.write_atomic(f"{place}/.lock", json.dumps(other).encode())
+        _until(lost)
+    assert storage.read_json(f"{place}/.lock") == other
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("before", [None, {"by": "process 1 on gone", "time": 0}], ids=["free", "stale"])
 @pytest.mark.parametrize("conditional", [True, False], ids=["conditional", "read back"])
 def test_of_starts_in_one_moment_one_gets_the_lock(
@@ -184,6 +270,7 @@ from pipelines.errors import UserError
 from pipelines.files import lock
 place, go, can = sys.argv[1:]
 lock.BEAT_SECONDS = 0.5  # after which a start sees that another one lives
+lock.STALE_SECONDS = 6.0
 if can == "False":
     lock.Conditional.write = lambda *_: None
 print(1, flush=True)
