@@ -320,14 +320,14 @@ class Splits:
         by_shard = self.rules is not None and self.rules.by_shard
         return group_numbers(joined(rows["source"], rows["item"])) if by_shard else None
 
-    def classes(self, source: str, item: str, roles: Iterable[str]) -> dict[str, int | None]:
-        """The samples of one item in some roles or parts, ascending: key to class, None where there is none."""
+    def classes(self, source: str, item: str, roles: Iterable[str], of: str = "label") -> dict[str, int | None]:
+        """The samples of one item in some roles or parts, ascending: key to class (or ``of``), None if it has none."""
         wanted = list(roles)
         if not self.size(source, item, wanted):
             return {}
         rows = self.shard(source, item)
         here = rows.filter(pa.array(having(rows, wanted)))
-        return dict(zip(here["key"].to_pylist(), here["label"].to_pylist(), strict=True))
+        return dict(zip(here["key"].to_pylist(), here[of].to_pylist(), strict=True))
 
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
         """Keys of the samples of one item in some roles or parts, ascending."""

@@ -2,14 +2,14 @@
 
 The shards of an epoch are ordered by a hash of (seed, epoch) and laid end to end. Every worker takes an equal stretch
 of their samples, so two workers read the same shard only where a stretch ends inside it. An epoch holds every sample
-once, without those of an incomplete last batch.
+once, without those of an incomplete last batch. Keys and labels are known of the shard being read alone.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +29,7 @@ from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data.blended import Blend, blend_of
 from pipelines.data.captions import caption_of
+from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.samples import Item, Sample
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
@@ -44,8 +45,7 @@ class _Shard:
     source: str
     model: SourceConfig
     item: Item
-    keys: tuple[str, ...]
-    blend: Blend
+    size: int  # samples with the members' roles
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class StreamedImages:
 
     Raises:
         ConfigError: the batch is larger than the data or not divisible by the number of workers.
+        UserError: the splits were drawn before the attribute was declared.
     """
 
     def __init__(
@@ -92,20 +93,23 @@ class StreamedImages:
         self.device = torch.device(device)
         self.channels, self.size = data.channels, data.image_size
         self.shards = [
-            _Shard(source, model, item, tuple(keys), blend_of(splits, source, item.name, data.decoder()))
+            _Shard(source, model, item, size)
             for source, model in data.sources.items()
             for item in Source(model).items()
-            if (keys := splits.keys(source, item.name, roles))
+            if (size := splits.size(source, item.name, roles))
         ]
-        self.labels = splits.labels() if attribute is None else splits.attribute(attribute)
-        self.count = sum(len(shard.keys) for shard in self.shards)
+        if attribute is not None and self.shards:
+            splits.at([(self.shards[0].source, self.shards[0].item.name)]).attribute(attribute)  # refused if not there
+        self.splits, self.roles = splits, tuple(roles)
+        self.column = "label" if attribute is None else f"{ATTRIBUTE}{attribute}"
+        self.count = sum(shard.size for shard in self.shards)
         check_batch(batch_size, self.count, self.workers)
         self.batch_size = batch_size // self.workers
         self.steps = self.count // batch_size
         self.mixed = max(1, MIXED_BYTES // (self.channels * self.size**2))
 
-    def stretch(self, number: int) -> list[tuple[_Shard, tuple[str, ...]]]:
-        """Shards and keys that this worker reads in an epoch, in order."""
+    def stretch(self, number: int) -> list[tuple[_Shard, int, int]]:
+        """Shards that this worker reads in an epoch, in order, each with the range of its samples: from, to."""
         order = sorted(
             self.shards, key=lambda shard: digest64(self.seed, "shard", number, shard.source, shard.item.name)
         )
@@ -113,10 +117,10 @@ class StreamedImages:
         start, stop = self.rank * mine, (self.rank + 1) * mine
         taken, position = [], 0
         for shard in order:
-            low, high = max(start - position, 0), min(stop - position, len(shard.keys))
+            low, high = max(start - position, 0), min(stop - position, shard.size)
             if low < high:
-                taken.append((shard, shard.keys[low:high]))
-            position += len(shard.keys)
+                taken.append((shard, low, high))
+            position += shard.size
         return taken
 
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -173,18 +177,20 @@ class StreamedImages:
     def _entries(self, number: int) -> Iterator[_Entry]:
         decoder = self.data.decoder()
         with ThreadPoolExecutor(self.threads) as pool:
-            for shard, keys in self.stretch(number):
-                read = 0
-                for some in _blocks(_read(shard, set(keys)), 64):
+            for shard, low, high in self.stretch(number):
+                read, place = 0, (shard.source, shard.item.name)
+                labels = dict(islice(self.splits.classes(*place, self.roles, self.column).items(), low, high))
+                blend = blend_of(self.splits, *place, decoder)
+                for some in _blocks(_read(shard, labels.keys(), blend), 64):
                     for sample, pixels in zip(some, pool.map(_decoder_of(shard, decoder), some), strict=True):
-                        label = self.labels[f"{shard.source}/{sample.key}"]
+                        label = labels[sample.key]
                         (stream,) = stream_keys(self.seed, "train", shard.source, [sample.key]).tolist()
                         caption, _ = caption_of(self.data, shard.source, sample.key, sample.others, label)
                         yield _Entry(pixels, stream, label, caption)
                         read += 1
-                if read != len(keys):
+                if read != len(labels):
                     raise UserError(
-                        f"{shard.source}, shard {shard.item.name}: {len(keys) - read} of {len(keys)} samples are "
+                        f"{shard.source}, shard {shard.item.name}: {len(labels) - read} of {len(labels)} samples are "
                         "gone; the data changed since the roles were drawn"
                     )
 
@@ -195,9 +201,9 @@ class StreamedImages:
         return Batch(images, torch.tensor([entry.stream for entry in batch]), targets)
 
 
-def _read(shard: _Shard, keys: set[str]) -> Iterator[Sample]:
+def _read(shard: _Shard, keys: Set[str], blend: Blend) -> Iterator[Sample]:
     try:
-        yield from map(shard.blend, Source(shard.model).read(shard.item, keys))
+        yield from map(blend, Source(shard.model).read(shard.item, set(keys)))
     except OSError as error:
         raise UserError(
             f"{shard.source}, shard {shard.item.name}: {error}; it changed since the roles were drawn"

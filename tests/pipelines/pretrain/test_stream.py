@@ -17,6 +17,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.streams import stream_keys
 from mi_core.training.data import Batch
+from pipelines.config.attributes import AttributeConfig
 from pipelines.config.data import DataConfig
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
@@ -28,6 +29,9 @@ from pipelines.pretrain.stream import StreamedImages
 from tests.pipelines.tars import image_bytes, shard_bytes
 
 CLASSES = SupervisedParameters(classes=3)
+ODD = AttributeConfig(
+    **{"from": "key", "pattern": "([0-9])$", "values": {"even": [0, 2, 4, 6, 8], "odd": [1, 3, 5, 7, 9]}}
+)
 
 
 @pytest.fixture
@@ -41,10 +45,16 @@ def data(tmp_path: Path) -> tuple[DataConfig, Splits]:
     return config, draw(config, scan(config), 0)
 
 
-def streamed(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch, rank: int = 0, workers: int = 1) -> Any:
+def streamed(
+    data: tuple[DataConfig, Splits],
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int = 0,
+    workers: int = 1,
+    attribute: str | None = None,
+) -> Any:
     monkeypatch.setattr(streaming, "world", lambda: (rank, workers))
     objective = (OBJECTIVES["supervised"], CLASSES)
-    return StreamedImages(*data, ["target-member"], objective, batch_size=12, seed=5, threads=2)
+    return StreamedImages(*data, ["target-member"], objective, batch_size=12, seed=5, threads=2, attribute=attribute)
 
 
 def seen(batches: list[Batch], data: tuple[DataConfig, Splits]) -> Counter[str]:
@@ -88,9 +98,40 @@ def test_order_is_new_each_epoch_and_the_same_again(
     again = [batch.streams for batch in streamed(data, monkeypatch).epoch(0)]
     assert torch.equal(torch.stack(first), torch.stack(again))
     assert not torch.equal(torch.stack(first), torch.stack(second))
-    assert len({shard.item.name for shard, _ in stream.stretch(0)}) == 5
+    assert len({shard.item.name for shard, *_ in stream.stretch(0)}) == 5
     left_out = [set(by_stream) for by_stream in (seen(list(stream.epoch(number)), data) for number in range(6))]
     assert len(set.union(*left_out)) == 73  # not always the same one
+
+
+@pytest.mark.parametrize("attribute", [None, "odd"])
+def test_labels_are_those_of_the_shard_being_read(
+    data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch, attribute: str | None
+) -> None:
+    """Nothing of all samples is held, and order and labels are as the whole table has them."""
+    config = data[0].model_copy(update={"attributes": {"odd": ODD}})
+    splits = draw(config, scan(config), 0)
+    known = splits.labels() if attribute is None else splits.attribute(attribute)
+    order = [splits.keys("pool", f"{number}", ["target-member"]) for number in range(5)]
+    whole = vars(Splits)["table"].func
+
+    def table(splits: Splits) -> Any:
+        assert len(list(splits.sums.shards)) == 1
+        return whole(splits)
+
+    monkeypatch.setattr(Splits, "table", property(table))
+    stream = streamed((config, splits), monkeypatch, attribute=attribute)
+    assert [shard.size for shard in stream.shards] == [len(keys) for keys in order]
+    wanted = [key for shard, low, high in stream.stretch(0) for key in order[int(shard.item.name)][low:high]]
+    read = list(stream._entries(0))
+    assert [entry.stream for entry in read] == stream_keys(5, "train", "pool", wanted).tolist()
+    assert [entry.label for entry in read] == [known[f"pool/{key}"] for key in wanted]
+
+
+def test_an_attribute_that_was_not_drawn_is_told_at_once(
+    data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="have no attribute odd; redo with --force data"):
+        streamed(data, monkeypatch, attribute="odd")
 
 
 def test_a_stopped_epoch_leaves_no_thread(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch) -> None:
