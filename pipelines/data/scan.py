@@ -34,7 +34,8 @@ from pipelines.data.tasks import TaskMap, one_by_one
 from pipelines.files import storage
 from pipelines.files.digest import digest
 
-LISTED = 100  # unusable samples of an item that are listed one by one
+LISTED = 100  # unusable samples of an item that are listed one by one, at most
+LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case
 REPEATED = "repeated-keys.parquet"
 Look = Callable[[Sequence[Item]], Sequence[Item]]
 
@@ -143,6 +144,7 @@ class _Work:
         state: of its files and of what they are read with; another state means that it has to be read again.
         folder: of the scan.
         glimpses: samples of which more is kept, see `pipelines.data.glimpses`.
+        listed: unusable samples, and notes, that are listed one by one.
     """
 
     source: str
@@ -150,6 +152,7 @@ class _Work:
     state: str
     folder: str
     glimpses: int
+    listed: int
 
     @property
     def place(self) -> str:
@@ -200,7 +203,7 @@ _Read = list[tuple[_Work, Receipt]]
 def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
     """Read what is not there yet; the receipts of all items by source."""
     work = [
-        _Work(name, item, state, folder, most_of_shard(len(some)))
+        _Work(name, item, state, folder, most_of_shard(len(some)), max(1, min(LISTED, LISTED_OF_SOURCE // len(some))))
         for name, some in items.items()
         for item, state in zip(some, _states(some, _tables(_attributes(data, name))), strict=True)
     ]
@@ -282,22 +285,22 @@ def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Readi
         again.setdefault(shard, []).append(Problem(key, f"shard {shards[earlier].item} already has this key"))
     for shard, problems in again.items():
         before = readings[shard]
-        told = (*before.problems, *shortened(problems))
+        told = (*before.problems, *shortened(problems, read[0][0].listed))
         readings[shard] = replace(before, used=before.used - len(problems), problems=told)
     source = pa.array([read[0][0].source] * len(found), pa.string())
     columns = {"source": source, "item": names.take(found["shard"]), "row": found["row"], "key": found["key"]}
     return pa.table(columns), readings
 
 
-def shortened(problems: Sequence[Problem]) -> list[Problem]:
-    """The first `LISTED` problems of each kind; one more counts the others by the first words of their reason."""
+def shortened(problems: Sequence[Problem], most: int) -> list[Problem]:
+    """The first ``most`` problems of each kind; one more counts the others by the first words of their reason."""
     rest: dict[tuple[type[Problem], str], list[Problem]] = {}
     seen: Counter[type[Problem]] = Counter()
     listed = []
     for problem in problems:
         kind = type(problem)
         seen[kind] += 1
-        if seen[kind] <= LISTED or kind is Damage:
+        if seen[kind] <= most or kind is Damage:
             listed.append(problem)
         else:
             rest.setdefault((kind, problem.reason.partition(":")[0]), []).append(problem)
@@ -365,7 +368,7 @@ def scan_item(work: _Work, data: DataConfig) -> Receipt:
         label = sample.label if data.label is None else known.get(f"{ATTRIBUTE}{data.label}")
         rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
     samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
-    receipt = Receipt(len(samples), tuple(shortened(problems)), lacking(one.reason for one in problems))
+    receipt = Receipt(len(samples), tuple(shortened(problems, work.listed)), lacking(one.reason for one in problems))
     keeping.write(glimpses_path(f"{work.place}.parquet"))
     storage.write_table(f"{work.place}.parquet", samples)
     storage.write_json(work.receipt, receipt.as_json())

@@ -128,6 +128,23 @@ def test_a_shard_is_read_anew_once_a_format_that_it_lacked_can_be_read(
     assert (read, third) == ([], second)
 
 
+def test_many_shards_list_fewer_samples_each(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is listed of a source is bounded; what is counted stays."""
+    for name in ("001", "004"):
+        broken = [(f"{name}-{number}.png", b"") for number in range(4)]
+        (shards / f"{name}.tar").write_bytes(tar_bytes([*broken, (f"{name}.png", image_bytes(int(name)))]))
+    whole, _ = scanned(config_of(shards, max_rejected=1), tmp_path / "whole")
+    assert [bad.lost for bad in whole.rejected] == [1] * 8
+    for most, listed in ((2 * SHARDS, [1, 1, 2, 1, 1, 2]), (1, [1, 3, 1, 3])):
+        monkeypatch.setattr(scanning, "LISTED_OF_SOURCE", most)
+        found, _ = scanned(config_of(shards, max_rejected=1), tmp_path / f"scan-{most}")
+        assert [bad.lost for bad in found.rejected] == listed
+        assert (found.tally.lost, found.tally.used) == (whole.tally.lost, whole.tally.used)
+        assert [(bad.shard, bad.key) for bad in found.rejected if bad.lost == 1] == [
+            (name, f"{name}-{number}") for name in ("001", "004") for number in range(listed.count(1) // 2)
+        ]
+
+
 def test_a_receipt_of_an_earlier_version_tells_what_was_lacking() -> None:
     reason = "undecodable: HEIF is read by another package: pip install pillow-heif"
     assert lacking([reason, "undecodable: the file is empty"]) == ("HEIF",)
