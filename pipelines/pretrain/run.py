@@ -93,10 +93,12 @@ class _Bases:
 
 def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if not config.resources.train_gpus:
         _tell_of_emulation(jobs)
-    board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(Board).remote()
+    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
+    board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
     lanes = Lanes(jobs, config.resources, board)
     with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}

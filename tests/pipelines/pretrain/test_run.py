@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -30,7 +31,7 @@ from pipelines.files import storage
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
-from pipelines.pretrain.run import _inputs, _save_all, _tell_of_emulation, training_jobs
+from pipelines.pretrain.run import _Bases, _inputs, _save_all, _tell_of_emulation, _train_all, training_jobs
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
@@ -346,3 +347,21 @@ def test_a_killed_training_continues_and_ends_the_same(local_ray: None, tmp_path
     assert resumed.losses == pytest.approx(whole.losses, abs=1e-5)
     assert resumed.fingerprints["100"] == whole.fingerprints["100"]
     assert resumed.fingerprints["600"] == whole.fingerprints["600"]
+
+
+def test_the_board_stands_on_the_node_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may be spot machines; all trainings end with the node of the board."""
+    asked: dict[str, Any] = {}
+
+    def remote(**options: Any) -> None:
+        asked.update(options)
+        raise LookupError("enough")
+
+    node = "ab" * 28
+    monkeypatch.setattr("ray.remote", remote)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: node))
+    monkeypatch.setattr("pipelines.pretrain.run.borne", lambda memory: memory)
+    config: Any = SimpleNamespace(resources=SimpleNamespace(train_gpus=1))
+    with pytest.raises(LookupError):
+        _train_all([], config, _Bases([], {}))
+    assert (asked["scheduling_strategy"].node_id, asked["scheduling_strategy"].soft) == (node, True)
