@@ -99,7 +99,7 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
 @pytest.mark.parametrize(
     ("title", "name", "kept", "least"),
     [
-        ("Every attack, and the one with the weights", "attacks-cifar10", "needed", 200),
+        ("Attacks on answers, and the one with the weights", "attacks-cifar10", "needed", 200),
         ("One score from all attacks", "combined-cifar10", "tests", 60),
         ("The momentum copy of MoCo v3", "white-box-cifar10", "needed", 24),
     ],
