@@ -2,30 +2,35 @@
 
 The interval joins those of the runs by the method of variance estimates recovery (Zou and Donner, Statistics in
 Medicine 27, 2008, section 2): the distance from the mean to its bound is the root of the summed squares of the runs'
-distances, divided by their number. It treats the runs' samples as independent and leaves out how much one training
-differs from the next; that is the standard deviation over seeds and stands beside it. Where every run is judged on the
-same samples, such as the candidates that a user gives, more seeds tell no more about which samples happened to be
-there: the distances are then averaged, as if the runs' errors were all the same, and n is that of one run.
+distances, divided by their number. It leaves out how much one training differs from the next; that is the standard
+deviation over seeds and stands beside it.
+
+The root treats the runs' samples as independent. Where runs are judged on samples that recur, such as the candidates
+that a user gives or a whole test set, more seeds tell less about which samples happened to be there. ``overlap`` is the
+share of a run's samples that another run has too. The errors of two runs are then taken to be correlated by that share,
+as if a sample erred alike in all runs, which is the most it can: their products count beside the squares. At 1 the
+distances are averaged, and n is that of one run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from mi_core.checks import ShapeError
+from mi_core.checks import ShapeError, check_range
 from mi_core.records import Estimate
 
 
-def pool(estimates: Sequence[Estimate], *, same_samples: bool = False) -> Estimate:
-    """The mean of the runs' values; n and false positives are sums, and one unsupported run makes it unsupported.
+def pool(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
+    """The mean of the runs' values; n and false positives as `together`; one unsupported run makes it unsupported.
 
     Args:
         estimates: at least one.
-        same_samples: all runs are judged on the same samples; n and false positives are then the largest.
+        overlap: share of a run's samples that another run has too, in [0, 1].
 
     Raises:
         ShapeError: no estimate.
+        ConfigError: overlap is out of range.
 
     Example:
         >>> pooled = pool([Estimate(0.7, 0.6, 0.8, 18), Estimate(0.8, 0.7, 0.9, 18)])
@@ -34,23 +39,38 @@ def pool(estimates: Sequence[Estimate], *, same_samples: bool = False) -> Estima
     """
     if not estimates:
         raise ShapeError("0 runs to pool, expected at least 1")
+    check_range("overlap", overlap, 0, 1)
     if len(estimates) == 1:
         return estimates[0]
     runs = len(estimates)
     mean = math.fsum(run.value for run in estimates) / runs
-    joined: Callable[[Iterable[float]], float] = math.fsum if same_samples else _root_of_squares
-    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
-    below = joined(run.value - run.low for run in estimates) / runs
-    above = joined(run.high - run.value for run in estimates) / runs
+    below = _joined([run.value - run.low for run in estimates], overlap) / runs
+    above = _joined([run.high - run.value for run in estimates], overlap) / runs
     alarms = [run.false_positives for run in estimates]
     return Estimate(
         mean,
         mean - below,
         mean + above,
-        counted(run.n for run in estimates),
+        together([run.n for run in estimates], overlap),
         supported=all(run.supported for run in estimates),
-        false_positives=None if None in alarms else counted(alarm or 0 for alarm in alarms),
+        false_positives=None if None in alarms else together([alarm or 0 for alarm in alarms], overlap),
     )
+
+
+def together(counts: Sequence[int], overlap: float = 0.0) -> int:
+    """How many samples of their own several runs' samples are worth: their sum, of the same ones the largest number.
+
+    In between it is the sum over 1 + (runs - 1) ``overlap``, by which the variance of the mean grows.
+
+    Args:
+        counts: of the runs, at least one.
+        overlap: as `pool`.
+
+    Example:
+        >>> together([100, 100, 100]), together([100, 100, 100], 0.5), together([100, 100, 90], 1.0)
+        (300, 150, 100)
+    """
+    return max(*counts, math.floor(sum(counts) / (1 + (len(counts) - 1) * overlap)))
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
@@ -76,6 +96,12 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     below = _root_of_squares((second.value - second.low, first.high - first.value))
     above = _root_of_squares((second.high - second.value, first.value - first.low))
     return Estimate(value, value - below, value + above, min(first.n, second.n))
+
+
+def _joined(distances: Sequence[float], overlap: float) -> float:
+    """The root of the summed squares, and of ``overlap`` times the products of all pairs."""
+    apart, alike = _root_of_squares(distances), math.fsum(distances)
+    return math.hypot(math.sqrt(1 - overlap) * apart, math.sqrt(overlap) * alike)
 
 
 def _root_of_squares(distances: Iterable[float]) -> float:

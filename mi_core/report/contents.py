@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
-from mi_core.metrics.pooled import pool
+from mi_core.metrics.pooled import pool, together
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.images import ViewGrid
 from mi_core.report.spread import Spread
@@ -212,15 +212,16 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, same_samples: bool = False) -> list[Row]:
+def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, overlap: float = 0.0) -> list[Row]:
     """The ``pooled`` part of report.json: one row per (attack, target, output, epoch), the mean over its seeds.
 
     Args:
         attacks: entries of the ``attacks`` part, several seeds each.
-        same_samples: every seed is judged on the same samples: n is that of one seed, and intervals are no narrower.
+        overlap: as `mi_core.metrics.pooled.pool`.
 
     Returns:
-        Rows in the order of their first entry. Counts (n, fp, queries, seconds) are sums; an estimate is the mean
+        Rows in the order of their first entry. Queries and seconds are sums; n and fp are sums where no
+        sample recurs, and else fewer (`mi_core.metrics.pooled.together`). An estimate is the mean
         with its within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate
         that one seed lacks is left out, and one that a single seed does not support is not supported.
 
@@ -233,7 +234,7 @@ def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, same_samples: bool = Fal
         >>> row["seeds"], round(row["auc"]["value"], 3), [round(b, 3) for b in row["auc"]["ci95"]], row["auc"]["n"]
         ([0, 1], 0.75, [0.679, 0.821], 36)
     """
-    return [_pool_row(of_seeds, same_samples) for of_seeds in by_seed(attacks, _IDENTITY)]
+    return [_pool_row(of_seeds, overlap) for of_seeds in by_seed(attacks, _IDENTITY)]
 
 
 def by_seed(entries: Iterable[Mapping[str, Any]], identity: Sequence[str]) -> list[list[Mapping[str, Any]]]:
@@ -244,7 +245,7 @@ def by_seed(entries: Iterable[Mapping[str, Any]], identity: Sequence[str]) -> li
     return [list(of_seeds.values()) for of_seeds in groups.values()]
 
 
-def _pool_row(entries: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
+def _pool_row(entries: Sequence[Mapping[str, Any]], overlap: float) -> Row:
     first = entries[0]
     row: Row = {name: first[name] for name in _IDENTITY if name in first}
     if "knowledge" in first:
@@ -252,15 +253,14 @@ def _pool_row(entries: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     if any(entry.get("primary") for entry in entries):
         row["primary"] = True
     row["seeds"] = [entry["seed"] for entry in entries]
-    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
-    row["n_member"] = counted(entry["n_member"] for entry in entries)
-    row["n_nonmember"] = counted(entry["n_nonmember"] for entry in entries)
+    for side in ("n_member", "n_nonmember"):
+        row[side] = together([entry[side] for entry in entries], overlap)
     for name in _ESTIMATES:
         if all(name in entry for entry in entries):
-            row[name] = pool_estimate([entry[name] for entry in entries], same_samples=same_samples)
+            row[name] = pool_estimate([entry[name] for entry in entries], overlap=overlap)
     rates = [entry.get("tpr_at_fpr", {}) for entry in entries]
     row["tpr_at_fpr"] = {
-        alpha: pool_estimate([at[alpha] for at in rates], same_samples=same_samples)
+        alpha: pool_estimate([at[alpha] for at in rates], overlap=overlap)
         for alpha in rates[0]
         if all(alpha in at for at in rates)
     }
@@ -277,10 +277,10 @@ def _pool_row(entries: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     return row
 
 
-def pool_estimate(estimates: Sequence[Mapping[str, Any]], *, same_samples: bool = False) -> Row:
+def pool_estimate(estimates: Sequence[Mapping[str, Any]], *, overlap: float = 0.0) -> Row:
     """Estimates of several seeds, as report.json writes them, as one: `pool`, with ``sd`` over seeds from two on."""
     runs = [Estimate.from_json(entry) for entry in estimates]
-    pooled = pool(runs, same_samples=same_samples).as_json()
+    pooled = pool(runs, overlap=overlap).as_json()
     if len(runs) > 1:
         pooled["sd"] = statistics.stdev(run.value for run in runs)
     return pooled

@@ -9,11 +9,11 @@ is over all attacks on one target.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mi_core.metrics.pooled import pool
+from mi_core.metrics.pooled import pool, together
 from mi_core.records import Estimate
 from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
@@ -23,13 +23,13 @@ from mi_core.validity.multiple_testing import cauchy_combination, holm
 _KEY = ("attack", "target", "output", "reference", "settings")
 
 
-def combine_tests(entries: Sequence[Mapping[str, Any]], *, same_samples: bool = False) -> list[Row]:
+def combine_tests(entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0) -> list[Row]:
     """One row per attack, target, output, reference and settings from those of every seed.
 
     Args:
         entries: each with the key's fields, ``seed``, ``test``: a `DatasetTest` as JSON, and optionally ``least_share``
             and ``share``; ``primary`` where it is so.
-        same_samples: as `mi_core.metrics.pooled.pool`.
+        overlap: as `mi_core.metrics.pooled.pool`.
 
     Returns:
         Rows with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
@@ -41,7 +41,7 @@ def combine_tests(entries: Sequence[Mapping[str, Any]], *, same_samples: bool = 
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for entry in entries:
         found.setdefault(tuple(entry.get(name) for name in _KEY), []).append(entry)
-    rows = [_row(mine, same_samples) for mine in found.values()]
+    rows = [_row(mine, overlap) for mine in found.values()]
     for target in dict.fromkeys(row["target"] for row in rows):
         family = [row for row in rows if row["target"] == target]
         for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
@@ -49,13 +49,12 @@ def combine_tests(entries: Sequence[Mapping[str, Any]], *, same_samples: bool = 
     return rows
 
 
-def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
+def _row(mine: Sequence[Mapping[str, Any]], overlap: float) -> Row:
     tests = [entry["test"] for entry in mine]
     row: Row = {name: mine[0][name] for name in (*_KEY, "primary") if name in mine[0]}
-    counted: Callable[[Iterable[int]], int] = max if same_samples else sum
-    row |= {"seeds": len(mine), "n": counted(test["candidates"] + test["controls"] for test in tests)}
+    row |= {"seeds": len(mine), "n": together([test["candidates"] + test["controls"] for test in tests], overlap)}
     if all("candidate_groups" in test for test in tests):
-        row["groups"] = counted(test["candidate_groups"] + test["control_groups"] for test in tests)
+        row["groups"] = together([test["candidate_groups"] + test["control_groups"] for test in tests], overlap)
     row["welch_p"] = cauchy_combination([test["welch_p"] for test in tests])
     if all("permutation_p" in test for test in tests):
         row["permutation_p"] = cauchy_combination([test["permutation_p"] for test in tests])
@@ -67,7 +66,7 @@ def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
         row["reversed_p"] = cauchy_combination([test["reversed_p"] for test in tests])
     if all("effect" in test for test in tests):
         effects = [Estimate.from_json(test["effect"]) for test in tests]
-        row["effect"] = pool(effects, same_samples=same_samples).as_json()
+        row["effect"] = pool(effects, overlap=overlap).as_json()
     needed = [test.get("needed", {}) for test in tests]
     known = [part for part in ("value", "low", "high") if all(part in one for one in needed)]
     if known:
@@ -75,7 +74,7 @@ def _row(mine: Sequence[Mapping[str, Any]], same_samples: bool) -> Row:
     if all("least_share" in entry for entry in mine):
         row["least_share"] = min(entry["least_share"]["low"] for entry in mine)
     if all("share" in entry for entry in mine):
-        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine], same_samples=same_samples).as_json()
+        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine], overlap=overlap).as_json()
     return row
 
 

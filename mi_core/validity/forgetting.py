@@ -104,12 +104,12 @@ class Forgetting:
         return {"verdict": self.verdict, **told}
 
 
-def forgetting(seeds: Sequence[Scored], *, same_samples: bool = False, tolerance: float = TOLERANCE) -> Forgetting:
+def forgetting(seeds: Sequence[Scored], *, overlap: float = 0.0, tolerance: float = TOLERANCE) -> Forgetting:
     """Judge whether images were forgotten, from one or more seeds.
 
     Args:
         seeds: at least one.
-        same_samples: all seeds are judged on the same samples, as `mi_core.metrics.pooled.pool`.
+        overlap: share of a seed's samples that another seed has too, as `mi_core.metrics.pooled.pool`.
         tolerance: share of what the attack knew before that may be left, in (0, 1].
 
     Raises:
@@ -127,9 +127,9 @@ def forgetting(seeds: Sequence[Scored], *, same_samples: bool = False, tolerance
         paired.append(auc_contrasts(scores, wanted, one.member, one.groups))
         alone.append([auc(own, one.member, one.groups) for own in scores])
     known, left, removed, left_blind, *beyond = (
-        pool(of_seeds, same_samples=same_samples) for of_seeds in zip(*paired, strict=True)
+        pool(of_seeds, overlap=overlap) for of_seeds in zip(*paired, strict=True)
     )
-    before, after, unseen, blind = (pool(of_seeds, same_samples=same_samples) for of_seeds in zip(*alone, strict=True))
+    before, after, unseen, blind = (pool(of_seeds, overlap=overlap) for of_seeds in zip(*alone, strict=True))
     most = None
     for share, bound in zip(shares[::-1].tolist(), beyond[::-1], strict=True):
         if bound.high >= 0:

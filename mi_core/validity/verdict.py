@@ -103,18 +103,18 @@ def judge(
     )
 
 
-def judge_pooled(runs: Sequence[Validity], *, same_samples: bool = False) -> Validity:
+def judge_pooled(runs: Sequence[Validity], *, overlap: float = 0.0) -> Validity:
     """The same over several seeds: every AUC and difference is pooled, then the rule applies.
 
     Args:
         runs: at least one.
-        same_samples: as `mi_core.metrics.pooled.pool`.
+        overlap: as `mi_core.metrics.pooled.pool`.
 
     Raises:
         ShapeError: no run.
     """
     parts = {field.name: [getattr(run, field.name) for run in runs] for field in fields(Validity)}
-    return Validity(**{name: pool(estimates, same_samples=same_samples) for name, estimates in parts.items()})
+    return Validity(**{name: pool(estimates, overlap=overlap) for name, estimates in parts.items()})
 
 
 def doubted(verdict: str, *, recognises: bool) -> str:

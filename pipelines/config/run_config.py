@@ -206,11 +206,6 @@ class RunConfig(Section):
         chosen = None if self.dp_audit is None else self.dp_audit.output
         return chosen or self.outputs_of(self.attacks[position])[0]
 
-    @property
-    def same_samples(self) -> bool:
-        """Whether all seeds audit the same samples: a whole source that the user gives, on either side."""
-        return any(not self.data.roles[role].drawn for role in self.audited)
-
     def shadows(self, attack: AttackConfig) -> tuple[str, ...]:
         """Encoders of the attacker's own that an attack is fitted on: one, several trained on halves, or none."""
         if attack.reference in self.encoders:

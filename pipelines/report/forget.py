@@ -14,6 +14,7 @@ from pipelines.attack.results import result_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.load import load
 from pipelines.config.run_config import RunConfig
+from pipelines.data.overlap import audited_overlap
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
@@ -47,7 +48,8 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
         _scored(first, second, third, seed_tasks)
         for seed_tasks in zip(first.tasks, second.tasks, third.tasks if third else second.tasks, strict=True)
     ]
-    judged = forgetting(found, same_samples=first.config.same_samples, tolerance=tolerance)
+    overlap = audited_overlap(first.config, first.tasks[0].folder)
+    judged = forgetting(found, overlap=overlap, tolerance=tolerance)
     member = found[0].member
     unseen = third or second
     return {

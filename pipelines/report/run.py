@@ -29,6 +29,7 @@ from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
 from pipelines.data.losses import Rejection
+from pipelines.data.overlap import audited_overlap
 from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
@@ -110,7 +111,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
         "attacks": attacks,
         "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
-        "pooled": pool_seeds(attacks, same_samples=config.same_samples),
+        "pooled": pool_seeds(attacks, overlap=audited_overlap(config, folder.seed(config.seeds[0]))),
         "attribute_inference": pool_inferences(
             entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
         ),

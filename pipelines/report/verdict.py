@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import design_effect
-from mi_core.metrics.pooled import pool
+from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
@@ -26,6 +26,7 @@ from pipelines.attack.tasks import Task, tasks
 from pipelines.config.data import DataConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
+from pipelines.data.overlap import audited_overlap
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -76,7 +77,8 @@ def _controlled(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
         return {}
     per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
-    found = judge_pooled(per_seed, same_samples=config.same_samples).as_json()
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
+    found = judge_pooled(per_seed, overlap=overlap).as_json()
     if len(per_seed) > 1:
         found["per_seed"] = [
             {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
@@ -140,6 +142,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         for seed in config.seeds:
             forget_samples(folder.seed(seed))
         return gathered
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
     by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
     for task, result in results:
         by_attack.setdefault(f"{task.position} {task.output}", []).append((task, result))
@@ -147,12 +150,12 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     for mine in by_attack.values():
         controls = [result["evidence"]["control_auc"] for _, result in mine if "control_auc" in result["evidence"]]
         pooled = [Estimate.from_json(entry) for entry in controls]
-        if pooled and pool(pooled, same_samples=config.same_samples).low > 0.5:
+        if pooled and pool(pooled, overlap=overlap).low > 0.5:
             withheld.append(_name(config, mine[0][0]))
         elif all("test" in result["evidence"] for _, result in mine):
             entries += [_entry(config, task, result) for task, result in mine]
     if entries:
-        gathered["tests"] = combine_tests(entries, same_samples=config.same_samples)
+        gathered["tests"] = combine_tests(entries, overlap=overlap)
     if withheld:
         gathered["withheld"] = withheld
     of_seed: list[dict[str, Any]] = []
@@ -167,8 +170,9 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
 
 def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
     estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("group")) for of_seed in found]
-    return pool(estimates, same_samples=config.same_samples).as_json()
+    return pool(estimates, overlap=overlap).as_json()
 
 
 def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
@@ -229,14 +233,14 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
     if len(found) < 2:
         return []
     names = config.data.attributes[config.data.label].names if config.data.label else ()
-    counted: Callable[[Iterable[int]], int] = max if config.same_samples else sum
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
     rows = [
         {
             "class": names[number] if number < len(names) else str(number),
-            "n_member": counted(result.n_member for result in results),
-            "n_nonmember": counted(result.n_nonmember for result in results),
+            "n_member": together([result.n_member for result in results], overlap),
+            "n_nonmember": together([result.n_nonmember for result in results], overlap),
             **{
-                part: pool([getattr(result, part) for result in results], same_samples=config.same_samples).as_json()
+                part: pool([getattr(result, part) for result in results], overlap=overlap).as_json()
                 for part in ("auc", *(() if config.asked else ("recall",)), "false_positive_rate")
             },
         }

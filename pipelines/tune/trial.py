@@ -31,6 +31,7 @@ from pipelines.config.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.tuning import TuneConfig
 from pipelines.console import silence
+from pipelines.data.overlap import audited_overlap
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
@@ -220,7 +221,8 @@ def _results(trial: Trial, own: RunConfig) -> Record:
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
-    pooled = {name: pool(estimates, same_samples=own.same_samples) for name, estimates in by_attack.items()}
+    overlap = audited_overlap(own, trial.folder.seed(own.seeds[0]))
+    pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     strongest, worst = max(pooled.items(), key=lambda item: item[1].high)
     return {
         "utility": {"measure": chosen, **pool(utilities).as_json()},

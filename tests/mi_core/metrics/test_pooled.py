@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mi_core.checks import ShapeError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import rate
-from mi_core.metrics.pooled import difference, pool
+from mi_core.metrics.pooled import difference, pool, together
 from mi_core.records import Estimate
 
 
@@ -36,7 +36,7 @@ def test_counts_add_up_and_marks_stay() -> None:
 def test_the_same_samples_again_tell_no_more_about_them() -> None:
     """Candidates that a user gives, asked with other views in every seed: their error is common to all."""
     runs = [Estimate(0.7, 0.6, 0.8, 18, True, 3), Estimate(0.8, 0.7, 0.92, 18, True, 5)]
-    pooled = pool(runs, same_samples=True)
+    pooled = pool(runs, overlap=1)
     assert (pooled.value, pooled.low, pooled.high) == pytest.approx((0.75, 0.65, 0.86))
     assert (pooled.n, pooled.false_positives) == (18, 5)
     generator = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_the_same_samples_again_tell_no_more_about_them() -> None:
         own = generator.standard_normal(200)  # what the samples are; a second seed adds little
         member = np.arange(200) < 100
         seeds = [auc(own + 0.1 * generator.standard_normal(200), member) for _ in range(4)]
-        common = pool(seeds, same_samples=True)
+        common = pool(seeds, overlap=1)
         held += common.low <= 0.5 <= common.high
     assert held / 400 > 0.92
 
@@ -69,3 +69,42 @@ def test_a_difference_of_independent_runs_covers() -> None:
     truth = 0.8413447 - 0.5  # Phi(sqrt(2) / sqrt(2)) for a shift of sqrt(2)
     covered = sum(found.low <= truth <= found.high for found in (difference(run(0), run(2**0.5)) for _ in range(600)))
     assert 0.925 <= covered / 600 <= 0.98
+
+
+def drawn(generator: np.random.Generator, pools: tuple[int, int], size: int, swap: bool) -> list[Estimate]:
+    """AUCs of three seeds that tell nothing, of ``size`` a side drawn from pools whose samples score much alike."""
+    own = generator.standard_normal(sum(pools))
+    every, runs = np.arange(sum(pools)), []
+    for _ in range(3):
+        sides = (generator.permutation(every[: pools[0]])[:size], generator.permutation(every[pools[0] :])[:size])
+        chosen = generator.permutation(every)[: 2 * size] if swap else np.concatenate(sides)
+        scores = 0.95 * own[chosen] + 0.3 * generator.standard_normal(2 * size)
+        runs.append(auc(scores, np.arange(2 * size) < size))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("pools", "swap", "overlap"),
+    [((600, 600), False, 500 / 600), ((500, 8000), False, 1.0), ((2000, 2000), False, 0.25), ((900, 900), True, 0)],
+)
+def test_the_interval_covers_where_samples_recur(pools: tuple[int, int], swap: bool, overlap: float) -> None:
+    """Sides of their own pools, and one pool whose samples change sides: there seeds are as good as independent."""
+    generator = np.random.default_rng(0)
+    found = [drawn(generator, pools, 500, swap) for _ in range(300)]
+    held = [pool(runs, overlap=overlap) for runs in found]
+    covered = np.mean([one.low <= 0.5 <= one.high for one in held])
+    assert covered > 0.92
+    naive = np.mean([one.low <= 0.5 <= one.high for one in map(pool, found)])
+    assert naive < covered - 0.02 if overlap else (naive == covered and held[0] == pool(found[0]))
+
+
+def test_what_recurs_counts_between_once_and_every_time() -> None:
+    runs = [Estimate(0.7, 0.6, 0.8, 100, True, 30), Estimate(0.7, 0.6, 0.8, 100, True, 30)]
+    half = pool(runs, overlap=0.5)
+    assert (half.n, half.false_positives) == (133, 40)
+    assert half.high - half.value == pytest.approx(0.1 * (0.5 * (1 + 0.5)) ** 0.5)
+    assert pool(runs, overlap=0) == pool(runs)
+    assert together([100, 90]) == 190
+    assert together([100, 90], 1) == 100
+    with pytest.raises(ConfigError, match=r"overlap = 1\.5"):
+        pool(runs, overlap=1.5)

@@ -103,7 +103,7 @@ def test_seeds_are_pooled() -> None:
     alone, whole = forgetting(seeds[:1]), forgetting(seeds)
     assert whole.known.n == 6 * alone.known.n
     assert whole.known.high - whole.known.low < 0.6 * (alone.known.high - alone.known.low)
-    same = forgetting(seeds, same_samples=True)
+    same = forgetting(seeds, overlap=1)
     assert same.known.n == alone.known.n
 
 
