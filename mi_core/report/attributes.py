@@ -33,7 +33,8 @@ def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
 
     Args:
         entries: with ``seed``, ``values``, ``n_auxiliary``, and the estimates ``accuracy``, ``majority`` and
-            ``auxiliary_accuracy``, which results of earlier versions lack.
+            ``auxiliary_accuracy``, which results of earlier versions lack; ``overlap`` of the attacked samples and
+            ``auxiliary_overlap``, as `mi_core.metrics.pooled.pool`, default 0.
     """
     rows = []
     for found in by_seed(entries, _IDENTITY):
@@ -42,7 +43,9 @@ def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
         row["n_auxiliary"] = sum(entry["n_auxiliary"] for entry in found)
         estimates = ("accuracy", "auxiliary_accuracy", "majority")
         there = [name for name in estimates if all(name in entry for entry in found)]
-        row |= {name: pool_estimate([entry[name] for entry in found]) for name in there}
+        for name in there:
+            again = found[0].get("auxiliary_overlap" if name == "auxiliary_accuracy" else "overlap", 0.0)
+            row[name] = pool_estimate([entry[name] for entry in found], overlap=again)
         rows.append(row)
     return rows
 

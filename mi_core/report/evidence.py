@@ -23,13 +23,16 @@ from mi_core.validity.multiple_testing import cauchy_combination, holm
 _KEY = ("attack", "target", "output", "reference", "settings")
 
 
-def combine_tests(entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0) -> list[Row]:
+def combine_tests(
+    entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0, known_overlap: float = 0.0
+) -> list[Row]:
     """One row per attack, target, output, reference and settings from those of every seed.
 
     Args:
         entries: each with the key's fields, ``seed``, ``test``: a `DatasetTest` as JSON, and optionally ``least_share``
             and ``share``; ``primary`` where it is so.
         overlap: as `mi_core.metrics.pooled.pool`.
+        known_overlap: the same of the known members that ``share`` rests on beside the others.
 
     Returns:
         Rows with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
@@ -41,7 +44,7 @@ def combine_tests(entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0)
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for entry in entries:
         found.setdefault(tuple(entry.get(name) for name in _KEY), []).append(entry)
-    rows = [_row(mine, overlap) for mine in found.values()]
+    rows = [_row(mine, overlap, known_overlap) for mine in found.values()]
     for target in dict.fromkeys(row["target"] for row in rows):
         family = [row for row in rows if row["target"] == target]
         for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
@@ -49,7 +52,7 @@ def combine_tests(entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0)
     return rows
 
 
-def _row(mine: Sequence[Mapping[str, Any]], overlap: float) -> Row:
+def _row(mine: Sequence[Mapping[str, Any]], overlap: float, known_overlap: float) -> Row:
     tests = [entry["test"] for entry in mine]
     row: Row = {name: mine[0][name] for name in (*_KEY, "primary") if name in mine[0]}
     row |= {"seeds": len(mine), "n": together([test["candidates"] + test["controls"] for test in tests], overlap)}
@@ -74,7 +77,8 @@ def _row(mine: Sequence[Mapping[str, Any]], overlap: float) -> Row:
     if all("least_share" in entry for entry in mine):
         row["least_share"] = min(entry["least_share"]["low"] for entry in mine)
     if all("share" in entry for entry in mine):
-        row["share"] = pool([Estimate.from_json(entry["share"]) for entry in mine], overlap=overlap).as_json()
+        shares = [Estimate.from_json(entry["share"]) for entry in mine]
+        row["share"] = pool(shares, overlap=max(overlap, known_overlap)).as_json()
     return row
 
 

@@ -16,6 +16,7 @@ from pipelines.config.attacks import AttributeInferenceConfig
 from pipelines.config.demands import Asking
 from pipelines.config.parameters import told_apart
 from pipelines.config.run_config import RunConfig
+from pipelines.data.overlap import overlap_of
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
@@ -129,7 +130,7 @@ def run_inference(config: RunConfig, task: Inference) -> None:
 
 
 def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
-    """Results of one seed, for the report.
+    """Results of one seed, for the report, with the shares of samples that recur in another seed.
 
     Raises:
         UserError: an inference has not run.
@@ -138,7 +139,12 @@ def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
         if not storage.exists(task.path):
             raise UserError(f"{task.path} is missing; run the attack stage first")
         settings = settings_of(config, task.config)
-        yield storage.read_json(task.path) | ({"settings": settings} if settings else {})
+        chosen = task.config
+        again = {
+            "overlap": overlap_of(config, folder, chosen.test),
+            "auxiliary_overlap": chosen.share * overlap_of(config, folder, config.auxiliary_roles(chosen)),
+        }
+        yield storage.read_json(task.path) | again | ({"settings": settings} if settings else {})
 
 
 def _embeddings(

@@ -16,7 +16,7 @@ from pipelines.data.splits import Splits
 from pipelines.run.folder import SeedFolder
 
 
-def overlap(config: RunConfig, folder: SeedFolder, roles: Sequence[str]) -> float:
+def overlap_of(config: RunConfig, folder: SeedFolder, roles: Sequence[str]) -> float:
     """Share, in [0, 1], of the samples of some roles together that another seed has in them too; 0 for a single seed.
 
     Args:
@@ -43,7 +43,7 @@ def audited_overlap(config: RunConfig, folder: SeedFolder) -> float:
 
 
 def recurring(data: DataConfig, splits: Splits, roles: Sequence[str]) -> float:
-    """As `overlap`, of some splits."""
+    """As `overlap_of`, of some splits."""
     share: dict[tuple[str, ...], float] = {}
     counts = {role: splits.count([role]) for role in roles}
     for role in counts:

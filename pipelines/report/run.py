@@ -29,7 +29,7 @@ from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
 from pipelines.data.losses import Rejection
-from pipelines.data.overlap import audited_overlap
+from pipelines.data.overlap import audited_overlap, overlap_of
 from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
@@ -224,7 +224,7 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         place = folder.seed(seed)
         fingerprints = describe(place, name).record.fingerprints
         entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
-        per_seed.append(entry | _utility([place], name, epochs))
+        per_seed.append(entry | _utility([place], name, epochs, 0.0))
     places = [folder.seed(seed) for seed in config.seeds]
     if isinstance(encoder, LoadedConfig | EndpointConfig):
         origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
@@ -240,19 +240,22 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         }
     whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
-        **_utility(places, name, epochs),
-        **_classifier(places, name, epochs[-1]),
+        **_utility(places, name, epochs, overlap_of(config, places[0], config.utility_roles(name)[1])),
+        **_classifier(config, places, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
 
 
-def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> dict[str, Any]:
-    """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds."""
+def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> dict[str, Any]:
+    """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds.
+
+    ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
+    """
     curve = []
     for epoch in epochs:
         found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
         probes = {
-            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found])
+            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found], overlap=overlap)
             for probe in found[0]
             if all(probe in of_seed for of_seed in found)
         }
@@ -266,14 +269,17 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]) -> 
     return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
 
 
-def _classifier(places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str, Any]:
+def _classifier(config: RunConfig, places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str, Any]:
     """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
     if None in found:
         return {}
+    train, test = (overlap_of(config, places[0], roles) for roles in config.classifier_roles(name))
+    again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return {
         "classifier": {
-            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found]).as_json() for part in found[0]
+            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=again[part]).as_json()
+            for part in found[0]
         }
     }
 

@@ -24,9 +24,10 @@ from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.data import DataConfig
+from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
-from pipelines.data.overlap import audited_overlap
+from pipelines.data.overlap import audited_overlap, overlap_of
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -143,6 +144,8 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
             forget_samples(folder.seed(seed))
         return gathered
     overlap = audited_overlap(config, folder.seed(config.seeds[0]))
+    roles = [role for role in (CALIBRATION_ROLE,) if role in config.data.roles]
+    known = overlap_of(config, folder.seed(config.seeds[0]), roles)
     by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
     for task, result in results:
         by_attack.setdefault(f"{task.position} {task.output}", []).append((task, result))
@@ -155,7 +158,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         elif all("test" in result["evidence"] for _, result in mine):
             entries += [_entry(config, task, result) for task, result in mine]
     if entries:
-        gathered["tests"] = combine_tests(entries, overlap=overlap)
+        gathered["tests"] = combine_tests(entries, overlap=overlap, known_overlap=known)
     if withheld:
         gathered["withheld"] = withheld
     of_seed: list[dict[str, Any]] = []

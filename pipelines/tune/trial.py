@@ -31,7 +31,7 @@ from pipelines.config.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.tuning import TuneConfig
 from pipelines.console import silence
-from pipelines.data.overlap import audited_overlap
+from pipelines.data.overlap import audited_overlap, overlap_of
 from pipelines.data.splits import Splits, are_drawn
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
@@ -221,11 +221,13 @@ def _results(trial: Trial, own: RunConfig) -> Record:
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
-    overlap = audited_overlap(own, trial.folder.seed(own.seeds[0]))
+    first = trial.folder.seed(own.seeds[0])
+    overlap = audited_overlap(own, first)
+    tested = own.classifier_roles(trial.target) if chosen == "classifier" else own.utility_roles(trial.target)
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     strongest, worst = max(pooled.items(), key=lambda item: item[1].high)
     return {
-        "utility": {"measure": chosen, **pool(utilities).as_json()},
+        "utility": {"measure": chosen, **pool(utilities, overlap=overlap_of(own, first, tested[1])).as_json()},
         "attacks": [
             {"attack": attack, "output": output, **estimate.as_json()}
             for (attack, _, output), estimate in pooled.items()

@@ -74,6 +74,14 @@ def test_seeds_are_pooled_and_the_last_epoch_stands_for_the_encoder() -> None:
     assert [row["epoch"] for row in final_inferences(rows)] == [100, 100]
 
 
+def test_attacked_samples_that_recur_count_once() -> None:
+    extra = {"auxiliary_accuracy": estimate(0.9, 300), "overlap": 1.0, "auxiliary_overlap": 0.5}
+    (row,) = pool_inferences([entry("contrastive", seed, 0.6, **extra) for seed in (0, 1)])
+    assert row["accuracy"]["n"] == row["majority"]["n"] == 200
+    assert row["accuracy"]["ci95"] == pytest.approx(estimate(0.6, 200)["ci95"])
+    assert row["auxiliary_accuracy"]["n"] == 400
+
+
 def test_settings_keep_rows_apart() -> None:
     rows = pool_inferences([entry("t", 0, 0.5, settings="layers = 3"), entry("t", 0, 0.6, settings="layers = 5")])
     assert [row["settings"] for row in rows] == ["layers = 3", "layers = 5"]

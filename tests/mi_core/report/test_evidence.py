@@ -70,6 +70,15 @@ def test_the_most_cautious_seed_decides() -> None:
     assert "from seed to seed" in dataset_sentence(row, SIDES)
 
 
+def test_known_members_that_recur_widen_the_share_alone() -> None:
+    share = {"value": 0.5, "ci95": [0.4, 0.6], "n": 90}
+    entries = [entry("a", seed, 0.5, share=share) for seed in (0, 1)]
+    (fresh,), (known,) = combine_tests(entries), combine_tests(entries, known_overlap=1.0)
+    assert (fresh["share"]["n"], known["share"]["n"]) == (180, 90)
+    assert known["share"]["ci95"] == pytest.approx([0.4, 0.6])
+    assert (known["effect"], known["n"]) == (fresh["effect"], fresh["n"])
+
+
 def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
     (row,) = combine_tests([entry("a", 0, -0.8)])
     assert row["direction"] == "lower"

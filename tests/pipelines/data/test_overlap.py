@@ -14,7 +14,7 @@ from pipelines.config.load import parse
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw import draw
-from pipelines.data.overlap import audited_overlap, overlap, recurring
+from pipelines.data.overlap import audited_overlap, overlap_of, recurring
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.data.made import Row, scan_of
@@ -83,7 +83,7 @@ def test_the_share_of_audited_samples_that_recur(name: str, tmp_path: Path) -> N
     found = audited_overlap(config, folder.seed(0))
     assert found == pytest.approx(expected, abs=0.04)
     for role in config.audited:
-        own = overlap(config, folder.seed(0), [role])
+        own = overlap_of(config, folder.seed(0), [role])
         first, second = (set(one.ids([role])) for one in splits)
         assert own == pytest.approx(len(first & second) / len(first), abs=0.08)
         assert own <= found

@@ -1,0 +1,89 @@
+"""What is told over seeds of test sets, attacked images and trials: images that recur in every seed count once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mi_core.metrics.intervals import rate
+from pipelines.attack.inference import inferences, inferred
+from pipelines.attack.utility import utility_path
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.data.overlap import overlap_of
+from pipelines.data.splits import Splits
+from pipelines.files import storage
+from pipelines.report import run as report
+from pipelines.run.folder import RunFolder
+from pipelines.tune import trial
+from tests.conftest import small_config
+
+ONE = rate(80, 100).as_json()
+SHARES = {"downstream-test": 1.0, "target-member": 0.3, "target-nonmember": 0.2}
+ROLES = (("target-member",), ("downstream-test",))
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """Two seeds that share a test set and draw the rest; the splits need no images."""
+    plain = small_config()["data"]
+    sources = {**plain["sources"], "test": {"kind": "shards", "path": "/nowhere"}}
+    roles = {**plain["roles"], "downstream-test": {"from": "test", "fraction": 1.0}}
+    inference = {"attribute": "kind", "target": "target", "auxiliary": list(ROLES[0]), "test": list(ROLES[1])}
+    kinds = {"kind": {"from": "class", "values": [str(number) for number in range(10)]}}
+    data = {**plain, "sources": sources, "roles": roles, "attributes": kinds}
+    whole = parse(small_config(data=data, attribute_inference=[inference]), "small.yaml")
+    monkeypatch.setattr("pipelines.data.overlap._share", lambda _data, _splits, role: SHARES[role])
+    monkeypatch.setattr(Splits, "load", lambda _folder: SimpleNamespace(count=lambda _roles: 100))
+    monkeypatch.setattr(RunConfig, "classifier_roles", lambda _self, _name: ROLES)
+    return whole.model_copy(update={"seeds": (0, 1)})
+
+
+@pytest.fixture
+def folder(config: RunConfig, tmp_path: Path) -> RunFolder:
+    """A run folder with the utility of both seeds."""
+    run = RunFolder(str(tmp_path))
+    for seed in config.seeds:
+        classifier = dict.fromkeys(("train_accuracy", "test_accuracy", "overfitting"), ONE)
+        storage.write_json(
+            utility_path(run.seed(seed), "target", 3), {"probes": {"knn": ONE, "linear": ONE}, "classifier": classifier}
+        )
+    return run
+
+
+def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> None:
+    places = [folder.seed(seed) for seed in config.seeds]
+    again = overlap_of(config, places[0], config.utility_roles("target")[1])
+    utility = report._utility(places, "target", [3], again)["utility"]
+    assert (again, utility["n"]) == (1, 100)
+    assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
+    found = report._classifier(config, places, "target", 3)["classifier"]
+    assert {name: part["n"] for name, part in found.items()} == {
+        "train_accuracy": int(200 / 1.3), "test_accuracy": 100, "overfitting": 100
+    }  # fmt: skip
+
+
+def test_a_trial_counts_its_test_set_once(
+    config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = SimpleNamespace(attack=SimpleNamespace(attack="a"), position=0, output="backbone")
+    monkeypatch.setattr(trial, "tasks", lambda _config, _place: [task])
+    monkeypatch.setattr(trial, "result_of", lambda _task: {"metrics": {"auc": ONE}})
+    one = SimpleNamespace(tune=SimpleNamespace(metric="auc", utility="linear"), folder=folder, target="target")
+    found = trial._results(cast(Any, one), config)
+    assert found["utility"]["n"] == 100
+    assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])
+    assert found["attacks"][0]["n"] == 200  # both sides are drawn from one source
+
+
+def test_inferences_tell_which_images_recur(config: RunConfig, folder: RunFolder) -> None:
+    for task in inferences(config, folder.seed(0)):
+        storage.write_json(task.path, {"accuracy": ONE})
+    entries = list(inferred(config, folder.seed(0)))
+    assert entries
+    assert all(one["overlap"] == 1 for one in entries)
+    share = config.attribute_inference[0].share
+    assert all(one["auxiliary_overlap"] == pytest.approx(0.3 * share) for one in entries)
