@@ -41,17 +41,15 @@ def in_words(found: Forgetting) -> str:
         >>> sure, none = Estimate(0.3, 0.2, 0.4, 200), Estimate(0.0, -0.05, 0.05, 200)
         >>> chance, half = Estimate(0.5, 0.4, 0.6, 200), Estimate(0.8, 0.7, 0.9, 200)
         >>> in_words(Forgetting(half, chance, chance, chance, sure, none, sure, none, 0.2, 0.25))
-        'The encoder after treats the images like ones that it never saw. At most 20 % of what the attack knew is left.'
+        'Little of what the attack knew before is left: at most 20 %.'
     """
     most = None if found.left_at_most is None else percent(found.left_at_most)
     if found.verdict == "not-forgotten":
         bound = f" At most {most} of what the attack knew is left." if most else ""
         return f"The encoder after still reveals the images.{bound}"
     if found.verdict == "forgotten":
-        return (
-            "The encoder after treats the images like ones that it never saw. "
-            f"At most {most} of what the attack knew is left."
-        )
+        part = " A part of it is still there: the AUC after is above that on the encoder that never saw the images."
+        return f"Little of what the attack knew before is left: at most {most}.{part if found.left.low > 0 else ''}"
     if found.known.low <= 0:
         return "The attack did not find the images on the encoder before. So it cannot see whether they were forgotten."
     most = f"up to {most}" if most else "all"
@@ -64,7 +62,9 @@ def in_words(found: Forgetting) -> str:
 def table(report: Mapping[str, Any]) -> RenderableType:
     """The report of `pipelines.report.forget` for ``rich.console.Console.print``."""
     found = Forgetting.from_json(report["found"])
-    style = _STYLES[found.verdict]
+    style, title = _STYLES[found.verdict], TITLES[found.verdict]
+    if found.verdict == "forgotten" and found.left.low > 0:
+        title = f"Mostly {title[0].lower()}{title[1:]}"
     images = f"{report['images']:,} images, {report['controls']:,} controls"
     seeds = f", {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else ""
     known = (
@@ -72,11 +72,11 @@ def table(report: Mapping[str, Any]) -> RenderableType:
         f"{report['unseen']['encoder']} of {report['unseen']['run']} never saw the images."
     )
     caveat = (
-        "Another attack may find what this one does not. Forgotten is what the answers of the encoder no longer show; "
+        "Another attack may find what this one does not. Only the answers of the encoder were looked at; "
         "that says nothing of copies of the images, or of other versions of the encoder."
     )
     head = Group(
-        Text(TITLES[found.verdict], style=style), Text(in_words(found)), Text(f"What it rests on: {known}"),
+        Text(title, style=style), Text(in_words(found)), Text(f"What it rests on: {known}"),
         Text(f"What it does not say: {caveat}"),
     )  # fmt: skip
     panel = Panel(head, title=Text("forgotten?"), title_align="left", border_style=style, padding=(0, 1))

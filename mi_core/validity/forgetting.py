@@ -11,7 +11,9 @@ of the Royal Statistical Society B, 1954). The bound tells the power, too: few i
 
 Rule, in this order: ``not-forgotten`` if the encoder after still leaks by the rule of `mi_core.validity.verdict` (the
 lower bounds of ``left`` and of after - blind are above 0); ``cannot-tell`` if the attack did not find the images before
-(the lower bound of ``known`` is not above 0); ``forgotten`` if at most a quarter is left; else ``cannot-tell``.
+(the lower bound of ``known`` is not above 0); ``forgotten`` if at most a quarter is left; else ``cannot-tell``. So an
+encoder may have ``forgotten`` although something is surely left (the lower bound of ``left`` is above 0); the words of
+the report then say so.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
+from mi_core.records import Estimate
 from mi_core.report.forgetting import in_words, table
 from mi_core.validity.forgetting import Forgetting, Scored, forgetting
 
@@ -37,7 +38,17 @@ def test_what_was_forgotten_is_forgotten() -> None:
     assert found.known.value == pytest.approx(0.355, abs=0.04)  # Phi(1.5 / sqrt 2) - 1/2
     assert found.left_at_most is not None
     assert 0 < found.left_at_most < 0.25
-    assert in_words(found).startswith("The encoder after treats the images like ones that it never saw. At most ")
+    assert in_words(found).startswith("Little of what the attack knew before is left: at most ")
+    assert "still there" not in in_words(found)
+
+
+def test_the_little_that_is_surely_left_is_told() -> None:
+    """The verdict is forgotten, as the rule has it, but nobody reads that nothing is left."""
+    few = Estimate(0.04, -0.026, 0.106, 1000)
+    found = replace(forgetting([drawn(400, 0)]), left=Estimate(0.04, 0.017, 0.063, 1000), left_blind=few)
+    assert found.verdict == "forgotten"
+    assert "A part of it is still there" in in_words(found)
+    assert "Mostly forgotten" in shown(found)
 
 
 def test_what_is_still_known_is_not_forgotten() -> None:
@@ -133,9 +144,10 @@ def test_a_tolerance_out_of_range_is_refused() -> None:
         forgetting([drawn(50, 9)], tolerance=0)
 
 
-def test_the_table_names_what_it_rests_on() -> None:
+def shown(found: Forgetting) -> str:
+    """The table of a terminal, without borders."""
     report = {
-        "found": forgetting([drawn(400, 0)]).as_json(),
+        "found": found.as_json(),
         "attack": "lpla",
         "output": "backbone",
         "seeds": [0, 1],
@@ -147,7 +159,11 @@ def test_the_table_names_what_it_rests_on() -> None:
     console = Console(width=100)
     with console.capture() as capture:
         console.print(table(report))
-    text = " ".join(capture.get().replace("│", " ").split())
+    return " ".join(capture.get().replace("│", " ").split())
+
+
+def test_the_table_names_what_it_rests_on() -> None:
+    text = shown(forgetting([drawn(400, 0)]))
     assert "Forgotten, as far as this attack can see" in text
     assert "lpla on the backbone output, on 400 images, 400 controls, 2 seeds" in text
     assert "The encoder never of runs/r never saw the images." in text
