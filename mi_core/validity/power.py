@@ -25,8 +25,8 @@ def detectable_auc(n_candidate: int, n_control: int, *, power: float = 0.8, leve
     Where only a share pi of the candidates was trained on, the AUC is .5 + pi (AUC of those - .5).
 
     Args:
-        n_candidate: at least 1.
-        n_control: at least 1.
+        n_candidate: at least 1; of grouped samples what their groups are worth (`mi_core.metrics.intervals.worth_of`).
+        n_control: at least 1; likewise.
         power: probability that the test rejects, in [.5, 1).
         level: of the one-sided test, in (0, .5); .025 is a 95 % interval whose lower bound is above .5.
 
@@ -52,7 +52,7 @@ def fpr_floor(n_control: int) -> float:
     """The smallest false-positive rate that M controls support, 10 / M, at most 1: that of `Estimate.supported`.
 
     Args:
-        n_control: M, at least 1.
+        n_control: M, at least 1; of grouped samples what their groups are worth, rounded down.
 
     Raises:
         ConfigError: n_control is below 1.

@@ -69,8 +69,9 @@ class ByGroup:
             both[(~member).astype(int), codes] = np.asarray(found[name], dtype=np.float64)
         mixed = bool(((of["n"] > 0).sum(axis=0) > 1).any())
         drawn = None if mixed else Histogram.of(np.asarray(found["drawn"])[~member])
-        counted = [int(np.count_nonzero(row)) for row in of["n"]]
-        return cls(replace(sums, groups=(counted[0], counted[1]), drawn=drawn), of, centre, mixed)
+        inside, outside = (row[row > 0] for row in of["n"])
+        counted, worths = (len(inside), len(outside)), (worth_of(inside), worth_of(outside))
+        return cls(replace(sums, groups=counted, worths=worths, drawn=drawn), of, centre, mixed)
 
     @property
     def sizes(self) -> GroupSizes:
@@ -80,8 +81,7 @@ class ByGroup:
     @property
     def worths(self) -> tuple[float, float]:
         """Independent samples that the members and the non-members are worth."""
-        inside, outside = (worth_of(row[row > 0]) for row in self.of["n"])
-        return inside, outside
+        return self.sums.units.worths
 
     def metrics(self, threshold: float, seed: int) -> MembershipMetrics:
         """All metrics of the attack."""

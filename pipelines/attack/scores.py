@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.metrics.histograms import Histogram, ScoreHistograms
+from mi_core.metrics.intervals import worth_of
 from pipelines.attack.tasks import Task
 from pipelines.files import storage
 from pipelines.run.ray_session import mapped_or_here
@@ -51,6 +52,18 @@ def sums_path(task: Task) -> str:
     return f"{task.folder.attack(task.name)}/sums.npz"
 
 
+class Units(NamedTuple):
+    """What an attack is measured on: members and non-members, or their groups.
+
+    Args:
+        counts: how many.
+        worths: how many independent ones they are worth; less than ``counts`` where groups differ in size.
+    """
+
+    counts: tuple[int, int]
+    worths: tuple[float, float]
+
+
 @dataclass(frozen=True)
 class ScoreSums:
     """Sums over all parts of the scores of an attack.
@@ -60,6 +73,7 @@ class ScoreSums:
         histograms: of the members and of the non-members, by column.
         called: members and non-members whose score reaches the attack's threshold.
         groups: of members and of non-members, how many; None where samples are not grouped.
+        worths: independent samples that these groups are worth (`mi_core.metrics.intervals.worth_of`); None likewise.
         drawn: scores of non-members, one drawn from each group; None likewise.
     """
 
@@ -67,13 +81,15 @@ class ScoreSums:
     histograms: Mapping[str, tuple[Histogram, Histogram]]
     called: tuple[int, int]
     groups: tuple[int, int] | None = None
+    worths: tuple[float, float] | None = None
     drawn: Histogram | None = None
 
     @property
-    def units(self) -> tuple[int, int]:
-        """Independent members and non-members: groups, or samples."""
+    def units(self) -> Units:
+        """What the attack is measured on."""
         inside, outside = self.histograms["score"]
-        return self.groups or (inside.n, outside.n)
+        counts = self.groups or (inside.n, outside.n)
+        return Units(counts, self.worths or counts)
 
     def both(self, column: str) -> ScoreHistograms:
         """The histograms of one column, with bins of one width."""
@@ -81,7 +97,8 @@ class ScoreSums:
 
     def save(self, path: str) -> None:
         """Write them as arrays."""
-        arrays: dict[str, Any] = {"parts": self.parts, "called": self.called, "groups": self.groups or ()}
+        arrays: dict[str, Any] = {"parts": self.parts, "called": self.called}
+        arrays |= {"groups": self.groups or (), "worths": self.worths or ()}
         named = {f"{column}.{side}": two[side] for column, two in self.histograms.items() for side in (0, 1)}
         for name, histogram in {**named, **({} if self.drawn is None else {"drawn": self.drawn})}.items():
             arrays |= {f"{name}.{part}": array for part, array in histogram.arrays().items()}
@@ -96,9 +113,11 @@ class ScoreSums:
         with _opened(data) as arrays:
             parts, called, groups = int(arrays["parts"]), arrays["called"].tolist(), arrays["groups"].tolist()
             drawn = _histogram(arrays, "drawn") if "drawn.codes" in arrays else None
+            worths = arrays["worths"].tolist() if "worths" in arrays else groups
             columns = dict.fromkeys(name.partition(".")[0] for name in arrays if name.count(".") > 1)
         of_groups = (int(groups[0]), int(groups[1])) if groups else None
-        return cls(parts, _Histograms(data, tuple(columns)), (called[0], called[1]), of_groups, drawn)
+        worth = (float(worths[0]), float(worths[1])) if worths else None
+        return cls(parts, _Histograms(data, tuple(columns)), (called[0], called[1]), of_groups, worth, drawn)
 
 
 @dataclass(frozen=True)
@@ -135,17 +154,19 @@ def sums_of(task: Task) -> ScoreSums | None:
     return ScoreSums.load(sums_path(task)) if storage.exists(sums_path(task)) else None
 
 
-def units_of(task: Task) -> tuple[int, int]:
-    """Independent members and non-members that an attack is measured on: samples, or groups."""
+def units_of(task: Task) -> Units:
+    """What an attack is measured on: samples, or groups."""
     sums = sums_of(task)
     if sums is not None:
         return sums.units
     table = storage.read_table(scores_path(task))
     member = np.asarray(table["member"])
     if "group" not in table.column_names:
-        return int(member.sum()), int((~member).sum())
+        counts = (int(member.sum()), int((~member).sum()))
+        return Units(counts, counts)
     groups = np.asarray(table["group"])
-    return len(np.unique(groups[member])), len(np.unique(groups[~member]))
+    inside, outside = (np.unique(groups[side], return_counts=True)[1].astype(np.float64) for side in (member, ~member))
+    return Units((len(inside), len(outside)), (worth_of(inside), worth_of(outside)))
 
 
 def rows_of(task: Task, ids: Collection[str]) -> pa.Table:

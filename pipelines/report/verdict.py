@@ -21,7 +21,7 @@ from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.divided import EXACT
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.scores import rows_of, scores_path, some_of, sums_of, units_of
+from pipelines.attack.scores import Units, rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.data import DataConfig
 from pipelines.config.roles import CALIBRATION_ROLE
@@ -125,8 +125,6 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     blind_auc = found.get("blind_auc") or _blind_auc(config, folder)
     control = found.get("control_auc")
     exchangeable = blind_auc["ci95"][0] <= 0.5 and (control is None or control["ci95"][0] <= 0.5)
-    units = units_of(_primary(config, folder.seed(config.seeds[0])))
-    power = detectable_auc(*units)
     told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
     gathered: dict[str, Any] = {
         "exchangeable": exchangeable,
@@ -134,10 +132,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         **({} if control is None else {"control_auc": control}),
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
         "grouped": config.data.grouped,
-        "n_candidate": units[0],
-        "n_control": units[1],
-        "fpr_floor": fpr_floor(units[1]),
-        **({} if power is None else {"detectable_auc": power}),
+        **size_of(units_of(_primary(config, folder.seed(config.seeds[0])))),
     }
     if not exchangeable:
         for seed in config.seeds:
@@ -169,6 +164,18 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     if of_seed:
         gathered["samples"] = of_seed
     return gathered
+
+
+def size_of(units: Units) -> dict[str, Any]:
+    """How many candidates and controls there are, and what an audit of as many as they are worth can see."""
+    candidates, controls = (int(worth) for worth in units.worths)
+    power = detectable_auc(candidates, controls)
+    return {
+        "n_candidate": units.counts[0],
+        "n_control": units.counts[1],
+        "fpr_floor": fpr_floor(controls),
+        **({} if power is None else {"detectable_auc": power}),
+    }
 
 
 def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
