@@ -305,12 +305,13 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
 
 
 def _unseen(report: Mapping[str, Any]) -> str:
-    """What would have gone unnoticed, in the unit of the attack."""
+    """What would have been told from guessing, in the unit of the attack; a leak must beat both controls, too."""
     least = report.get("evidence", {}).get("detectable_auc")
     if least is None:
         return ""
     often = f"{100 * least:.0f} times in 100"
-    return f"With this many images, only an attack that is right at least {often} is usually noticed."
+    told = f"an attack that is right {often} is usually told from guessing; a leak verdict needs more"
+    return f"With this many images, {told}."
 
 
 def _capital(sentence: str) -> str:

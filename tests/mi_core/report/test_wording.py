@@ -108,7 +108,8 @@ def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
     quiet = with_verdict(report, "no-evidence")
     quiet["evidence"]["detectable_auc"] = 0.588
     answer = wording.answer(quiet)
-    assert any("at least 59 times in 100 is usually noticed" in line for line in answer.lines)
+    sure = dict(answer.parts)["How sure"]
+    assert "right 59 times in 100 is usually told from guessing; a leak verdict needs more." in sure
     for shown in (render_html(quiet, {}), said(quiet)):
         assert "notices an AUC of .588" in " ".join(shown.split())
         assert "could go unseen" not in shown
