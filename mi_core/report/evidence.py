@@ -132,7 +132,8 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
     if "share" in row:
         said.append(f"share of {sides.candidates} used: {estimate(row['share'])}")
     if row.get("least_share"):
-        said.append(f"at least {percent(round(row['least_share'], 3))} of {sides.candidates} were used")
+        least = percent(round(row["least_share"], 3))
+        said.append(f"at least {least} of {sides.candidates} were used (95 % confidence)")
     if row["direction"] == "lower":
         reversed_p = p_value(row["reversed_p"])
         said.append(
@@ -232,7 +233,7 @@ def dots(report: Mapping[str, Any]) -> Dots | None:
     if not named and not used:
         return None
     sides = sides_of(report)
-    said = [f"at least {used} were used"] if used else []
+    said = [f"at least {used} were used (95 % confidence)"] if used else []
     wrong = f" (about 1 in {round(1 / samples[0]['fdr'])} of those by error)"
     few = "fewer than 1" if samples[0]["flagged"] else ""
     said.append(f"{named or few} can be named{wrong}" if named or few else "none of them can be named")

@@ -164,7 +164,7 @@ def _share(report: Mapping[str, Any]) -> str:
     if "least_share" not in row:
         return "not measured"
     least = math.floor(100 * row["least_share"])
-    return f"at least {least} %" if least else "none shown"
+    return f"at least {least} % (95 % confidence)" if least else "none shown"
 
 
 def _folded(seeds: int, sweeps: Iterable[Mapping[str, Any]]) -> str:

@@ -293,7 +293,7 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
     whole = sides.candidates if found.get("grouped") else f"the {sides.counted(n)}" if sides.known else sides.counted(n)
     said = []
     if least >= 0.01:
-        said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used")
+        said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used (95 % confidence)")
     if samples and samples[0]["flagged"]:
         wrong = round(1 / samples[0]["fdr"])
         named = f"{count(samples[0]['flagged'])} of {'them' if said else whole}"

@@ -62,6 +62,7 @@ def test_the_most_cautious_seed_decides() -> None:
     ]
     (row,) = combine_tests(entries)
     assert row["least_share"] == 0.2
+    assert f"t least 20 % of {SIDES.candidates} were used (95 % confidence)." in dataset_sentence(row, SIDES)
     assert row["needed"]["value"] == max(one["test"]["needed"]["value"] for one in entries)
     reversed_too = [entry("a", 0, 1.0), entry("a", 1, -1.0)]
     (row,) = combine_tests(reversed_too)
@@ -178,7 +179,7 @@ def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple
     assert found is not None
     assert (found.named, found.used) == expected
     assert len(found.kinds) == 100 and found.kinds.count("unknown") == 100 - sum(expected)
-    assert f"Of every 100 of your images, at least {round(100 * least)} were used" in found.words
+    assert f"Of every 100 of your images, at least {round(100 * least)} were used (95 % confidence)" in found.words
     assert ("about 1 in 20 of those by error" in found.words) == bool(flagged)
     assert ("none of them can be named" in found.words) == (not flagged)
 

@@ -249,6 +249,7 @@ def test_a_share_of_nothing_is_no_acquittal(report: dict[str, Any]) -> None:
     """Zeros would read as "none was used" and "this image was surely not used"."""
     rows = [row | {"least_share": 0.2} for row in report["evidence"]["tests"]]
     report["evidence"]["tests"] = rows
+    assert "Used at least: with 95 % confidence." in render_html(report, {})
     assert ">not shown" not in render_html(report, {}) and ">not known" not in render_html(report, {})
     rows[0]["least_share"] = 0.0
     for samples in report["evidence"]["samples"]:

@@ -59,7 +59,8 @@ def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
         question = text.index("Were your 440 images used")
         answer = text.index("Yes: at least some of them were.")
         least = text.index(
-            "of your 440 images were used, and 300 of them can be named (about 1 in 20 of those by error)."
+            "of your 440 images were used (95 % confidence), and 300 of them can be named "
+            "(about 1 in 20 of those by error)."
         )
         assert question < answer < least < text.index("AUC")
     report = copy.deepcopy(asked)
