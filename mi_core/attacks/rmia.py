@@ -18,7 +18,10 @@ difference of u between samples that shadows saw and did not see; its sign tells
 Where no shadow saw x, or all did, the missing side is the other one moved by d; so one shadow suffices, which saw half
 of the samples. A threshold that calls a given share of non-members members needs z to be like such an x. So the
 population is treated as if every other shadow had seen it, its u moved by d there. (In simulations of two shadows,
-offline, .105 of non-members are called members where .1 is asked for; else it would be .118.)
+offline, .105 of non-members are called members where .1 is asked for; else it would be .118.) Online this takes images
+that training moves alike. An image that it moves less has a smaller Pr(x), so its ratio is too high: with half of the
+images moved by twice the shift and the others not at all, .11 to .19 are called members where .1 is asked for, offline
+.09 to .11.
 
 Scores depend on x only through its own ratio Pr(x | theta) / Pr(x), and rise with it. So gamma and the choice of z
 decide who is called a member, not who stands above whom; only samples between the same two z share a score. The ratio
@@ -62,7 +65,8 @@ class RMIAParameters(ShadowsParameters):
         a: offline, what a shadow that saw an image adds: 1 is nothing, 0 makes it surely a member. Published code takes
             .3. None: the one with the best mean AUC on the shadows, each attacked by means of the others; this takes 4
             shadows.
-        fpr: the share of non-members that may be called members, with gamma = 1.
+        fpr: the share of non-members that may be called members, with gamma = 1; online if training moves all images
+            alike.
     """
 
     gamma: float = 1.0
@@ -83,7 +87,8 @@ class RMIA(ShadowsAttack):
     Use it beside `lira` where shadows are few: offline, with one shadow that did not see an image, it found more on
     digits, and online as much. With one shadow in all take ``mode: offline``. It reads the same queries, and those of a
     population, the role ``known-nonmember``: images of the same kind that the target surely did not see, apart from the
-    audited ones. It knows the share of non-members that it wrongly calls members, whatever the number of shadows.
+    audited ones. Offline it calls about the share ``fpr`` of non-members members, whatever the number of shadows.
+    Online that holds only if training moves all images alike; where it memorises them unevenly, it calls more.
     """
 
     name = "rmia"

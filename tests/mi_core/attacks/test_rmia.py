@@ -28,13 +28,19 @@ def simulated(
     noise: float = 1.0,
     shift: float = 1.0,
     wide: float = 0.0,
+    uneven: bool = False,
 ) -> tuple[LabelledFeatures, Features, np.ndarray]:
-    """What shadows and the target give: each sample has its own level, each encoder its own mean and scale."""
+    """What shadows and the target give: each sample has its own level, each encoder its own mean and scale.
+
+    With ``uneven`` half of the samples are not memorised, and the others are moved by twice the shift.
+    """
     generator = np.random.default_rng(seed)
+    moved = shift * (2.0 * (np.arange(samples) % 2) if uneven else np.ones(samples))
     level = {"pool": generator.normal(0, difficulty, samples), "others": generator.normal(0, difficulty, population)}
 
     def seen(part: str, inside: np.ndarray | bool, encoder: tuple[float, float], name: str) -> Features:
-        noisy = level[part] + shift * inside + generator.normal(0, noise, len(level[part]))
+        shifts = moved * inside if part == "pool" else 0.0
+        noisy = level[part] + shifts + generator.normal(0, noise, len(level[part]))
         rows = [f"{part}/{row:05d}" for row in range(len(noisy))]
         ids = [shadow_row(row, name) for row in rows] if name else rows
         return Features(np.array(ids), {NORM: np.exp(encoder[0] + encoder[1] * noisy)})
@@ -154,6 +160,21 @@ def test_false_positives_are_what_was_asked_for_however_few_the_shadows(mode: st
         attack = fitted(reference, mode=mode, fpr=0.1)
         rates.append((attack.score(target) >= attack.threshold)[~member].mean())
     assert np.mean(rates) == pytest.approx(0.1, abs=0.016)  # 100 populations: a standard error of .004
+
+
+def test_false_positives_offline_do_not_depend_on_how_evenly_images_are_memorised() -> None:
+    """Online they do: images that are memorised little have a Pr(x) too small, and are called too often."""
+    rates: dict[str, list[float]] = {"offline": [], "online": []}
+    for seed in range(30):
+        reference, target, member = simulated(
+            4, seed, samples=400, population=199, difficulty=0.3, wide=1.0, shift=2.0, uneven=True
+        )
+        for mode, found in rates.items():
+            attack = fitted(reference, mode=mode, fpr=0.1)
+            found.append((attack.score(target) >= attack.threshold)[~member].mean())
+    assert np.mean(rates["offline"]) == pytest.approx(0.1, abs=0.02)
+    assert np.mean(rates["online"]) > 0.15
+    assert "moves all images alike" in " ".join((RMIA.__doc__ or "").split())
 
 
 def test_encoders_whose_answers_are_larger_or_spread_wider_compare() -> None:
