@@ -69,7 +69,9 @@ class NoiseParameters:
 
     Args:
         scale: of the noise, in units of the weights: s, b or sigma; at 0 nothing changes.
-        epsilon: above 0: the smallest scale that guarantees it is taken instead of ``scale``.
+        epsilon: above 0: the smallest scale that guarantees it is taken instead of ``scale``. A sampled sensitivity is
+            computed from the private images, so a scale that rests on it shows something of them, and gamma does not
+            count; it counts for a ``scale`` that was chosen without them.
         delta: at which epsilon is told, of Gaussian noise.
         rule: of Gaussian noise: ``analytic``, exact, or ``classic``, proved for epsilon below 1.
         pairs: m, how many adjacent data sets the sensitivity is sampled over; 500 in the paper for CIFAR-10.
@@ -133,6 +135,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
     @property
     def adjacencies(self) -> tuple[str, ...]:
         """That of the pairs that are sampled. Of a convex head the proved bound holds for both.
+
+        A scale that is calibrated by a sampled sensitivity shows something of the images: see `NoiseParameters`.
 
         A scale that is calibrated to an ``epsilon`` shows the number of images, of which a convex head's bound depends.
         So then its promise is about a replaced image alone, which leaves the number as it is.

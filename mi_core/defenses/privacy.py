@@ -9,7 +9,10 @@ between the weights that two adjacent data sets lead to. What is guaranteed here
 - for noise that nobody else can compute: whoever has the seed has the weights without noise;
 - for real numbers. Rounding of what is released is not covered (Mironov, "On significance of the least significant bits
   for differential privacy", CCS 2012);
-- at a *sampled* sensitivity only as random differential privacy, see `random_dp_gamma`.
+- at a *sampled* sensitivity only as random differential privacy, see `random_dp_gamma`, and only at a scale that was
+  chosen without the private data: a fixed one, or one from public data. The sampled sensitivity itself is computed from
+  the private data. Noise that is calibrated by it has another scale on some of the adjacent data sets, and for these
+  pairs there is no epsilon. The published methods have the same gap.
 """
 
 from __future__ import annotations
@@ -153,6 +156,7 @@ def random_dp_gamma(pairs: int) -> float:
     privacy with sensitivity sampling", ICML 2017, section 4). It is about pairs drawn as the sampled ones were: of one
     data set, if they were. As an upper bound it is generous: by symmetry the further distance is the largest of all
     m + 1 with probability at most 1 / (m + 1).
+    It counts only for a scale that was chosen without the private data, as a fixed one is.
 
     Args:
         pairs: m, at least 1, drawn independently.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mi_core.report.dp_audit import epsilon
+from mi_core.report.dp_audit import SAMPLED, epsilon
 from mi_core.report.numbers import count
 
 MEANING = (
@@ -70,6 +70,7 @@ def basis(entry: Mapping[str, Any]) -> str:
             if entry.get("apart")
             else f"the promise fails with a chance of at most {entry['gamma']:.3g}."
         )
+        told += f" {SAMPLED}"
     if "hint" in entry:
         told += (
             f" {'A smaller epsilon' if 'epsilon' in entry else 'A promise'} may hold; to compute it: {entry['hint']}."

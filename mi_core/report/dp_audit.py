@@ -13,6 +13,10 @@ MEANING = (
     "epsilon. “Refuted” means that the promise or its implementation is wrong. “Not refuted” does not mean that the "
     "promise holds: a better attack or more canaries may show more."
 )
+SAMPLED = (
+    "A sampled sensitivity is itself computed from the private images. So the promise counts only if the scale of the "
+    "noise was chosen without them."
+)
 VERDICTS = {"refuted": "refuted", "not-refuted": "not refuted", "no-promise": "no promise"}
 
 
@@ -53,5 +57,5 @@ def basis(entry: Mapping[str, Any]) -> str:
     if "mu" in entry:
         told += f" As Gaussian differential privacy: mu of at least {epsilon(entry['mu'])}."
     if "gamma" in entry.get("promised", {}):
-        told += " The defense promises its epsilon for random pairs of data sets only."
+        told += f" The defense promises its epsilon for random pairs of data sets only. {SAMPLED}"
     return told + f" With every guess right, the run would show {epsilon(entry['most'])}."

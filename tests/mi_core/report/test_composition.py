@@ -80,6 +80,8 @@ def test_a_tighter_sum_below_one_of_its_parts_is_explained() -> None:
 def test_gammas_of_other_images_are_no_bound() -> None:
     assert "fails with a chance of at most 0.077." in basis(MIXED)
     assert "no chance that the promise fails is known" in basis(MIXED | {"apart": True})
+    assert "counts only if the scale of the noise was chosen without them" in basis(MIXED)
+    assert "chosen without them" not in basis(TWO)
     assert "at most" not in basis(MIXED | {"apart": True})
 
 
