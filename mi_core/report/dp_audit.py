@@ -54,6 +54,8 @@ def basis(entry: Mapping[str, Any]) -> str:
     told += f"{'' if entry['kind'] == 'plain' else entry['kind'] + ' '}canaries; delta {entry['delta']:g}."
     if len(entry["tried"]) > 1:
         told += f" Best of {len(entry['tried'])} numbers of guesses fixed before, corrected for their number."
+    if entry["family"] == "approximate":
+        told += " The bound is that of any mechanism."
     if "mu" in entry:
         told += f" As Gaussian differential privacy: mu of at least {epsilon(entry['mu'])}."
     if "gamma" in entry.get("promised", {}):

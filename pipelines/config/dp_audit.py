@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipelines.config.section import Section
 
-GAUSSIAN = "gaussian"
+APPROXIMATE, GAUSSIAN = "approximate", "gaussian"
 
 
 class DpAuditConfig(Section):
@@ -37,7 +37,7 @@ class DpAuditConfig(Section):
     family: Literal["approximate", "gaussian"] = Field(
         default="approximate",
         description="approximate: any (epsilon, delta); gaussian: the promise is that of Gaussian noise on a fixed "
-        "sensitivity, of which the same guesses show more",
+        "sensitivity, of which the same guesses show more; defenses with other noise get the approximate one",
     )
 
     @field_validator("guesses", mode="before", json_schema_input_type=int | tuple[int, ...])

@@ -7,12 +7,13 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from mi_core.defenses import DEFENSES
 from mi_core.defenses.privacy import promised
 from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
 from pipelines.attack.canaries import guessed, guesses_canaries
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.dp_audit import GAUSSIAN
+from pipelines.config.dp_audit import APPROXIMATE, GAUSSIAN
 from pipelines.config.encoders import DefendedConfig
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
@@ -46,7 +47,7 @@ def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[s
     tried = [reduce(add, several) for several in zip(*of_seed, strict=True)]
     promise = _promise(config, folder, task.attack.target)
     delta = promise.get("delta", chosen.delta or 0.0)
-    gaussian = chosen.family == GAUSSIAN and delta > 0
+    gaussian = family_of(config, task.attack.target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(one.canaries, one.guesses, one.guesses) for one in tried]
     entry: dict[str, Any] = {
@@ -62,7 +63,7 @@ def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[s
         "guesses": bound.guesses.guesses,
         "correct": bound.guesses.correct,
         "confidence": chosen.confidence,
-        "family": GAUSSIAN if gaussian else "approximate",
+        "family": GAUSSIAN if gaussian else APPROXIMATE,
         "delta": delta,
         "epsilon": bound.epsilon,
         "most": best_bound(perfect, delta=delta, confidence=chosen.confidence, gaussian=gaussian).epsilon,
@@ -73,6 +74,19 @@ def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[s
     refuted = bound.epsilon > promise["epsilon"]
     value = corrected_p_value(tried, promise["epsilon"], delta, gaussian=gaussian)
     return entry | {"promised": promise, "p_value": value, "verdict": "refuted" if refuted else "not-refuted"}
+
+
+def family_of(config: RunConfig, target: str) -> str:
+    """Which bound is taken of an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
+
+    Of an encoder without a defense the config knows, if the promise is about it.
+    """
+    encoder = config.encoders[target]
+    if isinstance(encoder, DefendedConfig):
+        fits = DEFENSES[encoder.defense].mechanism == GAUSSIAN
+    else:
+        fits = target in config.promising
+    return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 
 def _promise(config: RunConfig, folder: RunFolder, target: str) -> dict[str, Any]:

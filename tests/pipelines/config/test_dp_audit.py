@@ -11,6 +11,7 @@ from pipelines.config.demands import demands_of
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
+from pipelines.report.dp_audit import family_of
 from tests.conftest import small_config
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"
@@ -65,6 +66,17 @@ def test_the_same_attack_guesses_the_coins_of_each_encoder_with_canaries() -> No
     chosen = parsed(dp_audit={"attack": 1})
     assert {chosen.attacks[position].attack for position in chosen.dp_audits} == {"metric-corr"}
     assert small(config) == {("target", "logits"), ("target+additive-gaussian", "logits")}
+
+
+def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
+    """Of a kept promise of Laplace noise it would say more than the promise allows."""
+    defenses = [{"defense": f"additive-{noise}", "settings": CONVEX} for noise in ("gaussian", "laplace")]
+    wanted = {"epsilon": 1, "delta": 1e-5, "family": "gaussian"}
+    config = parsed(defenses=defenses, dp_audit=wanted)
+    assert family_of(config, "target+additive-gaussian") == "gaussian"
+    assert family_of(config, "target+additive-laplace") == family_of(config, "target") == "approximate"
+    assert family_of(parsed(defenses=[], dp_audit=wanted), "target") == "gaussian"  # whose promise the config tells
+    assert family_of(parsed(), "target+additive-gaussian") == "approximate"
 
 
 def small(config: RunConfig) -> set[tuple[str, str]]:
