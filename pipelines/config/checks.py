@@ -225,7 +225,8 @@ def check_dp_audit(config: RunConfig) -> None:
     for position in config.dp_audits:
         _check_guesser(config, config.attacks[position])
     if chosen.epsilon is None:
-        for name in config.promising:
+        for name in sorted(config.promising):
+            _check_delta(config, name)
             _check_promised(config, name)
 
 
@@ -244,6 +245,18 @@ def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
     known |= set(config.reference_roles(attack))
     if CANARY_IN in known:
         raise ValueError(f"{given} is fitted on {CANARY_IN}, so it knows the coins; fit it on other images")
+
+
+def _check_delta(config: RunConfig, name: str) -> None:
+    """Raise ValueError if a delta is given without epsilon, and the encoder's defense promises one of its own."""
+    encoder, chosen = config.encoders[name], config.dp_audit
+    if chosen is None or chosen.delta is None or not isinstance(encoder, DefendedConfig):
+        return
+    if DEFENSES[encoder.defense].mechanism:
+        raise ValueError(
+            f"dp_audit.delta = {chosen.delta:g} without epsilon, but {name} promises an epsilon at a delta of its own; "
+            "give dp_audit.epsilon too, or leave delta out"
+        )
 
 
 def _check_promised(config: RunConfig, name: str) -> None:

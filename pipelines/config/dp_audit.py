@@ -26,7 +26,10 @@ class DpAuditConfig(Section):
         description="promised epsilon, of the defended encoders if there are any; default: what each defense promises",
     )
     delta: float | None = Field(
-        default=None, ge=0, lt=1, description="promised delta; default: that of the defense, or 0"
+        default=None,
+        ge=0,
+        lt=1,
+        description="promised delta; default: 0 beside epsilon, else that of each defense, which then is not given",
     )
     guesses: tuple[int, ...] = Field(
         default=(),

@@ -111,6 +111,10 @@ def test_canaries_are_no_utility_data_and_hide_no_knowledge() -> None:
         ({"dp_audit": {"guesses": 0}}, "guesses = [0], allowed"),
         ({"dp_audit": {"family": "gaussian", "epsilon": 1}}, "family = 'gaussian' has no epsilon at delta = 0"),
         ({"dp_audit": {"epsilon": 0}}, "dp_audit.epsilon"),
+        (
+            {"dp_audit": {"delta": 1e-5}},
+            "dp_audit.delta = 1e-05 without epsilon, but target+additive-gaussian promises",
+        ),
         ({"encoders__target__train_on": "target-member"}, "dp_audit: target was not trained on canary-in; add it to"),
         ({"encoders__target__train_on": ["target-member", "canary"]}, "holds canaries whose coin says out"),
         ({"encoders__shadow__train_on": "canary-out"}, "encoders.shadow.train_on holds canaries whose coin says out"),
