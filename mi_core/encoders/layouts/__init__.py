@@ -71,7 +71,8 @@ def recognise(
     Raises:
         ConfigError: no layout fits, and the message tells what the file looks like with its first missing and
             unexpected keys and shapes that differ; a key is not known; an activation or a number of attention heads is
-            not known, or is another than the file's authors define; or a head does not read what comes before it.
+            not known, or is another than the file's authors define; two layers of a head have one number; or a head
+            does not read what comes before it.
 
     Example:
         >>> layer = nn.Linear(2, 3)

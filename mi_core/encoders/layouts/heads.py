@@ -27,15 +27,24 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def head_weights(state: State) -> State:
     """Weights of a head under the indices of its layers: a name before the index is dropped, a bare layer is 0.
 
+    Raises:
+        ConfigError: two weights would get one name, as those of ``layer1.0`` and ``layer2.0``.
+
     Example:
         >>> sorted(head_weights({"net.2.weight": torch.ones(1), "net.2.bias": torch.ones(1)}))
         ['2.bias', '2.weight']
     """
-    result = {}
-    for name, tensor in state.items():
+    names: dict[str, str] = {}
+    for name in state:
         match = re.search(r"(?:^|\.)(\d+\..+)$", name)
-        result[match[1] if match else f"0.{name}"] = tensor
-    return result
+        own = match[1] if match else f"0.{name}"
+        if own in names:
+            raise ConfigError(
+                f"the order of the layers of a head is not known: {names[own]} and {name} have one number; save the "
+                "file with its layers numbered through, as in one nn.Sequential, or without this head"
+            )
+        names[own] = name
+    return {own: state[name] for own, name in names.items()}
 
 
 def gaps(state: State) -> list[int]:

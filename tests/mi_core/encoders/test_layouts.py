@@ -209,6 +209,14 @@ def test_heads() -> None:
         head_module(weights, "sine")
 
 
+def test_layers_of_a_head_that_have_one_number_are_refused() -> None:
+    blocks = {f"layer{block}": nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128)) for block in (1, 2, 3)}
+    state = shapes_of(lambda: build_backbone("resnet8", 3, 32), "backbone.")
+    state |= {f"projector.{name}": value for name, value in nn.ModuleDict(blocks).state_dict().items()}
+    message = r"layer1\.0\.weight and layer2\.0\.weight have one number; save the file with its layers numbered through"
+    refused(state, "resnet8", message)
+
+
 def test_what_stands_beside_the_weights_is_said() -> None:
     tensor = torch.ones(2, 2)
     found = unwrap(
