@@ -4,7 +4,8 @@ After Nasr, Shokri and Houmansadr (IEEE S&P 2019, section III-A), who read losse
 lowers the loss of its images, and leaves their gradients small. Here the loss is that of encoders, InfoNCE of the views
 of an image, or of the image and its caption, against a fixed bank of other images (`mi_core.features.loss_gradient`).
 They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
-gradient by layer, of which a few numbers per image are kept.
+gradient by layer, of which a few numbers per image are kept. Gradients are those of the weights that are queried: batch
+norms are folded into the convolutions before them (`mi_core.encoders.folding`), so they are no layers of their own.
 
 The loss of a pair has gradients in two towers. Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026,
 abstract) attacks CLIP by gradients too.

@@ -53,3 +53,15 @@ def split_batch_norm(module: nn.Module, splits: int) -> nn.Module:
         else:
             split_batch_norm(child, splits)
     return module
+
+
+def join_batch_norm(module: nn.Module) -> nn.Module:
+    """Replace every `SplitBatchNorm2d` in a module by a BatchNorm2d, which gives the same in evaluation."""
+    for name, child in module.named_children():
+        if isinstance(child, SplitBatchNorm2d):
+            joined = nn.BatchNorm2d(child.num_features, child.eps, child.momentum)
+            joined.load_state_dict(child.state_dict())
+            setattr(module, name, joined.to(child.weight).train(child.training))
+        else:
+            join_batch_norm(child)
+    return module

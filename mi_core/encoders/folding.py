@@ -1,7 +1,8 @@
 """Encoders that are only queried: batch norm becomes part of the convolution before it, a third of a small one's time.
 
 In evaluation batch norm is a fixed scale and shift per channel, y = (x - mean) gamma / sqrt(variance + eps) + beta,
-which the weights and the bias of a convolution can do alone. Embeddings change by rounding only.
+which the weights and the bias of a convolution can do alone. Embeddings change by rounding only. Batch norm that was
+trained on parts of a batch does the same in evaluation and is folded too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from mi_core.encoders.batch_norm import join_batch_norm
 from mi_core.encoders.checkpoint import Encoder
 
 COMPILED = ("ResNet", "VisionTransformer", "CLIPBackbone")
@@ -31,7 +33,7 @@ def for_queries(encoder: Encoder, device: torch.device | str, *, compile: bool =
         compile: compile the backbone (`torch.compile`) where it is a ResNet or a vision transformer and the device a
             GPU; the first batch and the first of another size take a minute or more.
     """
-    encoder.eval().requires_grad_(False)
+    join_batch_norm(encoder).eval().requires_grad_(False)
     for module in (encoder.backbone, *encoder.heads.values()):
         fold_batch_norm(module)
     if encoder.momentum is not None:

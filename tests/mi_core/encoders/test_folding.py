@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from mi_core.encoders import build_backbone
+from mi_core.encoders.batch_norm import split_batch_norm
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import fold_batch_norm, for_queries
+from mi_core.querying.gradients import layer_groups
 
 NETWORKS = {
     "conv4": 4,
@@ -116,3 +118,21 @@ def test_an_encoder_for_queries_keeps_its_outputs_and_its_feature_map() -> None:
         assert torch.allclose(embedding, after[name], rtol=1e-4, atol=1e-4)
     assert torch.allclose(tokens, ready.feature_map(images), rtol=1e-4, atol=1e-4)
     assert not any(weights.requires_grad for weights in ready.parameters())
+
+
+@torch.no_grad()
+def test_batch_norm_over_parts_is_folded_like_any_other_so_layers_are_the_same() -> None:
+    """The layers of a MoCo encoder are those of a SimCLR shadow of the same architecture."""
+
+    def encoder(splits: int) -> Encoder:
+        backbone = split_batch_norm(seeded(0, lambda: build_backbone("resnet18", 3, 32)), splits)
+        return Encoder(lively(backbone), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).eval()
+
+    split, whole = encoder(8), encoder(1)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))  # 3 are no 8 parts
+    before = split(images)["backbone"]
+    ready, plain = for_queries(split, "cpu"), for_queries(whole, "cpu")
+    assert torch.allclose(ready(images)["backbone"], before, rtol=1e-4, atol=1e-4 * float(before.abs().max()))
+    assert torch.equal(ready(images)["backbone"], plain(images)["backbone"])
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in ready.modules())
+    assert layer_groups(ready, "backbone", 6) == layer_groups(plain, "backbone", 6)
