@@ -16,6 +16,8 @@ from mi_core.checks import ShapeError, check_finite
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
+ALL_CALLED = -float(np.finfo(np.float64).max)
+"""The threshold that calls every sample a member; finite, as thresholds are."""
 
 
 def among(ids: Iterable[str], wanted: Container[str]) -> BoolArray:

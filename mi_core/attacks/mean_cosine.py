@@ -20,7 +20,7 @@ class MeanCosineParameters(PairwiseParameters):
     """Settings of the attack.
 
     Args:
-        fpr: share of non-members that may be called members, in (0, 1); .05 takes 19 known ones, .01 takes 99.
+        fpr: share of non-members that may be called members, in (0, 1]; .05 takes 19 known ones, .01 takes 99.
     """
 
     fpr: float = 0.05

@@ -34,7 +34,7 @@ class QuantileRegressionParameters(HiddenParameters):
 
     Args:
         metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean``.
-        fpr: alpha, the share of non-members that may be called members, in (0, 1); .05 takes 38 known ones.
+        fpr: alpha, the share of non-members that may be called members, in (0, 1]; .05 takes 38 known ones.
         weight_decay: L2 penalty of Adam.
     """
 

@@ -38,7 +38,7 @@ class SequentialParameters:
             0 every image is asked for all of them.
         queries: the mean number of queries per image of the reference, at least 2: the tolerance is then the least
             that keeps to it, and the given one has no effect.
-        fpr: the decision is made at the score that a new non-member reaches with this probability, in (0, 1); None:
+        fpr: the decision is made at the score that a new non-member reaches with this probability, in (0, 1]; None:
             at even odds, where the fewest errors are expected.
     """
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State
 from mi_core.checks import NumericError
-from mi_core.records import Features
+from mi_core.records import ALL_CALLED, Features
 
 
 class ThresholdAttack(Attack):
@@ -85,7 +85,7 @@ def conformal_threshold(scores: Scores, fpr: float, name: str) -> float:
 
     Args:
         scores: (N,) of known non-members.
-        fpr: false-positive rate, in (0, 1].
+        fpr: false-positive rate, in (0, 1]; at 1 every sample is called a member.
         name: of the attack, for the error.
 
     Raises:
@@ -96,9 +96,9 @@ def conformal_threshold(scores: Scores, fpr: float, name: str) -> float:
         True
     """
     ranked = np.sort(scores)
-    rank = math.ceil((1 - fpr) * (len(ranked) + 1))  # from 1; above n no score is high enough
+    rank = math.ceil((1 - fpr) * (len(ranked) + 1))  # from 1, and 0 for all; above n no score is high enough
     if rank > len(ranked):
         raise NumericError(
             f"{name} at fpr = {fpr:g} needs {least_nonmembers(fpr)} known non-members, got {len(ranked)}"
         )
-    return float(np.nextafter(ranked[rank - 1], np.inf))
+    return float(np.nextafter(ranked[rank - 1], np.inf)) if rank else ALL_CALLED

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from sklearn.metrics import roc_curve
 
-from mi_core.records import FloatArray
+from mi_core.records import ALL_CALLED, FloatArray
 from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
     AttackScores,
@@ -291,7 +291,8 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     ):
         label = f"{who} (n {count(every.number(side))})"
         panel.hist(clipped[side], bins=edges, weights=every.weights(side), color=colour, label=label, **drawn)
-    thresholds = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
+    known = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
+    thresholds = [threshold for threshold in known if threshold != ALL_CALLED]
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
         panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=DASHED, **named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mi_core.attacks.clip import CaptionCosine, WeakSupervision, WeakSupervisionParameters
+from mi_core.attacks.clip import CaptionCosine, CaptionCosineParameters, WeakSupervision, WeakSupervisionParameters
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
@@ -35,6 +35,12 @@ def test_cosine_and_its_threshold() -> None:
     features, member = joined(pairs(200, 1.0, 1), pairs(200, 0.0, 2))
     assert auc(attack.score(features), member).value > 0.9
     assert attack.queries_per_sample(10) == 1
+
+
+def test_at_a_rate_of_one_every_pair_is_called_a_member() -> None:
+    attack = CaptionCosine(CaptionCosineParameters(fpr=1))
+    attack.fit(LabelledFeatures(pairs(20, 1.0, 0), np.zeros(20, dtype=bool)))
+    assert (attack.score(pairs(200, 0.0, 1)) >= attack.threshold).all()
 
 
 def test_pairs_above_the_line_are_taken_for_members() -> None:

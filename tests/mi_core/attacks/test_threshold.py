@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mi_core.attacks.threshold import best_threshold
+from mi_core.attacks.threshold import best_threshold, conformal_threshold
+from mi_core.records import ALL_CALLED
 
 
 @settings(max_examples=200)
@@ -26,3 +27,9 @@ def test_threshold_between_floats_that_touch() -> None:
     low = 1.0
     high = float(np.nextafter(low, 2))
     assert best_threshold(np.array([low, high]), np.array([False, True])) == high
+
+
+def test_at_a_rate_of_one_every_sample_is_called_a_member() -> None:
+    assert conformal_threshold(np.array([2.0, 1.0]), 1.0, "x") == ALL_CALLED
+    assert conformal_threshold(np.empty(0), 1.0, "x") == ALL_CALLED
+    assert conformal_threshold(np.array([2.0, 1.0]), 0.99, "x") == np.nextafter(1.0, 2)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
+from mi_core.records import ALL_CALLED
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, series_names
 from mi_core.report.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
 from mi_core.report.figures import _rate_at, draw_figures
@@ -196,6 +197,16 @@ def test_the_heights_of_a_curve_are_told_where_they_are(short_report: dict[str, 
     by_place = dict(one.rsplit(": ", 1) for one in told if one.startswith("a at"))
     assert float(by_place["a at 0.01"] if "a at 0.01" in by_place else next(iter(by_place.values()))) > 0.49
     assert len(by_place) >= 4
+
+
+def test_a_threshold_that_calls_every_image_is_not_drawn(short_report: dict[str, Any]) -> None:
+    member = np.arange(40) % 2 == 1
+    drawn = []
+    for threshold in (ALL_CALLED, None):
+        run = AttackScores("a", "t", "backbone", "s", 0, np.linspace(0, 1, 40), member, threshold)
+        figures = draw_figures(short_report, FigureData((run,)))
+        drawn.append({name: figure.image for name, figure in figures.items()})
+    assert drawn[0] == drawn[1]
 
 
 def test_the_same_figure_is_the_same_file() -> None:
