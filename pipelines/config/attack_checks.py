@@ -36,6 +36,11 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
         )
     if attack.views is not None and attack.views > config.queries.views:
         raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
+    if attack.method().sequential and config.queries.feature_precision != "float32":
+        raise ValueError(
+            f"queries.feature_precision = {config.queries.feature_precision!r}, but {attack.attack} holds exact "
+            "cosines of the target against stored ones; leave feature_precision out"
+        )
 
 
 def _reads_anchors(attack: AttackConfig) -> bool:

@@ -87,6 +87,11 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: shadow, target"),
         ({"attacks.0.attack": "encodermi-x"}, "'encodermi-x' is an unknown attack; allowed: encodermi-"),
         ({"queries.views": 1}, "queries.views = 1, but encodermi-t compares pairs of views and needs at least 2"),
+        (
+            {"attacks.0": {"attack": "encodermi-sequential"}, "queries.feature_precision": "float16"},
+            "queries.feature_precision = 'float16', but encodermi-sequential holds exact cosines of the target against "
+            "stored ones; leave feature_precision out",
+        ),
         ({"queries.outputs": ["pixels"]}, "outputs = 'pixels', allowed: backbone, "),
         ({"queries.outputs": ["logits"]}, "asks for 'logits', but the encoder 'target' has backbone, projection"),
         ({"validity": {"control": "target"}}, "a control saw neither group"),
