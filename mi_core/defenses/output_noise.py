@@ -5,8 +5,9 @@ embeddings; what the encoder computes on top, posteriors among it, is computed f
 proposes it for encoders; it is the baseline that the others are held against.
 
 ``fresh`` noise is drawn anew for every query. Whoever asks k times and averages is left with 1/k of its variance
-(``queries.repeats``), so it hides something from those alone who cannot ask often. ``fixed`` noise is a pure function
-of seed and query: asking again tells nothing new, asking for a near copy does, and so do an image's augmented views.
+(``queries.repeats``), so it hides something from those alone who cannot ask often. It is a pure function of seed, query
+and the number of times that the query was asked before. ``fixed`` noise is a pure function of seed and query: asking
+again tells nothing new, asking for a near copy does, and so do an image's augmented views.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from mi_core.checks import check_choice, check_finite, check_range
 from mi_core.defenses.base import Defense, ProviderData, State
 from mi_core.defenses.defended import Defended, answers, query_streams
+from mi_core.encoders.averaging import Numbering
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import uniforms
 
 # B queries, D width of the embedding.
 DISTRIBUTIONS, MODES, RELATIVE = ("gaussian", "laplace"), ("fixed", "fresh"), ("spread", "norm")
 _HALF = 2.0**-25  # half the step between two uniform numbers: moves them into the open interval
-_COUNTER = 2**32
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class OutputNoise(Defense):
         return Defended(encoder, "backbone", _Noise(state, self.parameters, self.seed))
 
 
-class _Noise(nn.Module):
+class _Noise(Numbering):
     """Embeddings (B, D) to noisy ones."""
 
     deviation: torch.Tensor
@@ -97,17 +97,13 @@ class _Noise(nn.Module):
         super().__init__()
         self.register_buffer("deviation", torch.tensor(state["deviation"]))
         self.settings, self.seed = parameters, seed
-        self.asked = 0
 
     def forward(self, embeddings: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         if self.settings.scale == 0:
             return embeddings
         streams = query_streams(self.seed, OutputNoise.name, images)
-        epoch, view = 0, torch.zeros_like(streams)
-        if self.settings.mode == "fresh":
-            epoch, view = self.asked % _COUNTER, torch.arange(len(streams), device=streams.device)
-            self.asked += 1
-        drawn = uniforms(streams, epoch=epoch, view=view, count=len(self.deviation))
+        time = self.numbers(streams) if self.settings.mode == "fresh" else 0
+        drawn = uniforms(streams, epoch=0, view=time, count=len(self.deviation))
         noise = standard_noise(drawn, self.settings.distribution)
         return embeddings.float() + self.deviation * noise
 

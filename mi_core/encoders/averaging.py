@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
+from torch import nn
 
 from mi_core.checks import check_range
 from mi_core.encoders.checkpoint import Encoder, surroundings
+
+
+class Numbering(nn.Module):
+    """A module that answers the same query anew each time, by how often it was asked before.
+
+    It holds one number per query until `ask_anew`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[int] = Counter()
+
+    def numbers(self, streams: torch.Tensor) -> torch.Tensor:
+        """How often each of B queries was asked before, in this batch too: (B,) int64, from 0.
+
+        Args:
+            streams: (B,) int64, the same for the same query.
+        """
+        found = []
+        for stream in streams.tolist():
+            found.append(self.asked[stream])
+            self.asked[stream] += 1
+        return torch.tensor(found, dtype=torch.int64, device=streams.device)
+
+
+def ask_anew(*encoders: nn.Module) -> None:
+    """Let encoders answer as if they were never asked: what comes now does not depend on what came before."""
+    for module in (module for encoder in encoders for module in encoder.modules()):
+        if isinstance(module, Numbering):
+            module.asked.clear()
 
 
 def averaged(encoder: Encoder, queries: int) -> Encoder:

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import AnswerError, ConfigError, ShapeError
+from mi_core.encoders.averaging import ask_anew
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features import asked, compute, consumes, parse_need
@@ -126,6 +127,7 @@ class Extractor:
         """Start on N images as a call does, and return before a GPU is done; `Answers.fetched` waits and checks."""
         size = self._images_at_once or self.plan.images_at_once
         work = []
+        ask_anew(*self.encoders.values())
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
             batch = Batch(
@@ -163,8 +165,7 @@ class Extractor:
     @property
     def _may_try(self) -> bool:
         """Whether the encoders may be asked for noise, in calls of a number that is known before."""
-        plain = all(type(encoder) is Encoder for encoder in self.encoders.values())
-        return plain and not self.plan.searches
+        return all(type(encoder) is Encoder for encoder in self.encoders.values()) and not self.plan.searches
 
     def seconds_per_image(self, shape: tuple[int, int, int]) -> float | None:
         """Seconds for all queries of an image (C, S, S) of noise; None where the encoders may not be asked for such."""
@@ -211,7 +212,7 @@ class Extractor:
             with self._precision():
                 answers |= {kind: self._losses.of(name, encoder, kind, batch, texts, plan.outputs) for kind in weighed}
             work.clock.mark("forward")
-            columns: dict[str, torch.Tensor] = {}
+            columns = work.columns.setdefault(name, {})
             for output in plan.outputs:
                 for need in plan.needs:
                     if parse_need(need)[0].output not in (None, output):
@@ -222,7 +223,6 @@ class Extractor:
                         answer = (answer, texts)
                     columns[f"{output}.{need}"] = compute(need, answer).to("cpu", non_blocking=True)
             work.clock.mark("features")
-            work.columns[name] = columns
         if self.device.type == "cuda":
             work.checks[:] = [(label, good.to("cpu", non_blocking=True), ids) for label, good, ids in work.checks]
             work.arrived = torch.cuda.Event()

@@ -11,13 +11,16 @@ import torch
 from scipy import stats
 from torch import nn
 
+from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.base import numbers
 from mi_core.defenses.defended import answers
 from mi_core.defenses.output_noise import OutputNoise, OutputNoiseParameters, standard_noise
-from mi_core.encoders.averaging import averaged
+from mi_core.encoders.averaging import ask_anew, averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.delong import auc
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
 from mi_core.streams import uniforms
 from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, membership_images, task_accuracy
 
@@ -109,6 +112,29 @@ def test_fresh_noise_is_fresh_within_a_request_too_and_starts_the_same() -> None
     seen = torch.cat([served(image)["backbone"], served(image)["backbone"]])
     assert len(seen.unique(dim=0)) == 6
     assert torch.equal(again(image)["backbone"], seen[:3])
+
+
+def asked_in(parts: int) -> torch.Tensor:
+    """What is read off 24 images, each asked 3 times, that come in so many calls to one encoder."""
+    encoder = averaged(noisy(mode="fresh"), 3)
+    plan = QueryPlan(needs=("embedding",), outputs=("backbone",), views=2)
+    extractor = Extractor({"e": encoder}, plan, SimCLRAugmentation(), torch.device("cpu"))
+    streams, names = torch.arange(24), [f"x/{row}" for row in range(24)]
+    rows = torch.arange(24).tensor_split(parts)
+    found = [extractor(IMAGES[some], streams[some], [names[row] for row in some.tolist()]) for some in rows]
+    return torch.cat([torch.tensor(one["e"]["backbone.embedding"]) for one in found])
+
+
+def test_fresh_noise_does_not_depend_on_chunks_and_retries() -> None:
+    whole = asked_in(1)
+    assert torch.equal(asked_in(5), whole)
+    served, images = noisy(mode="fresh"), IMAGES[:12].float() / 255
+    one = served(images)["backbone"]
+    assert not torch.equal(served(images)["backbone"], one)
+    ask_anew(served)
+    order = torch.arange(12).flip(0)
+    again = torch.cat([served(images[some])["backbone"] for some in order.split(5)])[order]
+    torch.testing.assert_close(again, one, rtol=1e-6, atol=1e-6)
 
 
 def test_fixed_noise_is_not_averaged_away_except_by_near_copies() -> None:
