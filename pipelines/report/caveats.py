@@ -35,8 +35,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     ]
     if len(config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
-    if any(not config.shadows(attack) for attack in config.attacks):
-        told.append("Attacks fitted on known samples of the target were judged on the other images only.")
+    told += of_fits(config)
     noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
     if any(noisy & {*config.reference_roles(attack), *config.population_roles(attack)} for attack in config.attacks):
         told.append(
@@ -73,10 +72,17 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         told.append(
-            "The verdict uses only the attack marked “primary”, fixed in advance. The other rows are information, not "
-            "corrected for multiple testing."
+            "The verdict uses only the attack marked “primary”, fixed in advance. The AUCs of the other rows are "
+            "information, not corrected for multiple testing."
         )
     return told
+
+
+def of_fits(config: RunConfig) -> list[str]:
+    """That images which an attack is fitted on are not judged, where there are such."""
+    if any(config.fitted_on_target(attack) for attack in config.attacks):
+        return ["Attacks fitted on known samples of the target were judged on the other images only."]
+    return []
 
 
 def of_controls(config: RunConfig) -> list[str]:

@@ -13,6 +13,7 @@ from pipelines.config.fields import with_changes
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
+from pipelines.report.caveats import of_fits
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
@@ -319,3 +320,14 @@ def test_points_that_take_keys_away_are_what_they_say() -> None:
     assert len(found["encoders.half.halves", "8"].encoders) == len(four.encoders) + 4
     assert found["method", "t"].attacks[0].attack == "encodermi-t"
     assert found["algorithm", "s"].encoders["other-views"].objective == "supervised"
+
+
+def test_images_are_left_out_of_the_judgement_only_where_an_attack_is_fitted_on_them() -> None:
+    """With ``reference: audited`` every image is judged, and with a shadow too."""
+    roles = wide()["data"] | {"roles": wide()["data"]["roles"] | {"known-member": {"from": "digits", "count": 9}}}
+    roles["roles"]["known-nonmember"] = {"from": "digits", "count": 9}
+    told = {}
+    for reference in ("shadow", "audited", "known"):
+        told[reference] = of_fits(parsed(data=roles, attacks=[{"attack": "combined", "reference": reference}]))
+    assert told["shadow"] == told["audited"] == []
+    assert told["known"] == ["Attacks fitted on known samples of the target were judged on the other images only."]
