@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-from pipelines.cli.options import Config, Overrides
+import typer
+
+from pipelines.cli.completion import configs
+from pipelines.cli.options import Overrides
 from pipelines.console import output
+
+Config = Annotated[
+    str, typer.Argument(help="Config file or name of a config.", metavar="CONFIG", autocompletion=configs)
+]
 
 
 def check(config: Config, overrides: Overrides = None) -> None:

@@ -117,6 +117,13 @@ def test_debug_shows_the_traceback(call, config: Path, monkeypatch: pytest.Monke
         cli.main()
 
 
+def test_check_takes_a_config_and_no_run_folder(call) -> None:
+    told = " ".join(call("check", "--help").out.replace("│", " ").split())
+    assert "Config file or name of a config." in told
+    assert "RUN" not in told
+    assert "run folder" not in told
+
+
 def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: Path) -> None:
     outcome = call("check", config)
     assert outcome.code == 0
