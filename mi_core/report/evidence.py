@@ -104,7 +104,7 @@ def believed(report: Mapping[str, Any]) -> str:
     found, sides = report["evidence"], sides_of(report)
     blind = f"AUC {estimate(found['blind_auc'])}, n {count(found['blind_auc']['n'])}"
     if not found["exchangeable"]:
-        failed = [f"a classifier given only the files ({blind})"] if found["blind_auc"]["ci95"][0] > 0.5 else []
+        failed = [f"a classifier given only files and pixels ({blind})"] if found["blind_auc"]["ci95"][0] > 0.5 else []
         if "control_auc" in found and found["control_auc"]["ci95"][0] > 0.5:
             failed.append(f"the same attack on an encoder that saw neither (AUC {estimate(found['control_auc'])})")
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
@@ -118,7 +118,7 @@ def believed(report: Mapping[str, Any]) -> str:
     shares = any("share" in row for row in found.get("tests", []))
     known = " The share used also assumes that the known members held back are like those used." if shares else ""
     return (
-        f"A classifier given only the files could not tell the two groups apart ({blind}; at most about "
+        f"A classifier given only files and pixels could not tell the two groups apart ({blind}; at most about "
         f"{rate(found['blind_auc']['ci95'][1], 2)}). A better one might. This check cannot see differences outside the "
         f"pixels, such as date, rights or popularity. p-values and flags hold only if {sides.controls} are "
         f"surely unused and otherwise like {sides.candidates} (exchangeable): from the same source, drawn in the same "
@@ -171,7 +171,7 @@ def power_sentence(report: Mapping[str, Any]) -> str:
         return f"{size} are too few to notice any AUC. {floor}"
     return (
         f"An audit of this size ({size}) notices an AUC of {rate(found['detectable_auc'])} or more in four of five "
-        f"cases; weaker effects are usually missed. A leak must also beat both controls. {floor}"
+        f"cases; weaker effects are usually missed. A leak must also beat both checks. {floor}"
     )
 
 

@@ -125,6 +125,8 @@ def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> 
 def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
     assert "notices an AUC of .554 or more in four of five cases" in power_sentence(report)
     assert "2.27 %" in power_sentence(report)
+    assert "beat both checks" in power_sentence(report)
+    assert believed(report).startswith("A classifier given only files and pixels")
     report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
     del report["evidence"]["detectable_auc"]
     assert "2 against 2 groups of images are too few" in power_sentence(report)
