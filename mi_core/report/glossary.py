@@ -9,8 +9,8 @@ def glossary(sides: Sides) -> dict[str, str]:
     """Term to meaning, with the report's words for the two groups."""
     found = {
         "Encoder": "The model under audit. It turns an image into a list of numbers, an embedding.",
-        "Attack": "A test that asks the encoder about an image and judges from the answers whether the image was used "
-        "in training. It breaks into nothing.",
+        "Attack": "A test that asks the encoder about an image and judges from its answers or weights whether the "
+        "image was used in training. It breaks into nothing.",
         "Leak": "The encoder treats images it was trained on differently, so an attack recognises them.",
         "AUC": f"The chance that the attack gives {sides.one} a higher score than {sides.other}. Guessing gives .5; 1 "
         "separates the two groups completely.",
