@@ -200,7 +200,7 @@ class Found:
         """
         scores = measured.scores
         member, seen = scores["member"], scores["seen"]
-        validity = judge(*(scores[name][seen] for name in ("score", "blind", "control")), member[seen])
+        validity = judge(scores["score"][seen], scores["blind"][seen], scores["control"][seen], member[seen])
         fault = fault_in_words(measured.consistency)
         verdict = doubted(validity.verdict, recognises=not fault)
         proof, answers = evidence_of(scores, validity, output, fdr, seed, measured.samples)

@@ -305,7 +305,7 @@ def _without_new_defenses(before: dict[str, Any], config: dict[str, Any]) -> dic
 
 def _holds(after: Any, before: Any) -> bool:
     """Whether a list has all entries of another, in their order, and perhaps some between them."""
-    coming = iter(after if isinstance(after, list) else ())
+    coming: Iterator[Any] = iter(after if isinstance(after, list) else ())
     return isinstance(before, list) and all(any(one == other for other in coming) for one in before)
 
 
