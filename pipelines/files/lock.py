@@ -175,7 +175,9 @@ def _conditional(path: str) -> Conditional | None:
 
 
 def _outlived(folder: str) -> bool:
-    """Watch a lock, by this machine's clock alone, until its holder is known to be dead; whether the lock is gone.
+    """Watch a lock until its holder is known to be dead; whether the lock is gone.
+
+    An old lock is watched for three beats, which none that lives lets pass: the clocks of two machines may differ.
 
     Raises:
         UserError: it lives.
@@ -184,7 +186,8 @@ def _outlived(folder: str) -> bool:
     if held is None:
         return True
     say("wait", f"{folder} was in use by {held['by']}: whether that still lives shows within {STALE_SECONDS:.0f} s")
-    end = time.monotonic() + STALE_SECONDS
+    age = max(0.0, time.time() - held["time"])
+    end = time.monotonic() + min(STALE_SECONDS, max(3 * BEAT_SECONDS, STALE_SECONDS - age))
     while time.monotonic() < end:
         time.sleep(BEAT_SECONDS / 10)
         now = _held(folder)
