@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("RAY_worker_niceness", "0")  # tests with Ray are the longest chain: they do not give way to others
+os.environ.setdefault("RAY_worker_niceness", "0")  # tests with Ray are the longest chain
 # an example that takes longer on a busy machine is no failure
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
