@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from mi_core.attacks.base import Scores, State
 from mi_core.attacks.shadows import Rows, ShadowsAttack, ShadowsParameters, places_in_shadows
 from mi_core.checks import NumericError, check_choice, check_range
-from mi_core.records import Features
+from mi_core.records import ALL_CALLED, Features
 
 _LEAST = 1e-12  # below this a deviation is rounding
 
@@ -41,7 +41,7 @@ class LiRAParameters(ShadowsParameters):
             shadows it is about one shift for all. ``per-sample`` (the paper): each sample's own.
         variance: ``pooled`` over samples, better with few shadows (section VI-C), or ``per-sample`` (from 4 shadows).
         location: ``mean`` (the paper) or ``median`` (its code).
-        fpr: offline, the share of non-members that may be called members, if the statistic is Gaussian.
+        fpr: offline, the share of non-members that may be called members, in (0, 1], if the statistic is Gaussian.
         side: offline, where members lie: ``high`` or ``low``. A sample's views agree more after training; of norms the
             LpLA paper shows members below non-members (figure 4), and small encoders trained here above them.
     """
@@ -96,7 +96,7 @@ class LiRA(ShadowsAttack):
         else:
             pooled = self.parameters.variance == "pooled"
             degrees = outside.degrees if pooled else int(outside.count.min()) - 1
-            state["threshold"] = np.array(-stdtrit(degrees, self.parameters.fpr))
+            state["threshold"] = np.array(max(ALL_CALLED, -stdtrit(degrees, self.parameters.fpr)))
         return state
 
     def _side(self, values: Scores, sample_of: npt.NDArray[np.intp], size: int) -> _Side:

@@ -145,6 +145,10 @@ def test_offline_is_one_sided_and_uses_shadows_without_the_sample_only() -> None
     features = target(truth["level"], np.arange(30) < 15)
     np.testing.assert_allclose(alone.score(features), attack.score(features))
     assert attack.threshold == pytest.approx(student.ppf(0.9, 3 * 30 - 30))
+    everyone = LiRA(LiRAParameters(statistic="norm", mode="offline", fpr=1.0))
+    everyone.fit(reference)
+    assert np.isfinite(everyone.threshold)
+    assert (everyone.score(features) >= everyone.threshold).all()
     high = Features(features.ids, {"norm:2": features.values["norm:2"] * 100})
     assert (attack.score(high) > attack.score(features)).all()  # never: unlike a two-sided one, "too high to be out"
     assert outside.sum() == 90
