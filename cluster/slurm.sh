@@ -38,9 +38,10 @@ export RAY_AUTH_MODE=token
 (umask 077 && ray get-auth-token --generate > /dev/null)
 chmod 600 ~/.ray/auth_token
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600    # seconds; nodes of a job do not start at the same time
+export RAY_ADDRESS="$address"                        # of the nodes that symmetric-run counts; else it seeks in /tmp/ray
 
 # Ray's folder is the job's own: /tmp/ray may belong to another user. Its sockets allow about 60 bytes for the path.
-srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1 \
+srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     ray symmetric-run --address "$address" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" \
     --temp-dir="/tmp/ray-$SLURM_JOB_ID" --disable-usage-stats \

@@ -175,6 +175,7 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 S3_REQUESTS: list[str] = []  # seen by the local S3 server: method and path
+S3_BUSY: list[None] = []  # the server answers as many requests with 503, as S3 does to those who ask too often
 
 
 def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., list[bytes]]:
@@ -184,6 +185,10 @@ def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., list[byt
     def serve(environ: dict[str, Any], respond: object) -> list[bytes]:
         with lock:
             S3_REQUESTS.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+            if S3_BUSY:
+                S3_BUSY.pop()
+                respond("503 Slow Down", [("Content-Type", "application/xml")])  # type: ignore[operator]
+                return [b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"]
             return list(app(environ, respond))
 
     return serve

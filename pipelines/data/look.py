@@ -12,6 +12,7 @@ from pipelines.data.draw import draw
 from pipelines.data.key_lists import size_of
 from pipelines.data.samples import Item
 from pipelines.data.scan import Scan, scan
+from pipelines.data.shard_sample import sampled
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
@@ -42,7 +43,7 @@ class Look:
     @classmethod
     def at(cls, data: DataConfig) -> Look:
         """Read `SHARDS` shards of every source. Raises UserError as `scan`."""
-        every = {name: Source(source).items() for name, source in data.sources.items()}
+        every = {name: sampled(Source(source).items(), name, data.shards) for name, source in data.sources.items()}
         return cls(
             data,
             scan(data, look=evenly),

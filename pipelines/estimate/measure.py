@@ -35,6 +35,7 @@ from pipelines.data.key_lists import size_of
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.samples import Item, Problem
 from pipelines.data.scan import usable
+from pipelines.data.shard_sample import sampled
 from pipelines.data.sources import Source
 from pipelines.encoders.stored import describe, write_weights
 from pipelines.errors import UserError
@@ -115,7 +116,7 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
     """Look at some shards of every source, as Ray tasks. Raises UserError: a source cannot be read."""
     every = [config.data for config, _ in runs]
     sources = {key(name, source): (name, source, data) for data in every for name, source in data.sources.items()}
-    items = {of: Source(source).items() for of, (_, source, _) in sources.items()}
+    items = {of: sampled(Source(source).items(), name, data.shards) for of, (name, source, data) in sources.items()}
     work = [(of, item) for of in sources for item in evenly(items[of])]
     shards = mapped(sample_shard, [(*sources[of], item) for of, item in work], "shards", "looking at some shards")
     pairs = list(zip(work, shards, strict=True))

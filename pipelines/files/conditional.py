@@ -11,6 +11,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from pipelines.errors import UserError
+from pipelines.files.stores import region_of
+
 PATIENCE = timedelta(seconds=15)  # for a store that does not answer
 Version = dict[str, Any]
 """The store's own tag for one state of an object."""
@@ -88,15 +91,18 @@ def _store(folder: str, query: str) -> Any:
     retries = {"max_retries": 2, "retry_timeout": PATIENCE}
     options = {"allow_http": True, "timeout": PATIENCE}
     try:
-        return from_url(folder, client_options=options, retry_config=retries, **_settings(query))  # type: ignore[call-overload]
-    except (BaseError, NotImplementedError) as error:
+        settings = _settings(folder, query)
+        return from_url(folder, client_options=options, retry_config=retries, **settings)  # type: ignore[call-overload]
+    except (BaseError, NotImplementedError, UserError) as error:
         raise ValueError(str(error)) from error
 
 
-def _settings(query: str) -> dict[str, str]:
-    """The query of an address, which is in the terms of pyarrow, in those of obstore."""
+def _settings(folder: str, query: str) -> dict[str, str]:
+    """The query of an address, which is in the terms of pyarrow, in those of obstore, with the region."""
     given = {name: values[-1] for name, values in parse_qs(query).items()}
-    settings = {"region": given["region"]} if "region" in given else {}
+    scheme, bucket = urlsplit(folder)[:2]
+    region = given.get("region") or (region_of(f"s3://{bucket}?{query}") if scheme == "s3" else None)
+    settings = {"region": region} if region else {}
     if "endpoint_override" in given:
         settings["endpoint"] = f"{given.get('scheme', 'https')}://{given['endpoint_override']}"
     return settings

@@ -24,7 +24,7 @@ SBATCH = {
     *("job-name", "nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "time", "exclusive", "requeue"),
     *("output", "partition", "account", "mem"),
 }
-SRUN = {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit"}
+SRUN = {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--cpus-per-task"}
 OF_SYMMETRIC_RUN = {"--address", "--min-nodes"}
 REFUSED = {"--head", "--node-ip-address", "--port", "--block"}
 """Options of ``ray start`` that symmetric-run refuses."""
@@ -70,6 +70,8 @@ def slurm_faults(script: str) -> set[str]:
         and ray_commands()[words[ray + 1]] >= OF_SYMMETRIC_RUN,
         "an option that ray start has not": of_ray <= ray_commands()["start"] - REFUSED,
         "nodes that are not waited for": given.count("--min-nodes") == 1,
+        "nodes that symmetric-run does not find": 'export RAY_ADDRESS="$address"' in script,
+        "one CPU for a task": "--cpus-per-task" in of_srun,
         "no token authentication": "export RAY_AUTH_MODE=token" in script,
     }
     return {fault for fault, fine in checks.items() if not fine}
@@ -89,6 +91,8 @@ def test_slurm_and_ray_know_every_option() -> None:
         ("--disable-usage-stats", "--port=6379", "an option that ray start has not"),
         ("--num-gpus", "--gpus", "an option that ray start has not"),
         ("--min-nodes", "--nodes", "nodes that are not waited for"),
+        ("RAY_ADDRESS=", "ADDRESS=", "nodes that symmetric-run does not find"),
+        (' --cpus-per-task="$SLURM', ' --exclusive="$SLURM', "one CPU for a task"),
         ("--ntasks-per-node=1 --kill", "--ntasks-per-node=2 --kill", "several Rays on a node"),
         ("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled", "no token authentication"),
     ],

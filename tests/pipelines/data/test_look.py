@@ -39,6 +39,11 @@ def test_few_shards_tell_about_all(tmp_path: Path) -> None:
     assert counts == {"target-member": 60, "target-nonmember": 30, "known-member": 20}
 
 
+def test_shards_that_a_run_leaves_out_do_not_count(tmp_path: Path) -> None:
+    config = config_of(tmp_path, 8, ROLES).model_copy(update={"shards": 5})
+    assert str(Look.at(config)) == "looked at 3 of 5 shards of pool; a run reads all"
+
+
 def test_sizes_of_fractions_are_estimated(tmp_path: Path) -> None:
     shares = {"target-member": 0.4, "target-nonmember": 0.2}
     config = config_of(tmp_path, 8, {name: {"from": "pool", "fraction": share} for name, share in shares.items()}, 100)
