@@ -19,11 +19,6 @@ SECTIONS = {
     title: body for title, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S) if "](results/" in body
 }
 
-UNTRACED = {  # of runs before the accuracy of classifiers stood in the JSON; they go with the repeat of these runs
-    "ContrastiveLeaks' defenses": {".866", ".869"},
-}
-
-
 STATED = ("the paper's claim", "what it resolves")
 """Columns of other figures than the run's."""
 
@@ -89,11 +84,8 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
     found = set().union(*(written(value) for value in numbers(runs)))
     told = [f".{digits}" for cell in cells(body) for digits in FIGURE.findall(cell)]
     assert told, title
-    untraced = UNTRACED.get(title, set())
-    assert not [
-        one for one in unknown_intervals("\n".join(cells(body)), runs) if not untraced.intersection(one.split())
-    ]
-    assert not {figure for figure in told if figure not in found} - untraced
+    assert not unknown_intervals("\n".join(cells(body)), runs)
+    assert not {figure for figure in told if figure not in found}
 
 
 @pytest.mark.parametrize(
