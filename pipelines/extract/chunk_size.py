@@ -131,13 +131,11 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
     Returns:
         None where encoders are not to be asked for noise, or fail.
     """
-    for place in places_of(config):
-        jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, config, folder, [place])]
-        if jobs:
-            break
-    else:
+    first = next(jobs_of(block[0], config, folder, places_of(config)), None)
+    if first is None:
         return None
-    first = jobs[0]
+    place = (first.source, first.reader, first.item)
+    jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, config, folder, [place])]
     keys = set(first.selection.classes(first.source, first.item.name))
     files = [sample.image for sample in islice(Source(first.reader).read(first.item, keys), TIMED)]
     decoded(files[0], first.decoder)

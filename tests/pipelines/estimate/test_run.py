@@ -193,6 +193,8 @@ def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfi
     assert small.encoder_actors == 20
     assert 10 < small.nodes <= 10 + small.readers  # two actors of half a CPU on each node, fewer beside readers
     assert any("20 encoder actors" in line for line in estimate_view.lines(found, small))
+    read = cluster(replace(found, reading=found.encoding * 8), config, hours * 1.001, (1.0, 0))
+    assert (read.readers, read.encoder_actors) == (80, 40)  # a run has two readers for an actor
 
 
 def sample_of(images: int, seconds: tuple[float, ...], shards: int) -> SourceSample:
