@@ -281,9 +281,7 @@ def cluster(found: Estimate, config: RunConfig, hours: float, node: tuple[float,
         ConfigError: a node does not hold an actor.
     """
     actors, readers = (workers_for(one.high, hours * HOUR) for one in (found.encoding, found.reading))
-    actors = max(
-        actors, math.ceil(readers / READERS_PER_ACTOR)
-    )  # a run has no more readers for its actors
+    actors = max(actors, math.ceil(readers / READERS_PER_ACTOR))  # a run has no more readers for its actors
     held = config.resources
     actor = (held.actor_cpus, held.gpus_per_actor)
     nodes = nodes_for(actors, readers, actor=actor, reader_cpus=held.reader_cpus, node=node)

@@ -101,8 +101,24 @@ def test_what_slurm_and_ray_would_refuse(old: str, new: str, fault: str) -> None
     assert fault in slurm_faults(SLURM.replace(old, new))
 
 
+SRUN_STAND_IN = """\
+while [[ "$1" == --* ]]; do echo "srun $1"; shift; done
+if [[ "$SLURM_JOB_NUM_NODES" == 2 ]]; then
+    join='until ip link set n1 up 2> /dev/null; do sleep 0.1; done'
+    join+='; ip link set lo up; ip address add 10.77.0.2/24 dev n1'
+    unshare --net --pid --fork --mount-proc bash -c "$join"'; exec "$@"' bash "$@" > /dev/null 2>&1 &
+    while [[ "$(readlink /proc/$!/ns/net)" == "$(readlink /proc/self/ns/net)" ]]; do sleep 0.1; done
+    ip link add n0 type veth peer name n1
+    ip address add 10.77.0.1/24 dev n0
+    ip link set n0 up
+    ip link set n1 netns $!
+fi
+"$@"
+"""
+"""Starts the command here and, for two nodes, on another: with a network and processes of its own, and a cable."""
+
 STAND_INS = {
-    "srun": 'while [[ "$1" == --* ]]; do echo "srun $1"; shift; done\nexec "$@"\n',
+    "srun": SRUN_STAND_IN,
     "encoder-audit": 'exec "$PYTHON" "$(dirname "$0")/run.py" "$@"\n',
 }
 RUN = """\
@@ -131,10 +147,10 @@ def can_stand_alone() -> bool:
 
 
 @pytest.mark.skipif(not can_stand_alone(), reason="needs namespaces: symmetric-run would stop every Ray of this user")
-@pytest.mark.parametrize(("last", "code"), [("seeds=[0]", 0), ("fail", 3)])
-def test_slurm_runs_on_one_node(last: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("nodes", "last", "code"), [(1, "fail", 3), (2, "seeds=[0]", 0)])
+def test_slurm_runs_on_its_nodes(nodes: int, last: str, code: int, tmp_path: Path) -> None:
     """`srun` and `encoder-audit` are stand-ins; Ray's symmetric-run is real, on loopback, and so is its exit code."""
-    place = tmp_path / "bin"
+    place, address = tmp_path / "bin", "127.0.0.1" if nodes == 1 else "10.77.0.1"
     place.mkdir()
     for name, text in STAND_INS.items():
         (place / name).write_text(f"#!/bin/bash\n{text}")
@@ -146,17 +162,17 @@ def test_slurm_runs_on_one_node(last: str, code: int, tmp_path: Path) -> None:
         "PYTHON": sys.executable,
         "HOME": str(tmp_path),
         "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_CPUS_PER_TASK": "2",
-        "ENCODER_AUDIT_IP": "127.0.0.1",
+        "ENCODER_AUDIT_IP": address,
     }
-    command = alone("bash", str(CLUSTER / "slurm.sh"), "quickstart", "--out", "x", last)
+    command = alone("timeout", "400", "bash", str(CLUSTER / "slurm.sh"), "quickstart", "--out", "x", last)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     shutil.rmtree(f"/tmp/ray-{os.getpid()}", ignore_errors=True)
     assert done.returncode == code, done.stdout + done.stderr
     assert "arguments audit quickstart --out x" in done.stdout
-    assert "--address 127.0.0.1:6379 --yes" in done.stdout
-    assert "nodes 1 CPUs 2.0 answer 42" in done.stdout
+    assert f"--address {address}:6379 --yes" in done.stdout
+    assert f"nodes {nodes} CPUs {2.0 * nodes} answer 42" in done.stdout
     assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
 
 
