@@ -17,6 +17,7 @@ from pipelines.data.near_pairs import NearPairs
 from pipelines.data.ranks import Numbered
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.many import streamed
 
 ORDER = "priority, role, shard, row"  # the first copy in this order stays
 _Rows = npt.NDArray[np.int64]
@@ -131,8 +132,9 @@ def _columns(shards: Mapping[int, Numbered], shard: _Rows, row: _Rows, column: s
     values: list[Any] = [None] * len(shard)
     order = np.argsort(shard, kind="stable")
     numbers, starts = np.unique(shard[order], return_index=True)
-    for number, places in zip(numbers.tolist(), np.split(order, starts)[1:], strict=True):
-        read = storage.read_table(shards[number].shard.path, [column])[column]
+    paths = [shards[number].shard.path for number in numbers.tolist()]
+    columns = streamed(lambda path: storage.read_table(path, [column])[column], paths)
+    for read, places in zip(columns, np.split(order, starts)[1:], strict=True):
         for place, value in zip(places.tolist(), read.take(pa.array(row[places])).to_pylist(), strict=True):
             values[place] = value
     return values

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pipelines.data.database import database
 from pipelines.files import storage
+from pipelines.files.many import streamed
 
 _READ = pa.schema([("shard", pa.uint32()), ("row", pa.uint32()), ("key", pa.string())])
 
@@ -41,8 +42,11 @@ def repeated_keys(paths: Sequence[str], rows: int) -> pa.Table:
         ).to_arrow_table()
 
 
+def _keys(path: str) -> pa.Array:
+    return storage.read_table(path, ["key"])["key"].combine_chunks()
+
+
 def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for number, path in enumerate(paths):
-        keys = storage.read_table(path, ["key"])["key"].combine_chunks()
+    for number, keys in enumerate(streamed(_keys, paths)):
         columns = [np.full(len(keys), number, np.uint32), np.arange(len(keys), dtype=np.uint32), keys]
         yield pa.record_batch([pa.array(column) for column in columns], schema=_READ)
