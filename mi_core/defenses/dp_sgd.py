@@ -128,9 +128,10 @@ class DpSgd(HeadDefense):
         if not all(bool(weight.isfinite().all()) for weight in trained.values()):
             raise NumericError(f"the head of {self.name} diverged; lower its learning_rate")
         dtype = old.weight.dtype
+        epsilon = _epsilon(accountant, chosen.delta)
+        promise = {"epsilon_rdp": epsilon, "delta": chosen.delta} if math.isfinite(epsilon) else {}
         return head_state({name: weight.to(dtype) for name, weight in trained.items()}) | {
-            "report.epsilon_rdp": np.array(_epsilon(accountant, chosen.delta)),
-            "report.delta": np.array(chosen.delta),
+            **{f"report.{name}": np.array(value) for name, value in promise.items()},
             "report.noise_multiplier": np.array(chosen.noise_multiplier),
             "report.sample_rate": np.array(rate),
             "report.steps": np.array(float(steps)),

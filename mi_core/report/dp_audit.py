@@ -17,6 +17,10 @@ SAMPLED = (
     "A sampled sensitivity is itself computed from the private images. So the promise counts only if the scale of the "
     "noise was chosen without them."
 )
+HEAD = (
+    "An epsilon here is that of the last layer, as if everybody knew the network below. It promises nothing for images "
+    "that the network was trained on too."
+)
 VERDICTS = {"refuted": "refuted", "not-refuted": "not refuted", "no-promise": "no promise"}
 
 
