@@ -24,28 +24,47 @@ finally:
     open({log!r}, "a").write(" ".join(heavy))
 """
 COMPLETE = """\
-eval "$(encoder-audit completion bash)"
+source {script}
 COMP_WORDS=({words}) COMP_CWORD={last}
 $(complete -p encoder-audit | sed 's/.*-F \\([^ ]*\\).*/\\1/') encoder-audit
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    program = tmp_path / "bin" / "encoder-audit"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the program, and with ``heavy``: what its processes imported that takes long."""
+    folder = tmp_path_factory.mktemp("completion")
+    program = folder / "bin" / "encoder-audit"
     program.parent.mkdir()
-    program.write_text(PROGRAM.format(python=sys.executable, root=str(ROOT), log=str(tmp_path / "heavy")))
+    program.write_text(PROGRAM.format(python=sys.executable, root=str(ROOT), log=str(folder / "heavy")))
     program.chmod(0o755)
-    return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    return folder
 
 
-def completed(line: str, environment: dict[str, str], place: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+
+
+def printed(shell: str, environment: dict[str, str]) -> str:
+    command = ["encoder-audit", "completion", shell]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def script(home: Path, environment: dict[str, str]) -> Path:
+    path = home / "completion.bash"
+    path.write_text(printed("bash", environment))
+    return path
+
+
+def completed(line: str, script: Path, environment: dict[str, str], place: Path) -> list[str]:
     """What bash offers for a line when the Tab key is hit at its end."""
     words = [*line.split(), ""] if line.endswith(" ") else line.split()
-    script = COMPLETE.format(words=" ".join(f"'{word}'" for word in words), last=len(words) - 1)
+    commands = COMPLETE.format(script=script, words=" ".join(f"'{word}'" for word in words), last=len(words) - 1)
     done = subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=place, capture_output=True, text=True, check=True, timeout=300
+        ["bash", "-c", commands], env=environment, cwd=place, capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -71,20 +90,23 @@ def completed(line: str, environment: dict[str, str], place: Path) -> list[str]:
         ("encoder-audit nothing-of-this-name-", []),
     ],
 )
-def test_bash_completes(line: str, offered: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+def test_bash_completes(
+    line: str, offered: list[str], home: Path, script: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     place = tmp_path / "place"
     (place / "myruns" / "first").mkdir(parents=True)
     (place / "mymine.yaml").touch()
     (place / "my-notes.txt").touch()
-    found = completed(line, environment, place)
+    found = completed(line, script, environment, place)
     assert sorted(found) == sorted(offered)
-    assert (tmp_path / "heavy").read_text() == ""
+    assert (home / "heavy").read_text() == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_per_shell(shell: str, environment: dict[str, str]) -> None:
-    command = ["encoder-audit", "completion", shell]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert f"{VARIABLE}=complete_{shell}" in done.stdout
+    assert f"{VARIABLE}=complete_{shell}" in printed(shell, environment)
+
+
+def test_another_shell_is_refused(environment: dict[str, str]) -> None:
     refused = subprocess.run(["encoder-audit", "completion", "csh"], env=environment, capture_output=True, check=False)
     assert refused.returncode == 2
