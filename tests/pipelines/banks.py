@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +11,8 @@ import torch
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.views import make_views
 from mi_core.streams import stream_keys
+from pipelines.audit import run as audit
+from pipelines.config.load import parse
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -20,10 +24,18 @@ from tests.conftest import small_config
 
 
 def with_anchors(*attacks: dict[str, Any]) -> dict[str, Any]:
-    """The small config with some attacks, and 12 anchors."""
+    """The small config with some attacks, and 12 anchors of a source of their own: other roles stay the same."""
     raw = small_config(attacks=list(attacks))
-    raw["data"]["roles"]["anchor"] = {"from": "digits", "count": 12}
+    raw["data"]["sources"]["noise"] = {"kind": "noise", "options": {"count": 50, "size": 8}}
+    raw["data"]["roles"]["anchor"] = {"from": "noise", "count": 12}
     return raw
+
+
+def trained_with(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:
+    """A run folder with the small config's encoders, which another run has trained; the run is to go on."""
+    audit.run(parse(raw, "small.yaml"), str(folder), last="data")
+    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
+    return folder
 
 
 def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[str]]:
@@ -34,11 +46,12 @@ def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[s
 
 
 def query_views(stored: StoredEncoder, pixels: torch.Tensor, names: list[str], count: int) -> torch.Tensor:
-    """Views (N, V, C, S, S) of digits by the recipe that an encoder was trained with."""
+    """Views (N, V, C, S, S) of images of one source by the recipe that an encoder was trained with."""
     config = stored.record.config
     keys = [name.partition("/")[2] for name in names]
+    (source,) = {name.partition("/")[0] for name in names}
     recipe = build(AUGMENTATIONS[config["objective"]], config["augmentation"])
-    return make_views(pixels, stream_keys(0, "query", "digits", keys), recipe, views=count)
+    return make_views(pixels, stream_keys(0, "query", source, keys), recipe, views=count)
 
 
 def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:

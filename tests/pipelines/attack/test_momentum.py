@@ -56,7 +56,7 @@ def config(**attack: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("momentum") / "run"
-    audit.run(parse(config(), "x"), str(folder))
+    audit.run(parse(config(), "x"), str(folder), last="extract")
     return folder
 
 

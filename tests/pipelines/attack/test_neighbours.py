@@ -19,7 +19,7 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors
+from tests.pipelines.banks import bank_of_ten, stored_column, trained_with, with_anchors
 
 NEED = "neighbours:3/10"
 
@@ -30,8 +30,8 @@ def config(**attack: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("neighbours") / "run"
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = trained_with(config(), trained_run, tmp_path_factory.mktemp("neighbours") / "run")
     audit.run(parse(config(), "x"), str(folder))
     return folder
 
@@ -78,7 +78,7 @@ def test_what_cannot_have_a_bank_is_refused() -> None:
     raw = config()
     del raw["data"]["roles"]["anchor"]
     assert "needs the role 'anchor'" in refused(raw)
-    for source, trained in (("shadow-member", "target-member"), ("digits", "anchor")):
+    for source, trained in (("shadow-member", "target-member"), ("noise", "anchor")):
         raw = config()
         raw["data"]["roles"]["anchor"]["from"] = source
         raw["encoders"]["target"]["train_on"] = list(dict.fromkeys(["target-member", trained]))

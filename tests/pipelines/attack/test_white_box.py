@@ -24,7 +24,7 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
+from tests.pipelines.banks import bank_of_ten, query_views, stored_column, trained_with, with_anchors
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 SETTING = GradientSetting(temperature=0.5, views=2, bank=10, layers=3)
@@ -36,8 +36,8 @@ def config(**attack: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("white-box") / "run"
+def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = trained_with(config(), trained_run, tmp_path_factory.mktemp("white-box") / "run")
     audit.run(parse(config(), "x"), str(folder))
     return folder
 
@@ -89,6 +89,7 @@ def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tow
 @pytest.mark.slow
 def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None, tmp_path: Path) -> None:
     raw = config(**PAIRS, towers="both")
+    raw["data"]["roles"]["anchor"]["from"] = "digits"  # noise has no class to be captioned by
     raw["data"]["captions"] = {digit: {"name": str(digit), "attributes": ["thin", "bold"]} for digit in range(10)}
     sizes = {"projection_width": 16, "text_width": 16, "text_layers": 1, "text_heads": 2}
     clip = {"objective": "clip", "parameters": sizes, "checkpoints": []}
