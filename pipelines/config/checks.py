@@ -151,7 +151,7 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
     seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
     if seen:
         raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
-    judged = [role for role in encoder.outside if {role, config.data.roles[role].source_name} & set(config.audited)]
+    judged = sorted(set(encoder.outside) & set(config.audited))
     if judged:
         raise ValueError(f"{place}.outside holds {judged[0]}, which the audit judges; name other images")
 
