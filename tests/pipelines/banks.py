@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +9,6 @@ import torch
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.views import make_views
 from mi_core.streams import stream_keys
-from pipelines.audit import run as audit
-from pipelines.config.load import parse
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -29,13 +25,6 @@ def with_anchors(*attacks: dict[str, Any]) -> dict[str, Any]:
     raw["data"]["sources"]["noise"] = {"kind": "noise", "options": {"count": 50, "size": 8}}
     raw["data"]["roles"]["anchor"] = {"from": "noise", "count": 12}
     return raw
-
-
-def trained_with(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:
-    """A run folder with the small config's encoders, which another run has trained; the run is to go on."""
-    audit.run(parse(raw, "small.yaml"), str(folder), last="data")
-    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
-    return folder
 
 
 def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.extract.ledger import count_queries
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.conftest import small_config, trained_with
 
 POSTERIORS = ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment", "posterior-nn", "posterior-mlp"]
 BASELINES = ["baseline-a", "baseline-b", "baseline-c"]
@@ -76,10 +75,7 @@ def classifiers(**sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On the SimCLR encoders that stand there already, since roles and settings are the same."""
-    folder = tmp_path_factory.mktemp("runs") / "classifiers"
-    audit.run(config_of(), str(folder), last="data")
-    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
+    folder = trained_with(classifiers(), trained_run, tmp_path_factory.mktemp("runs") / "classifiers")
     audit.run(config_of(), str(folder))
     return folder
 

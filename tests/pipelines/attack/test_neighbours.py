@@ -19,7 +19,8 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.pipelines.banks import bank_of_ten, stored_column, trained_with, with_anchors
+from tests.conftest import trained_with
+from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors
 
 NEED = "neighbours:3/10"
 

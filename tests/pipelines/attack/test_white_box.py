@@ -24,7 +24,8 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.pipelines.banks import bank_of_ten, query_views, stored_column, trained_with, with_anchors
+from tests.conftest import trained_with
+from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 SETTING = GradientSetting(temperature=0.5, views=2, bank=10, layers=3)

@@ -24,7 +24,7 @@ from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.conftest import small_config, trained_with
 
 
 def wide() -> dict[str, Any]:
@@ -50,10 +50,7 @@ def wide() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def swept(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Target and shadow stand there already, since their roles and settings are the same."""
-    folder = tmp_path_factory.mktemp("runs") / "wide"
-    audit.run(parse(wide(), "wide.yaml"), str(folder), last="data")
-    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
+    folder = trained_with(wide(), trained_run, tmp_path_factory.mktemp("runs") / "wide")
     audit.run(parse(wide(), "wide.yaml"), str(folder))
     return folder
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipelines.config.load import parse
-from pipelines.report import defended
+from pipelines.encoders.stored import describe, write_record
+from pipelines.report.defended import defended
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines.report.made import made_run
 
 
-def test_of_seeds_the_worst_promise_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_seeds_the_worst_promise_is_told(tmp_path: Path) -> None:
     """A mean of epsilons holds for no release; other numbers are means."""
     told = {
         0: {"epsilon": 2.0, "gamma": 0.08, "delta": 1e-5, "scale": 0.1},
         1: {"epsilon": 3.0, "gamma": 0.07, "delta": 1e-5, "scale": 0.3},
     }
-    config = parse(small_config(seeds=[0, 1], defenses=[{"defense": "output-noise"}]), "small.yaml")
-    monkeypatch.setattr(
-        defended, "describe", lambda folder, _: SimpleNamespace(record=SimpleNamespace(defense=told[folder.seed]))
-    )
-    found = next(iter(defended.defended(config, RunFolder(str(tmp_path)))))
+    chosen: dict[str, Any] = {"seeds": list(told), "defenses": [{"defense": "output-noise", "of": ["target"]}]}
+    folder = RunFolder(str(made_run(tmp_path / "run", **chosen)))
+    for seed, numbers in told.items():
+        record = describe(folder.seed(seed), "target+output-noise").record
+        write_record(folder.seed(seed), replace(record, defense=numbers))
+    (found,) = defended(parse(small_config(**chosen), "small.yaml"), folder)
     assert found["numbers"] == pytest.approx({"epsilon": 3.0, "gamma": 0.08, "delta": 1e-5, "scale": 0.2})
