@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row
-from mi_core.report.defenses import by_target
+from mi_core.report.defenses import by_target, undefended
 from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, svg
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import measured_by
@@ -81,12 +81,10 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
     labels = ["none", *(entry["label"] for entry in entries)]
-    series: dict[str, list[tuple[int, Row]]] = {}
+    series = {_name(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
     for number, entry in enumerate(entries, start=1):
         for pair in entry[part]:
-            found = series.setdefault(_name(pair), [])
-            found += [(0, pair["clean"][measure])] if number == 1 else []
-            found.append((number, pair["defended"][measure]))
+            series[_name(pair)].append((number, pair["defended"][measure]))
     told = abreast(panel, labels, series, rotation=25, ha="right")
     if part == "attacks":
         level(panel)
@@ -99,7 +97,7 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
 def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
     """Utility lost against the strongest attack; a line joins the settings of one defense."""
     figure, (panel,) = blank()
-    bare = strongest(entries[0], "clean")
+    bare = strongest(undefended(entries), "clean")
     errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
     told = [f"no defense 0, {rate(bare['value'])}"]
     for index, (name, mine) in enumerate(_by_defense(entries).items()):

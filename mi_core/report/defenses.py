@@ -80,6 +80,18 @@ def by_target(report: Mapping[str, Any]) -> dict[str, list[Row]]:
     return found
 
 
+def undefended(entries: Sequence[Row]) -> Row:
+    """What an encoder is without some defenses: the first entry, with every attack that any of them is measured by.
+
+    A defense may be measured without an attack (``without``), which counts on the plain encoder all the same.
+    """
+    every: Row = dict(entries[0])
+    for part, same in (("attacks", _SAME_ATTACK), ("attributes", _SAME_ATTRIBUTE)):
+        pairs = {tuple(pair.get(name) for name in same): pair for entry in entries for pair in entry[part]}
+        every[part] = list(pairs.values())
+    return every
+
+
 def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
     """Per defended encoder the rows of its table: without a defense, then each with one.
 
@@ -87,7 +99,7 @@ def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
     its name and estimates; ``attribute``: the accuracy that exceeds guessing most.
     """
     return [
-        (target, [_row(entries[0], "clean"), *(_row(entry, "defended") for entry in entries)])
+        (target, [_row(undefended(entries), "clean"), *(_row(entry, "defended") for entry in entries)])
         for target, entries in by_target(report).items()
     ]
 

@@ -1,0 +1,47 @@
+"""What a report says of defenses beside the plain encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mi_core.report.defense_figures import defense_figures
+from mi_core.report.defenses import defense_tables
+
+
+def pair(attack: str, clean: float, defended: float) -> dict[str, Any]:
+    """An attack on the plain and on the defended encoder, by AUC and accuracy."""
+
+    def told(value: float) -> dict[str, Any]:
+        return {name: {"value": value, "ci95": [value - 0.1, value + 0.1], "n": 40} for name in ("auc", "accuracy")}
+
+    return {"attack": attack, "output": "logits", "clean": told(clean), "defended": told(defended)}
+
+
+def entry(label: str, loss: float, *attacks: dict[str, Any]) -> dict[str, Any]:
+    measure = {"value": 0.8, "ci95": [0.7, 0.9], "n": 40}
+    return {
+        "defense": label,
+        "label": label,
+        "target": "target",
+        "parameters": {},
+        "numbers": {},
+        "utility": [{"measure": "knn", "clean": measure, "defended": measure, "loss": loss}],
+        "attacks": list(attacks),
+        "attributes": [],
+    }
+
+
+def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_without() -> None:
+    """The strongest one on it may be among them; else a defense that is measured by all looks worse than none."""
+    report = {
+        "defenses": [
+            entry("memguard", 0.0, pair("metric-conf", 0.6, 0.55)),
+            entry("olympus", 0.1, pair("metric-conf", 0.6, 0.58), pair("label-only", 0.7, 0.65)),
+        ]
+    }
+    ((_, rows),) = defense_tables(report)
+    assert [row["attack"] for row in rows] == ["label-only, logits", "metric-conf, logits", "label-only, logits"]
+    assert rows[0]["auc"]["value"] == 0.7
+    drawn = defense_figures(report)
+    assert "label-only, logits .700, .650" in drawn["defenses-attacks-target"].alt
+    assert "no defense 0, .700" in drawn["defenses-tradeoff-target"].alt
