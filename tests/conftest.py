@@ -160,18 +160,6 @@ def trained_run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-def trained_with(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:
-    """A run folder with roles and with the encoders of `trained_run`, whose roles and settings are the same."""
-    import shutil
-
-    from pipelines.audit import run as audit
-    from pipelines.config.load import parse
-
-    audit.run(parse(raw, "small.yaml"), str(folder), last="data")
-    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
-    return folder
-
-
 @pytest.fixture(scope="session")
 def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, finished; look, do not touch."""

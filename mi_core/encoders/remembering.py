@@ -29,7 +29,7 @@ class Memory:
 
 
 class _Remembering(nn.Module):
-    """A module (B, ...) -> (B, D) that computes only inputs that are new."""
+    """A module (B, ...) -> (B, D) that computes only inputs that are new; with gradients it is the module itself."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
@@ -38,6 +38,9 @@ class _Remembering(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Answers (B, D) of the module."""
+        if torch.is_grad_enabled():  # an answer that is remembered has no gradient
+            computed: torch.Tensor = self.module(inputs)
+            return computed
         precision = str(torch.is_autocast_enabled(inputs.device.type)).encode()
         rows = inputs.detach().contiguous().cpu().numpy()
         start = hashlib.blake2b(self.mark + precision + str(rows.shape[1:]).encode(), digest_size=16)
@@ -47,12 +50,12 @@ class _Remembering(nn.Module):
             own.update(row.tobytes())
             keys.append(own.digest())
         new = [index for index, key in enumerate(keys) if key not in self.memory.answers]
-        computed = dict(zip(new, self.module(inputs[new]), strict=True)) if new else {}
+        fresh = dict(zip(new, self.module(inputs[new]), strict=True)) if new else {}
         answers = [
-            computed[index] if index in computed else self.memory.answers[key].to(inputs.device)
+            fresh[index] if index in fresh else self.memory.answers[key].to(inputs.device)
             for index, key in enumerate(keys)
         ]
-        for index, answer in computed.items():
+        for index, answer in fresh.items():
             self.memory.keep(keys[index], answer)
         return torch.stack(answers)
 

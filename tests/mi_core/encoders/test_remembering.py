@@ -66,6 +66,24 @@ def test_another_backbone_and_another_image_are_others() -> None:
         assert counted.asked == 1
 
 
+def test_gradients_are_those_of_the_backbone_itself() -> None:
+    """Of images whose answers are remembered too; and nothing that holds a gradient is kept."""
+    memory = Memory()
+    encoder = remembering(encoder_of(0, 1.0), memory)
+    with torch.no_grad():
+        encoder(IMAGES)
+    kept = len(memory.answers)
+    nearly = IMAGES + 1e-3
+
+    def gradient(of: Encoder) -> torch.Tensor:
+        images = torch.cat([IMAGES, nearly]).requires_grad_(True)
+        (found,) = torch.autograd.grad(of(images)["logits"].square().sum(), images)
+        return found
+
+    torch.testing.assert_close(gradient(encoder), gradient(encoder_of(0, 1.0)))
+    assert len(memory.answers) == kept
+
+
 def test_a_full_memory_keeps_no_more_and_forgets_nothing_true() -> None:
     memory = Memory(limit_bytes=3 * (5 * 4 + 16))
     with torch.no_grad():

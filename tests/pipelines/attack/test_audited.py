@@ -13,13 +13,13 @@ from mi_core.report.contents import schema
 from pipelines.attack import tasks
 from pipelines.attack.fitting import divisible, fit
 from pipelines.attack.scores import scores_path
-from pipelines.audit import run as audit
 from pipelines.config.load import parse
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines import staged
 
 COMBINED = {"attack": "combined", "reference": "audited", "grid": "3x1"}
 
@@ -28,8 +28,7 @@ COMBINED = {"attack": "combined", "reference": "audited", "grid": "3x1"}
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audited") / "run"
     shutil.copytree(trained_run, folder)
-    audit.run(parse(small_config(attacks=[COMBINED, {"attack": "lpla", "reference": "known"}]), "x"), str(folder))
-    return folder
+    return staged.judge(parse(small_config(attacks=[COMBINED, {"attack": "lpla", "reference": "known"}]), "x"), folder)
 
 
 def test_all_audited_samples_are_judged_and_the_control_learns_anew(run: Path) -> None:

@@ -21,6 +21,7 @@ from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 
@@ -142,4 +143,4 @@ def test_an_encoder_without_a_text_tower_is_told(trained_run: Path, tmp_path: Pa
     shutil.copytree(trained_run, folder)
     raw = small_config(attacks=[{"attack": "clip-cosine", "reference": "nonmembers", "fpr": 0.1}])
     with pytest.raises(UserError, match="has no text tower, which an attack on captions needs"):
-        audit.run(parse(raw, "small.yaml"), str(folder), last="extract")
+        staged.query(parse(raw, "small.yaml"), folder)

@@ -24,7 +24,8 @@ from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.extract.ledger import count_queries
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config, trained_with
+from tests.conftest import small_config
+from tests.pipelines import staged
 
 POSTERIORS = ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment", "posterior-nn", "posterior-mlp"]
 BASELINES = ["baseline-a", "baseline-b", "baseline-c"]
@@ -75,7 +76,7 @@ def classifiers(**sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = trained_with(classifiers(), trained_run, tmp_path_factory.mktemp("runs") / "classifiers")
+    folder = staged.prepare(classifiers(), trained_run, tmp_path_factory.mktemp("runs") / "classifiers")
     audit.run(config_of(), str(folder))
     return folder
 

@@ -27,6 +27,7 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.run.folder import RunFolder
+from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHARDS, EACH = 5, 24
@@ -119,7 +120,7 @@ def both(
     place = tmp_path_factory.mktemp("divided")
     config = config_of(place, grouped=request.param)
     whole, parts = place / "whole", place / "parts"
-    audit.run(config, str(whole))
+    staged.judge(config, whole)
     shutil.copytree(whole, parts)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(divided, "EXACT", 0)

@@ -16,9 +16,11 @@ from PIL import Image
 from mi_core.report.contents import schema
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values
 from mi_core.validity.dataset import dataset_test
-from pipelines.audit import run as audit
 from pipelines.config.load import parse
 from pipelines.errors import UserError
+from pipelines.report.run import run as write_report
+from pipelines.run.folder import RunFolder
+from tests.pipelines import staged
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -103,10 +105,10 @@ def audited(place: Path, quality: int, **data: Any) -> dict[str, Any]:
 def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp_path: Path) -> None:
     """Random weights know nothing, and the files differ: confounded, no p-value, nobody flagged, and why is said."""
     config = parse(audited(tmp_path, quality=30), "given.yaml")
-    audit.run(config, str(tmp_path / "run"))
+    staged.judge(config, tmp_path / "run")
     stale = tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet"
     stale.write_bytes(b"of a report before")
-    audit.run(config, str(tmp_path / "run"), force="report")
+    write_report(config, RunFolder(str(tmp_path / "run")))
     report = report_of(tmp_path / "run")
     assert report["validity"]["verdict"] == "confounded"
     found = report["evidence"]
@@ -123,7 +125,7 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
 def test_groups_count_as_one_and_known_members_tell_the_share(local_ray: None, tmp_path: Path) -> None:
     config = audited(tmp_path, quality=90, group_by={"from": "key", "pattern": "^([0-9]+)-"})
     with pytest.raises(UserError, match="share the group '000'"):
-        audit.run(parse(config, "given.yaml"), str(tmp_path / "torn"))
+        staged.judge(parse(config, "given.yaml"), tmp_path / "torn")
     for path in (tmp_path / "rest").iterdir():
         path.rename(path.with_name(f"9{path.name}"))
     known = folder_of(tmp_path, "known", 30, 5000, quality=90)
@@ -131,7 +133,7 @@ def test_groups_count_as_one_and_known_members_tell_the_share(local_ray: None, t
         path.rename(path.with_name(f"8{path.name}"))
     config["data"]["sources"]["known"] = known
     config["data"]["roles"]["calibration-member"] = {"from": "known"}
-    audit.run(parse(config, "given.yaml"), str(tmp_path / "run"))
+    staged.judge(parse(config, "given.yaml"), tmp_path / "run")
     report = report_of(tmp_path / "run")
     found = report["evidence"]
     assert found["grouped"]

@@ -24,6 +24,7 @@ from pipelines.config.checks import build as checked
 from pipelines.config.load import parse
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
+from pipelines.encoders import adopt
 from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path
 from pipelines.errors import UserError
@@ -34,7 +35,9 @@ from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
 from pipelines.report.caveats import of_controls
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from tests.conftest import small_config
+from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SETTING = GradientSetting(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
@@ -56,7 +59,8 @@ def config(**attack: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("momentum") / "run"
-    audit.run(parse(config(), "x"), str(folder), last="extract")
+    audit.run(parse(config(), "x"), str(folder), last="pretrain")
+    staged.query(parse(config(), "x"), folder)
     return folder
 
 
@@ -110,7 +114,7 @@ def test_a_training_of_an_earlier_version_claims_no_copy_and_is_refused_before_a
     Path(momentum_path(stored.folder, 1)).unlink()
     Path(f"{stored.folder}/encoder.json").unlink()  # as if it was begun before copies were kept, and cut off
     shutil.rmtree(f"{folder.seed(0).path}/features")
-    runs = [audit.Run(parse(config(), "x"), folder)]
+    runs = [Run(parse(config(), "x"), folder)]
     pretrain.run(runs)
     assert not describe(folder.seed(0), "target").record.momentum
     assert describe(folder.seed(0), "shadow").record.momentum
@@ -158,7 +162,7 @@ def loaded_config(path: Path, **attack: Any) -> dict[str, Any]:
     raw["queries"]["outputs"] = ["prediction", "projection"]
     views = raw["encoders"]["target"]["augmentation"]
     loaded = {"load": "checkpoint:conv4", "weights": str(path), "mean": [0.5], "std": [0.5]}
-    shadow = copy.deepcopy(small_config()["encoders"]["target"]) | {"train_on": "shadow-member", "epochs": 1}
+    shadow = copy.deepcopy(small_config()["encoders"]["target"]) | {"train_on": "shadow-member"}
     raw["encoders"] = {
         "target": loaded | {"objective": "moco-v3", "augmentation": views},
         "shadow": shadow,
@@ -168,14 +172,16 @@ def loaded_config(path: Path, **attack: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path, local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loaded(run: Path, trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that adopted the file for an attack with its own keys, and went on with the copy's when it was gone."""
     place = tmp_path_factory.mktemp("loaded")
-    path = moco_v3_file(run, place / "moco.pth")
-    audit.run(parse(loaded_config(path, keys="own"), "x"), str(place / "run"), last="pretrain")
+    path, folder = moco_v3_file(run, place / "moco.pth"), place / "run"
+    own = parse(loaded_config(path, keys="own"), "x")
+    begun = staged.begin(own, folder)
+    shutil.copytree(trained_run / "seed-0/encoders/shadow", folder / "seed-0/encoders/shadow")
+    adopt.run([Run(own, begun)])
     path.unlink()
-    audit.run(parse(loaded_config(path), "x"), str(place / "run"))
-    return place / "run"
+    return staged.judge(parse(loaded_config(path), "x"), folder)
 
 
 def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(run: Path, loaded: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 
 from mi_core.encoders.folding import for_queries
 from mi_core.features.neighbour_density import neighbour_density
-from pipelines.audit import run as audit
 from pipelines.config.checks import build as checked
 from pipelines.config.load import parse
 from pipelines.data.images import load_images
@@ -19,7 +18,7 @@ from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import trained_with
+from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors
 
 NEED = "neighbours:3/10"
@@ -32,9 +31,8 @@ def config(**attack: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = trained_with(config(), trained_run, tmp_path_factory.mktemp("neighbours") / "run")
-    audit.run(parse(config(), "x"), str(folder))
-    return folder
+    folder = staged.prepare(config(), trained_run, tmp_path_factory.mktemp("neighbours") / "run")
+    return staged.judge(parse(config(), "x"), folder)
 
 
 def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:

@@ -24,7 +24,7 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import trained_with
+from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
@@ -38,9 +38,8 @@ def config(**attack: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = trained_with(config(), trained_run, tmp_path_factory.mktemp("white-box") / "run")
-    audit.run(parse(config(), "x"), str(folder))
-    return folder
+    folder = staged.prepare(config(), trained_run, tmp_path_factory.mktemp("white-box") / "run")
+    return staged.judge(parse(config(), "x"), folder)
 
 
 def test_stored_numbers_are_those_of_encoder_bank_and_views(run: Path) -> None:

@@ -24,7 +24,8 @@ from pipelines.data.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config, trained_with
+from tests.conftest import small_config
+from tests.pipelines import staged
 
 
 def wide() -> dict[str, Any]:
@@ -50,7 +51,7 @@ def wide() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def swept(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = trained_with(wide(), trained_run, tmp_path_factory.mktemp("runs") / "wide")
+    folder = staged.prepare(wide(), trained_run, tmp_path_factory.mktemp("runs") / "wide")
     audit.run(parse(wide(), "wide.yaml"), str(folder))
     return folder
 

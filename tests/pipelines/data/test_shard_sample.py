@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from mi_core.report.contents import schema
-from pipelines.audit import run as audit
 from pipelines.config.data import DataConfig
 from pipelines.config.load import parse
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
 from pipelines.data.splits import Splits
+from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 SHARDS, EACH = 10, 12
@@ -97,7 +97,7 @@ def test_a_run_on_some_shards_says_so(local_ray: None, tmp_path: Path) -> None:
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
         "validity": {"control": "fresh"},
     }
-    audit.run(parse(raw, "given.yaml"), str(tmp_path / "run"))
+    staged.judge(parse(raw, "given.yaml"), tmp_path / "run")
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     Draft202012Validator(schema()).validate(report)
     assert report["data"]["shards"] == {name: {"read": 6, "of": SHARDS} for name in ("mine", "rest")}

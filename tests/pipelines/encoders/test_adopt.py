@@ -29,6 +29,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
+from tests.pipelines import staged
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +181,7 @@ def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
     assert "160 images for 2 encoders, 320 in all" in told.out + told.err
     assert "1 result," in told.out + told.err
     del config["validity"], config["encoders"]["fresh"]  # without a control there was no verdict at all
-    audit.run(parse(config, "foreign.yaml"), str(tmp_path / "alone"))
+    staged.judge(parse(config, "foreign.yaml"), tmp_path / "alone")
     alone = json.loads((tmp_path / "alone/report.json").read_text())
     jsonschema.validate(alone, schema())
     assert alone["validity"].keys() == {"verdict", "warning"}
@@ -225,7 +226,7 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
     shutil.rmtree(tmp_path / "run/seed-0/attacks")
     moved = folders["simclr.pth"].rename(folders["simclr.pth"].with_suffix(".away"))
     try:
-        audit.run(parse(config_of(folders), "foreign.yaml"), str(tmp_path / "run"))
+        staged.judge(parse(config_of(folders), "foreign.yaml"), tmp_path / "run")
     finally:
         moved.rename(folders["simclr.pth"])
     first, again = (json.loads((place / "report.json").read_text()) for place in (audited, tmp_path / "run"))

@@ -23,6 +23,7 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError, fault_of_user
 from pipelines.extract.features import load_features
 from pipelines.run.folder import RunFolder
+from tests.pipelines import staged
 from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents
 from tests.pipelines.tars import image_bytes, shard_bytes
 
@@ -91,7 +92,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     (data / "cut.tar").write_bytes(shard_bytes(range(200, 220))[:-11_000])
     config = run_on(str(data / "*.tar"), 7)
     folder = tmp_path / "run"
-    audit.run(config, str(folder), last="extract")
+    staged.query(config, folder)
     rejected = {(one.shard, one.key): one.reason for one in Splits.load(str(folder / "seed-0")).rejected}
     told = {
         ("a", "../../evil"): "leads out",

@@ -46,6 +46,7 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import background, own_processes, small_config, wait_until
+from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember")
@@ -143,17 +144,9 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
         assert found["pairwise:cosine"].shape == (120, 6)
 
 
-@pytest.mark.parametrize(
-    ("queries", "resources"),
-    [
-        ({"batch_views": 7}, {"encoder_actors": 1, "actor_cpus": 0.5}),
-        ({"batch_views": 64, "chunk": 7}, {"encoder_actors": 4, "actor_cpus": 0.5}),
-    ],
-)
-def test_batches_chunks_and_workers_do_not_matter(
-    queries: dict[str, Any], resources: dict[str, Any], finished_run: Path, folder: Path
-) -> None:
-    config = config_with(queries={"views": 4, **queries}, resources=resources)
+def test_batches_chunks_and_workers_do_not_matter(finished_run: Path, folder: Path) -> None:
+    resources = {"encoder_actors": 3, "actor_cpus": 0.5}
+    config = config_with(queries={"views": 4, "batch_views": 7, "chunk": 11}, resources=resources)
     extraction(folder, config)
     for output in ("projection", "backbone"):
         one, two = features(config_with(), finished_run, output), features(config, folder, output)
@@ -232,12 +225,13 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     for number in range(1, 7):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 then")
     with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
-        extraction(folder, config)
+        staged.query(config, folder)
     with pytest.raises(UserError, match="32 of .*: crashed"):  # nor is a second start a way around
-        extraction(folder, config)
+        staged.query(config, folder)
     lenient = config_with(data={**small_config()["data"], "max_rejected": 0.5})
-    assert extraction(folder, lenient)[-1]["rejected"] == 32
+    staged.query(lenient, folder)
     listed = rejected_samples(lenient, place)
+    assert len(listed) == 32
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
     assert {bad["key"] for bad in listed} < set(job.selection.classes(job.source, job.item.name))
     assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
@@ -249,7 +243,9 @@ def test_interruptions_are_no_deaths(folder: Path) -> None:
     job = extract.plan([Run(config, RunFolder(str(folder)))])[0][0]
     for number in range(1, 8):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
-    assert extraction(folder, config)[-1]["rejected"] == 0
+    place = staged.query(config, folder).seed(0)
+    assert rejected_samples(config, place) == []
+    assert len(features(config, folder)["ids"]) == 120
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
+from pipelines.extract import run as extract
 from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
@@ -200,13 +201,19 @@ def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
     }  # for utility
 
 
-def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path) -> None:
+def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attacks = [SEQUENTIAL]
     needed = 2 * (VIEWS * 120 + 240)  # of two checkpoints: every view of the audited images, and all images themselves
     short = config_with(attacks=attacks, budget={"queries": needed - 1})
     with pytest.raises(UserError, match=f"the attacks need {needed} queries of target"):
         audit.run(short, str(folder), last="extract")
-    audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
+
+    def asking(*_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(extract, "_query", asking)
+    with pytest.raises(InterruptedError):  # enough is enough
+        audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
 
 
 def test_a_rule_that_cannot_be_fitted_is_told_before_anything_starts() -> None:

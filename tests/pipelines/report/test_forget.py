@@ -20,6 +20,7 @@ from pipelines.files import storage
 from pipelines.report.forget import forget
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines import staged
 
 ATTACKS = [{"attack": "mean-cosine", "target": ["target", "shadow"], "reference": "nonmembers", "fpr": 0.2}]
 
@@ -28,8 +29,7 @@ ATTACKS = [{"attack": "mean-cosine", "target": ["target", "shadow"], "reference"
 def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("forget") / "run"
     shutil.copytree(trained_run, folder)
-    audit.run(parse(small_config(attacks=ATTACKS), "small.yaml"), str(folder))
-    return folder
+    return staged.judge(parse(small_config(attacks=ATTACKS), "small.yaml"), folder)
 
 
 def test_scores_of_both_encoders_are_compared(run: Path) -> None:

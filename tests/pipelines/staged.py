@@ -1,0 +1,68 @@
+"""The stages of `pipelines.audit.run` in this process: for tests that are not about workers.
+
+A search does its trials so. No encoder is trained here: those of `trained_run` are given, or the run's are loaded.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from mi_core.encoders.remembering import Memory
+from pipelines.attack import run as attack
+from pipelines.attack.tasks import stopping_rule
+from pipelines.audit.run import register
+from pipelines.config.encoders import ForeignConfig
+from pipelines.config.load import parse
+from pipelines.config.run_config import RunConfig
+from pipelines.data.draw import draw
+from pipelines.data.scan import scan
+from pipelines.data.splits import are_drawn
+from pipelines.encoders import adopt
+from pipelines.extract import run as extract
+from pipelines.extract.readers import Kept
+from pipelines.pretrain import run as pretrain
+from pipelines.report import run as report
+from pipelines.run.folder import SCAN, RunFolder
+from pipelines.run.points import Run
+
+
+def prepare(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:
+    """A run folder with roles and with the encoders of `trained_run`, whose roles and settings are the same."""
+    begin(parse(raw, "small.yaml"), folder)
+    shutil.copytree(trained_run / "seed-0" / "encoders", folder / "seed-0" / "encoders")
+    return folder
+
+
+def begin(config: RunConfig, folder: Path) -> RunFolder:
+    """Open a run folder and draw the roles that are not drawn."""
+    place = RunFolder(str(folder))
+    place.open(config.model_dump(mode="json", by_alias=True), command="")
+    todo = [seed for seed in config.seeds if not are_drawn(place.seed(seed).path)]
+    if todo:
+        found = scan(config.data, f"{folder}/{SCAN}/{config.data.scan_digest[:12]}")
+        for seed in todo:
+            draw(config.data, found, seed, place.seed(seed).path)
+    return place
+
+
+def query(config: RunConfig, folder: Path) -> RunFolder:
+    """The stages up to extraction; loading an encoder takes Ray."""
+    place = begin(config, folder)
+    runs = [Run(config, place)]
+    if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
+        adopt.run(runs)
+    pretrain.here(runs, 1)
+    register(config, place)
+    extract.here(runs, stopping_rule, Memory(), Kept())
+    return place
+
+
+def judge(config: RunConfig, folder: Path) -> Path:
+    """All stages of a run without sweeps."""
+    place = query(config, folder)
+    for seed in config.seeds:
+        attack.here(config, place.seed(seed))
+    report.run(config, place)
+    return folder
