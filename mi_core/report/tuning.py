@@ -32,14 +32,16 @@ def sentence(found: Mapping[str, Any]) -> str:
     attack = max(final["attacks"], key=lambda row: row["ci95"][1])
     before = max(bare["attacks"], key=lambda row: row["ci95"][1])
     within = "" if winner["within"] else " No trial stayed below it; this one leaks least."
+    missed = winner["within"] and final["leak"] > found["allowed"]
+    again = " Its upper end is above what was allowed: these images do not confirm the choice." if missed else ""
     metric = {"auc": "AUC", "accuracy": "accuracy"}[found["metric"]]
     return (
         f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} stopped early): "
         f"{in_words(winner['parameters'])}. The strongest attack's {metric} was allowed an upper end of "
         f"{rate(found['allowed'], 2)}.{within} On images held back, the defense costs {rate(final['utility_loss'])} of "
         f"the utility ({found['measure']} {estimate(final['utility'])} instead of {estimate(bare['utility'])}). The "
-        f"strongest attack reaches {estimate(attack)} instead of {estimate(before)}. In the search, the loss was "
-        f"{rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
+        f"strongest attack reaches {estimate(attack)} instead of {estimate(before)}.{again} In the search, the loss "
+        f"was {rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
     )
 
 

@@ -1,0 +1,69 @@
+"""What a report says of a search: the choice, its figures on images held back, and whether those keep to the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mi_core.report.tuning import front_of, sentence, tuning_figures
+
+
+def estimate(value: float, half: float) -> dict[str, Any]:
+    return {"value": value, "ci95": [value - half, value + half], "n": 300}
+
+
+def measured(leak: float, utility: float, loss: float) -> dict[str, Any]:
+    attacks = [{"attack": "lpla", "output": "backbone", **estimate(leak - 0.2, 0.05)}]
+    attacks.append({"attack": "encodermi-t", "output": "projection", **estimate(leak - 0.05, 0.05)})
+    return {"utility": estimate(utility, 0.02), "attacks": attacks, "leak": leak, "utility_loss": loss}
+
+
+def search(held_back: float, *, allowed: float = 0.65, within: bool = True) -> dict[str, Any]:
+    """A search of three trials, of which the second is chosen; its leak on images held back is given."""
+    rows = [
+        {"parameters": {"defenses.0.settings.scale": scale}, "utility_loss": loss, "leak": leak, "pareto": pareto}
+        for scale, loss, leak, pareto in ((1.0, 0.3, 0.6, True), (0.5, 0.1, 0.64, True), (0.4, 0.2, 0.7, False))
+    ]
+    return {
+        "target": "target+noise",
+        "measure": "linear",
+        "metric": "auc",
+        "allowed": allowed,
+        "trials": 3,
+        "failed": 0,
+        "cut": 0,
+        "rows": rows,
+        "without": {"search": measured(0.95, 0.98, 0.0), "final": measured(0.93, 0.97, 0.0)},
+        "winner": {
+            "parameters": rows[1]["parameters"],
+            "within": within,
+            "search": measured(0.64, 0.88, 0.1),
+            "final": measured(held_back, 0.87, 0.104),
+        },
+    }
+
+
+def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> None:
+    told = sentence(search(0.62))
+    assert "Chosen of 3 trials (0 failed, 0 stopped early): scale 0.5." in told
+    assert "The strongest attack reaches .570 [.52, .62] instead of .880 [.83, .93]." in told
+    assert "the defense costs .104 of the utility (linear .870 [.85, .89] instead of .970 [.95, .99])" in told
+    assert "In the search, the loss was .100 and the upper end .640." in told
+
+
+@pytest.mark.parametrize(
+    ("held_back", "within", "said"), [(0.65, True, False), (0.66, True, True), (0.66, False, False)]
+)
+def test_a_choice_that_images_held_back_do_not_confirm_is_told(held_back: float, within: bool, said: bool) -> None:
+    told = sentence(search(held_back, within=within))
+    assert ("above what was allowed: these images do not confirm the choice" in told) is said
+    assert ("No trial stayed below it" in told) is not within
+
+
+def test_the_front_is_what_no_trial_beats_by_utility() -> None:
+    found = search(0.62)
+    assert [row["leak"] for row in front_of(found)] == [0.64, 0.6]
+    (drawing,) = tuning_figures({"tuning": found}).values()
+    assert ".100 at .640, .300 at .600" in drawing.alt
+    assert tuning_figures({}) == {}
