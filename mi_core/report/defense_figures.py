@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row
-from mi_core.report.defenses import by_target, undefended
+from mi_core.report.defenses import by_target, known_as, undefended
 from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, svg
 from mi_core.report.numbers import count, rate
 from mi_core.report.sides import measured_by
@@ -53,7 +53,7 @@ def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
 def _by_defense(entries: Sequence[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for entry in entries:
-        found.setdefault(entry["defense"], []).append(entry)
+        found.setdefault(known_as(entry, entry["defense"]), []).append(entry)
     return found
 
 
@@ -80,7 +80,7 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     """Every attack on the plain encoder and on every defended one."""
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
-    labels = ["none", *(entry["label"] for entry in entries)]
+    labels = ["none", *(known_as(entry, entry["label"]) for entry in entries)]
     series = {_name(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
     for number, entry in enumerate(entries, start=1):
         for pair in entry[part]:
@@ -129,13 +129,13 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
         places = [entry["numbers"]["epsilon"] for entry in ordered]
         style = look(index, marker=True) | {"markersize": 4}
         losses = [_loss(entry) for entry in ordered]
-        panels[0].plot(places, losses, label=ordered[0]["defense"], **style)
+        name = known_as(ordered[0], ordered[0]["defense"])
+        panels[0].plot(places, losses, label=name, **style)
         rows = [strongest(entry, "defended") for entry in ordered]
         errors(panels[1], places, rows, **style)
         pairs = zip(places, losses, rows, strict=True)
         told.append(
-            f"{ordered[0]['defense']} "
-            + ", ".join(f"{place:.3g}: {rate(loss)} and {rate(row['value'])}" for place, loss, row in pairs)
+            f"{name} " + ", ".join(f"{place:.3g}: {rate(loss)} and {rate(row['value'])}" for place, loss, row in pairs)
         )
     level(panels[0], 0.0, "")
     level(panels[1], 0.5, "")

@@ -19,7 +19,8 @@ def compare_defenses(report: Mapping[str, Any], defended: Sequence[Row]) -> list
     Args:
         report: with encoders, attacks (``pooled``) and attribute inference.
         defended: ``defense``, ``label``, ``target`` (the encoder defended), ``served`` (its name with the defense),
-            ``parameters`` and ``numbers`` (what the defense tells of itself) of each.
+            ``parameters`` and ``numbers`` (what the defense tells of itself) of each; ``adaptive`` is False where
+            attacks do not know it.
 
     Returns:
         Each entry with ``utility``, ``attacks`` and ``attributes``: pairs ``clean`` and ``defended``, at the last
@@ -92,6 +93,11 @@ def undefended(entries: Sequence[Row]) -> Row:
     return every
 
 
+def known_as(entry: Row, name: str) -> str:
+    """A name of a defense in tables and figures, which tell attacks that do not know it from those that do."""
+    return name if entry.get("adaptive", True) else f"{name}, unknown to attacks"
+
+
 def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
     """Per defended encoder the rows of its table: without a defense, then each with one.
 
@@ -106,7 +112,9 @@ def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
 
 def _row(entry: Row, side: str) -> Row:
     row: Row = (
-        {"name": "none", "details": ""} if side == "clean" else {"name": entry["label"], "details": _words(entry)}
+        {"name": "none", "details": ""}
+        if side == "clean"
+        else {"name": known_as(entry, entry["label"]), "details": _words(entry)}
     )
     if entry["utility"]:
         measure = entry["utility"][0]

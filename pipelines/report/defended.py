@@ -30,6 +30,7 @@ def defended(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
                 "target": beside,
                 "served": name,
                 "parameters": {**encoder.settings, **({"epoch": encoder.epoch} if encoder.epoch else {})},
+                **({} if entry is None or entry.adaptive else {"adaptive": False}),
                 "numbers": {key: _over_seeds(key, [of_seed[key] for of_seed in told]) for key in told[0]},
             }
 

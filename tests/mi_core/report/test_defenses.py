@@ -45,3 +45,16 @@ def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_withou
     drawn = defense_figures(report)
     assert "label-only, logits .700, .650" in drawn["defenses-attacks-target"].alt
     assert "no defense 0, .700" in drawn["defenses-tradeoff-target"].alt
+
+
+def test_attacks_that_do_not_know_a_defense_are_told_from_those_that_do() -> None:
+    """Neither a row nor a line of a figure takes one for the other."""
+    known, unknown = (entry("additive-logistic", 0.1, pair("metric-conf", 0.6, value)) for value in (0.58, 0.51))
+    report = {"defenses": [known, unknown | {"adaptive": False}]}
+    ((_, rows),) = defense_tables(report)
+    names = ["none", "additive-logistic", "additive-logistic, unknown to attacks"]
+    assert [row["name"] for row in rows] == names
+    drawn = defense_figures(report)
+    assert f"behind {', '.join(names)}: " in drawn["defenses-attacks-target"].alt
+    told = drawn["defenses-tradeoff-target"].alt
+    assert "additive-logistic .100 at .580; additive-logistic, unknown to attacks .100 at .510" in told
