@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -24,26 +25,49 @@ hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("untimed")
 
 
-RAY = ("local_ray", "trained_run", "finished_run", "stated_run", "audit.run(", "ray_cluster")
-"""What files of tests that use Ray speak of."""
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Files of tests stay whole; all that use Ray go to one process, which has the one local Ray of the session."""
     from xdist.scheduler import LoadScopeScheduling
 
+    slow = "not slow" not in config.getoption("markexpr")
+
     class OneRay(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return _scope_of(nodeid.partition("::")[0])
+            path = nodeid.partition("::")[0]
+            return "ray" if _uses_ray(Path(__file__).parents[1] / path, slow=slow) else path
 
     return OneRay(config, log)
 
 
 @cache
-def _scope_of(path: str) -> str:
-    text = (Path(__file__).parents[1] / path).read_text()
-    return "ray" if any(word in text for word in RAY) else path
+def _uses_ray(path: Path, *, slow: bool) -> bool:
+    """Whether a test that is asked for takes `local_ray`, itself or through a fixture, or runs an audit."""
+    takes: dict[str, list[str]] = {}
+    for source in (path, *(folder / "conftest.py" for folder in path.parents)):  # the nearest fixture of a name
+        if source.exists():
+            takes = {one.name: [arg.arg for arg in one.args.args] for one in _functions(source, "fixture")} | takes
+
+    def leads(name: str) -> bool:
+        return name == "local_ray" or any(map(leads, takes.get(name, ())))
+
+    asked = [one for one in _functions(path) if one.name.startswith("test_")]
+    asked = asked if slow else [one for one in asked if one not in _functions(path, "slow")]
+    return any("audit.run(" in ast.unparse(one) or any(leads(arg.arg) for arg in one.args.args) for one in asked)
+
+
+@cache
+def _functions(path: Path, decorated: str = "") -> list[ast.FunctionDef]:
+    """The functions of a file, or those with such a decorator."""
+    every = [node for node in _parsed(path).body if isinstance(node, ast.FunctionDef)]
+    return [
+        node for node in every if not decorated or any(decorated in ast.unparse(one) for one in node.decorator_list)
+    ]
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def small_config(**sections: Any) -> dict[str, Any]:
