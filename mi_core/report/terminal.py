@@ -232,7 +232,8 @@ def tuning_table(found: Mapping[str, Any]) -> RenderableType:
     Args:
         found: the part ``tuning`` of report.json.
     """
-    columns = ["parameters", "utility lost", f"{found['metric']}, upper end", "strongest attack"]
+    metric, kind = ("accuracy", "inference") if "hides" in found else (found["metric"], "attack")
+    columns = ["parameters", "utility lost", f"{metric}, upper end", f"strongest {kind}"]
     table = _table(f"Search on {found['target']}: trials that no other trial beats", columns)
     front = tuning.front_of(found)
     for row in front[:_TRIALS]:

@@ -9,6 +9,8 @@ from mi_core.report.contents import Row
 from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, svg
 from mi_core.report.numbers import estimate, rate, setting
 
+_METRICS = {"auc": "AUC", "accuracy": "accuracy"}
+
 
 def in_words(parameters: Mapping[str, Any]) -> str:
     """Parameters by the last part of their names.
@@ -20,6 +22,18 @@ def in_words(parameters: Mapping[str, Any]) -> str:
     return ", ".join(setting(*one) for one in parameters.items())
 
 
+def named(row: Mapping[str, Any]) -> str:
+    """How an inference of an attribute is called: by attribute, output and settings."""
+    return ", ".join(filter(None, (row["attribute"], row["output"], row.get("settings"))))
+
+
+def leaking(found: Mapping[str, Any]) -> str:
+    """Whose upper end the leak is, in words."""
+    if found.get("hides") == "attributes":
+        return "strongest inference's accuracy"
+    return f"strongest attack's {_METRICS[found['metric']]}"
+
+
 def front_of(found: Mapping[str, Any]) -> list[Row]:
     """The trials that no other one beats, by the utility that they lose."""
     return sorted((row for row in found["rows"] if row.get("pareto")), key=lambda row: row["utility_loss"])
@@ -29,19 +43,29 @@ def sentence(found: Mapping[str, Any]) -> str:
     """What was chosen, and what it is worth on images that the search never looked at."""
     winner, bare = found["winner"], found["without"]["final"]
     final = winner["final"]
-    attack = max(final["attacks"], key=lambda row: row["ci95"][1])
-    before = max(bare["attacks"], key=lambda row: row["ci95"][1])
     within = "" if winner["within"] else " No trial stayed below it; this one leaks least."
     missed = winner["within"] and final["leak"] > found["allowed"]
     again = " Its upper end is above what was allowed: these images do not confirm the choice." if missed else ""
-    metric = {"auc": "AUC", "accuracy": "accuracy"}[found["metric"]]
     return (
         f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} stopped early): "
-        f"{in_words(winner['parameters'])}. The strongest attack's {metric} was allowed an upper end of "
+        f"{in_words(winner['parameters'])}. The {leaking(found)} was allowed an upper end of "
         f"{rate(found['allowed'], 2)}.{within} On images held back, the defense costs {rate(final['utility_loss'])} of "
-        f"the utility ({found['measure']} {estimate(final['utility'])} instead of {estimate(bare['utility'])}). The "
-        f"strongest attack reaches {estimate(attack)} instead of {estimate(before)}.{again} In the search, the loss "
+        f"the utility ({found['measure']} {estimate(final['utility'])} instead of {estimate(bare['utility'])}). "
+        f"{_left(found, final, bare)}{again} In the search, the loss "
         f"was {rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
+    )
+
+
+def _left(found: Mapping[str, Any], final: Row, bare: Row) -> str:
+    """What the strongest attacks reach on images held back, with the defense and without it."""
+    defended, plain = (max(side["attacks"], key=lambda row: row["ci95"][1]) for side in (final, bare))
+    if found.get("hides") != "attributes":
+        return f"The strongest attack reaches {estimate(defended)} instead of {estimate(plain)}."
+    told, before = (max(side["inferences"], key=lambda row: row["accuracy"]["ci95"][1]) for side in (final, bare))
+    return (
+        f"The strongest inference ({named(told)}) is right for {estimate(told['accuracy'])} instead of "
+        f"{estimate(before['accuracy'])}; guessing is right for {estimate(told['majority'])}. The strongest attack on "
+        f"membership reaches {estimate(defended)} instead of {estimate(plain)} ({_METRICS[found['metric']]})."
     )
 
 
@@ -72,10 +96,10 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     bare = found["without"]["search"]
     panel.plot([0.0], [bare["leak"]], "P", color="#000000", markersize=7, label="no defense")
     level(panel, found["allowed"], "allowed")
-    label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the strongest attack's {found['metric']}")
+    label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the {leaking(found)}")
     told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
     alt = (
-        f"Utility lost and upper end of the strongest attack, where no other trial beats it: {told}. {sentence(found)}"
+        f"Utility lost and upper end of the {leaking(found)}, where no other trial beats it: {told}. {sentence(found)}"
     )
     return {"tuning": Drawing(svg(figure), f"Utility against leak: {found['target']}", alt)}
 

@@ -104,6 +104,9 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     known, known_values = _embeddings(config, task, splits, auxiliary)
     kept = among(known.ids, known_ids)
     tested, values = _embeddings(config, task, splits, chosen.test)
+    if config.fold != "all":
+        judged = among(tested.ids, splits.fold(chosen.test, config.fold, task.folder.seed))
+        tested, values = tested.take(judged), values[judged]
     attribute = config.data.attributes[chosen.attribute]
     inferred = infer(
         known.values["embedding"][kept],

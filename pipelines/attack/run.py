@@ -146,7 +146,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     for inference in inferences(config, folder):
         same = digest(common, inference.epoch, inference.config.model_dump(mode="json"))
         yield _Work(inference.path, run_inference, (inference,), same)
-    for plane in planes(config, folder):
+    for plane in planes(config, folder) if config.fold == "all" else ():
         chosen = plane.config
         same = digest(common, "plane", plane.epoch, chosen.attribute, chosen.target, chosen.output, chosen.test)
         yield _Work(plane.map_path, run_plane, (plane,), same)

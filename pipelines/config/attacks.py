@@ -118,7 +118,9 @@ class ValidityConfig(Section):
     """Which result the verdict rests on, and the control beside it."""
 
     attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
-    output: str | None = Field(default=None, description="primary output; default: the first of queries.outputs")
+    output: str | None = Field(
+        default=None, description="primary output; default: the first of queries.outputs that it reads"
+    )
     control: str | None = Field(default=None, description="encoder that saw neither group; default: the reference")
     fdr: float = Field(
         default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"

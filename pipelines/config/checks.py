@@ -282,7 +282,8 @@ def check_controls(config: RunConfig) -> None:
     """Raise ValueError if the verdict rests on a missing attack, output or control, or the control saw a group."""
     if config.validity.attack >= len(config.attacks):
         raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
-    check_choice("validity.output", config.primary_output, config.queries.outputs)
+    primary = config.attacks[config.validity.attack]
+    check_choice("validity.output", config.primary_output, config.outputs_of(primary))
     control = config.validity.control
     if control is None:
         return

@@ -272,8 +272,9 @@ class RunConfig(Section):
 
     @property
     def primary_output(self) -> str:
-        """The output that the verdict rests on."""
-        return self.validity.output or self.queries.outputs[0]
+        """The output that the verdict rests on: by default the first of those asked for that its attack reads."""
+        read = self.outputs_of(self.attacks[self.validity.attack])
+        return self.validity.output or next((name for name in self.queries.outputs if name in read), read[0])
 
     @property
     def measured(self) -> tuple[str, ...]:

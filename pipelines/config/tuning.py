@@ -79,7 +79,12 @@ class TuneConfig(Section):
     )
     attacks: tuple[str, ...] = Field(default=(), description="attacks that count, by name; default: all on the target")
     metric: Literal["auc", "accuracy"] = Field(
-        default="auc", description="of attacks; the upper end of its interval is the leak"
+        default="auc", description="of attacks; the upper end of its interval is the leak of membership"
+    )
+    hides: Literal["membership", "attributes"] = Field(
+        default="membership",
+        description="what leaks: membership, by the attacks that count, or attributes, by the accuracy of "
+        "attribute_inference on the target",
     )
     utility: Literal["classifier", "linear", "knn"] | None = Field(
         default=None, description="measure of utility; default: classifier where there is one, else linear"

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mi_core.defenses import DEFENSES
 from mi_core.defenses.privacy import utility_loss
 from mi_core.metrics.pareto import least_within, pareto_front, weighted
-from pipelines.config.encoders import DefendedConfig
+from mi_core.objectives import OBJECTIVES
+from pipelines.config.encoders import DefendedConfig, EncoderConfig, TrainedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.tuning import SearchConfig, TuneConfig
 from pipelines.console import meter, say
@@ -43,6 +45,8 @@ def run(runs: Sequence[Run]) -> None:
     if config.tune is None:
         return
     target, plain = defended_of(config)
+    if config.tune.hides == "membership" and (kind := _of_attributes(config.encoders[target])):
+        say("tune", f"WARNING: {kind} hides attributes, and membership is what is searched; set tune.hides=attributes")
     ground = _measured(Trial(run, plain, {}, "search"))
     if "fault" in ground:
         raise UserError(f"tune: without a search, {ground['fault']}")
@@ -77,7 +81,17 @@ def defended_of(config: RunConfig) -> tuple[str, str]:
     for field, name in (("target", target), ("plain", plain)):
         if name not in attacked:
             raise UserError(f"tune.{field} = {name!r} is not attacked; choose one of {', '.join(attacked)}")
+        if tune.hides == "attributes" and name not in {one.target for one in config.attribute_inference}:
+            raise UserError(f"tune.hides = 'attributes', but none is inferred from {name}; add to attribute_inference")
     return target, plain
+
+
+def _of_attributes(encoder: EncoderConfig) -> str:
+    """The defense, or the training, of an encoder that is meant to hide attributes; empty: there is none."""
+    if isinstance(encoder, DefendedConfig):
+        return encoder.defense if DEFENSES[encoder.defense].hides == "attributes" else ""
+    trained = isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "attribute"
+    return encoder.objective if trained else ""
 
 
 def tried(folder: RunFolder) -> list[Record]:
@@ -255,6 +269,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
         "plain": plain,
         "measure": ground["utility"]["measure"],
         "metric": search.metric,
+        **({"hides": search.hides} if search.hides == "attributes" else {}),
         "allowed": search.allowed,
         "trials": len(every),
         "failed": len(faults),
@@ -289,7 +304,7 @@ def _outcome_path(folder: RunFolder) -> str:
 
 
 def _shown(record: Record) -> dict[str, Any]:
-    return {name: record[name] for name in ("utility", "attacks", "strongest", LEAK)}
+    return {name: record[name] for name in ("utility", "attacks", "inferences", "strongest", LEAK) if name in record}
 
 
 def _row(record: Record, ground: Record, front: set[str], chosen: str) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.remembering import Memory
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
+from mi_core.report.tuning import named
 from pipelines.attack import run as attack
+from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import stopping_rule, tasks
 from pipelines.attack.utility import utility_path
-from pipelines.config.attacks import AttackConfig
+from pipelines.config.attacks import AttackConfig, AttributeInferenceConfig
 from pipelines.config.checks import build
 from pipelines.config.encoders import ForeignConfig, TrainedConfig
 from pipelines.config.fields import with_changes
@@ -45,8 +47,8 @@ from pipelines.run.points import Run
 
 Record = dict[str, Any]
 """The results of a trial: ``id``, ``parameters``, ``asked`` (see `Trial.asked`), ``fold``, ``seeds`` (how many so far),
-``utility`` and ``attacks`` (estimates, pooled), ``leak``, ``seconds``, ``cpu_seconds``; a failed one has a ``fault``
-instead of estimates."""
+``utility``, ``attacks`` and, where attributes are hidden, ``inferences`` (estimates, pooled), ``leak``, ``seconds``,
+``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
 
 
 def search_of(config: RunConfig) -> TuneConfig:
@@ -82,7 +84,9 @@ class Trial:
         config, tune = self.run.config, self.tune
         counted = [one.model_dump(mode="json") for one in config.attacks if _counts(one, self.target, tune)]
         group = config.data.model_dump(mode="json")["group_by"]
-        return digest(counted, tune.metric, tune.utility, config.seeds, group)[:12]
+        inferred = [one.model_dump(mode="json") for one in self._inferences(config)]
+        parts = [counted, tune.metric, tune.utility, config.seeds, group, *([inferred] if inferred else [])]
+        return digest(*parts)[:12]
 
     @property
     def folder(self) -> RunFolder:
@@ -103,6 +107,11 @@ class Trial:
         """The search."""
         return search_of(self.run.config)
 
+    def _inferences(self, config: RunConfig) -> list[AttributeInferenceConfig]:
+        """The inferences of attributes that count; none where membership is hidden."""
+        counts = self.tune.hides == "attributes"
+        return [one for one in config.attribute_inference if counts and one.target == self.target]
+
     def config(self) -> RunConfig:
         """The config of the trial as a run of its own.
 
@@ -118,7 +127,9 @@ class Trial:
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
-        values |= {"encoders": encoders, "attacks": attacks, "defenses": [], "attribute_inference": [], "validity": {}}
+        inferred = [one.model_dump(mode="json") for one in self._inferences(whole)]
+        values |= {"encoders": encoders, "attacks": attacks, "attribute_inference": inferred}
+        values |= {"defenses": [], "validity": {}}
         values["resources"]["gpus_per_actor"] = tune.gpus  # a trial queries on the device that it holds itself
         return build(values)
 
@@ -225,16 +236,38 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     overlap = audited_overlap(own, first)
     tested = own.classifier_roles(trial.target) if chosen == "classifier" else own.utility_roles(trial.target)
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
-    strongest, worst = max(pooled.items(), key=lambda item: item[1].high)
+    leaks = {f"{attack}, {output}": estimate.high for (attack, _, output), estimate in pooled.items()}
+    found: Record = {}
+    if tune.hides == "attributes":
+        found["inferences"] = _inferred(trial, own)
+        leaks = {named(row): row["accuracy"]["ci95"][1] for row in found["inferences"]}
+    strongest = max(leaks, key=lambda name: leaks[name])
     return {
         "utility": {"measure": chosen, **pool(utilities, overlap=overlap_of(own, first, tested[1])).as_json()},
         "attacks": [
             {"attack": attack, "output": output, **estimate.as_json()}
             for (attack, _, output), estimate in pooled.items()
         ],
-        "strongest": f"{strongest[0]}, {strongest[2]}",
-        "leak": min(1.0, worst.high),
+        "strongest": strongest,
+        "leak": min(1.0, leaks[strongest]),
+        **found,
     }
+
+
+def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
+    """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for seed in own.seeds:
+        for row in inferred(own, trial.folder.seed(seed)):
+            by_name.setdefault(named(row), []).append(row)
+    return [
+        {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}
+        | {
+            part: pool([Estimate.from_json(row[part]) for row in rows], overlap=rows[0]["overlap"]).as_json()
+            for part in ("accuracy", "majority")
+        }
+        for rows in by_name.values()
+    ]
 
 
 def _cpu_seconds() -> float:

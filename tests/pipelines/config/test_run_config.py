@@ -15,6 +15,7 @@ from pipelines.config.limits import ResourcesConfig
 from pipelines.config.load import load, parse
 from pipelines.config.shipped import found
 from pipelines.errors import UserError
+from tests.conftest import small_config
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -95,6 +96,10 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ({"queries.outputs": ["pixels"]}, "outputs = 'pixels', allowed: backbone, "),
         ({"queries.outputs": ["logits"]}, "asks for 'logits', but the encoder 'target' has backbone, projection"),
         ({"validity": {"control": "target"}}, "a control saw neither group"),
+        (
+            {"validity": {"output": "backbone"}, "attacks.0.outputs": ["projection"]},
+            "validity.output = 'backbone', allowed: projection",
+        ),
         (
             {"attacks.0": {"attack": "quantile-regression", "reference": "nonmembers", "fpr": 0.001}},
             "attacks.0: quantile-regression needs 1998 known non-members with its fpr, not 88",
@@ -228,6 +233,13 @@ def test_everything_of_a_list_that_is_none() -> None:
 def test_a_hash_on_the_command_line_is_a_character() -> None:
     config = load(str(ROOT / "configs" / "cifar10.yaml"), ["data.sources.pool.path=my #1 photos/*.tar"])
     assert config.data.sources["pool"].path == "my #1 photos/*.tar"
+
+
+def test_the_verdict_rests_on_an_output_that_its_attack_reads() -> None:
+    attacks = [{"attack": "encodermi-t", "outputs": ["projection"]}, {"attack": "lpla", "reference": "known"}]
+    raw = small_config(attacks=attacks, queries={"views": 2, "outputs": ["backbone", "projection"]})
+    assert parse(raw, "x").primary_output == "projection"
+    assert parse(raw | {"validity": {"attack": 1}}, "x").primary_output == "backbone"
 
 
 def test_too_few_cpus_for_readers_beside_actors() -> None:
