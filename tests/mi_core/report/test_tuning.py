@@ -67,3 +67,21 @@ def test_the_front_is_what_no_trial_beats_by_utility() -> None:
     (drawing,) = tuning_figures({"tuning": found}).values()
     assert ".100 at .640, .300 at .600" in drawing.alt
     assert tuning_figures({}) == {}
+
+
+def test_where_attributes_are_hidden_the_inference_counts_and_membership_is_told_beside_it() -> None:
+    found = search(0.62) | {"hides": "attributes", "allowed": 0.55}
+    for place, accuracy in ((found["without"]["final"], 0.66), (found["winner"]["final"], 0.5)):
+        rows = [(accuracy, "layers = 5"), (accuracy - 0.1, "layers = 3")]
+        place["inferences"] = [
+            {"attribute": "race", "output": "backbone", "settings": settings}
+            | {"accuracy": estimate(value, 0.03), "majority": estimate(0.42, 0.03)}
+            for value, settings in rows
+        ]
+    found["winner"]["final"]["leak"] = 0.53
+    told = sentence(found)
+    assert "The strongest inference's accuracy was allowed an upper end of .55." in told
+    assert "(race, backbone, layers = 5) is right for .500 [.47, .53] instead of .660 [.63, .69]; guessing" in told
+    assert "guessing is right for .420 [.39, .45]. The strongest attack on membership reaches .570" in told
+    assert "do not confirm" not in told
+    assert "strongest inference's accuracy" in tuning_figures({"tuning": found})["tuning"].alt
