@@ -72,7 +72,9 @@ def test_a_trial_counts_its_test_set_once(
     task = SimpleNamespace(attack=SimpleNamespace(attack="a"), position=0, output="backbone")
     monkeypatch.setattr(trial, "tasks", lambda _config, _place: [task])
     monkeypatch.setattr(trial, "result_of", lambda _task: {"metrics": {"auc": ONE}})
-    one = SimpleNamespace(tune=SimpleNamespace(metric="auc", utility="linear"), folder=folder, target="target")
+    one = SimpleNamespace(
+        tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
+    )
     found = trial._results(cast(Any, one), config)
     assert found["utility"]["n"] == 100
     assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from mi_core.report.contents import schema
 from pipelines.attack.inference import inferences
+from pipelines.audit import run as audit
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -88,6 +92,22 @@ def test_the_leak_is_that_of_the_strongest_inference_and_noise_hides_it(run: Run
     assert max(row["accuracy"]["value"] for row in noisy["inferences"]) < 0.35
     assert clear["leak"] > noisy["leak"] + 0.2
     assert not list(Path(run.folder.path).rglob("tune/**/map-*"))  # no trial draws
+
+
+@pytest.mark.slow
+def test_a_whole_search_chooses_by_what_is_inferred(run: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.folder.path, tmp_path / "run")
+    audit.run(run.config, str(folder))
+    report = storage.read_json(f"{folder}/report.json")
+    jsonschema.validate(report, schema())
+    found = report["tuning"]
+    assert (found["hides"], found["trials"]) == ("attributes", 2)
+    ends = {row["parameters"][SCALE]: row["leak"] for row in found["rows"]}
+    assert ends[1000.0] < ends[0.001]
+    winner = found["winner"]
+    assert winner["search"]["leak"] == max(row["accuracy"]["ci95"][1] for row in winner["search"]["inferences"])
+    page = (folder / "report.html").read_text()
+    assert "strongest inference" in page and "guessing is right for" in page
 
 
 def test_a_search_of_membership_infers_nothing(run: Run) -> None:
