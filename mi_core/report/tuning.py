@@ -96,7 +96,7 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     bare = found["without"]["search"]
     panel.plot([0.0], [bare["leak"]], "P", color="#000000", markersize=7, label="no defense")
     level(panel, found["allowed"], "allowed")
-    label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the {leaking(found)}")
+    label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the\n{leaking(found)}")
     told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
     alt = (
         f"Utility lost and upper end of the {leaking(found)}, where no other trial beats it: {told}. {sentence(found)}"
