@@ -236,12 +236,12 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     overlap = audited_overlap(own, first)
     tested = own.classifier_roles(trial.target) if chosen == "classifier" else own.utility_roles(trial.target)
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
-    leaks = {f"{attack}, {output}": estimate.high for (attack, _, output), estimate in pooled.items()}
+    leaks = [(f"{attack}, {output}", estimate.high) for (attack, _, output), estimate in pooled.items()]
     found: Record = {}
     if tune.hides == "attributes":
         found["inferences"] = _inferred(trial, own)
-        leaks = {named(row): row["accuracy"]["ci95"][1] for row in found["inferences"]}
-    strongest = max(leaks, key=lambda name: leaks[name])
+        leaks = [(named(row), row["accuracy"]["ci95"][1]) for row in found["inferences"]]
+    strongest, leak = max(leaks, key=lambda one: one[1])
     return {
         "utility": {"measure": chosen, **pool(utilities, overlap=overlap_of(own, first, tested[1])).as_json()},
         "attacks": [
@@ -249,7 +249,7 @@ def _results(trial: Trial, own: RunConfig) -> Record:
             for (attack, _, output), estimate in pooled.items()
         ],
         "strongest": strongest,
-        "leak": min(1.0, leaks[strongest]),
+        "leak": min(1.0, leak),
         **found,
     }
 

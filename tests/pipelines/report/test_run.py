@@ -69,15 +69,17 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
 def test_a_trial_counts_its_test_set_once(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = SimpleNamespace(attack=SimpleNamespace(attack="a"), position=0, output="backbone")
-    monkeypatch.setattr(trial, "tasks", lambda _config, _place: [task])
-    monkeypatch.setattr(trial, "result_of", lambda _task: {"metrics": {"auc": ONE}})
+    alike = [SimpleNamespace(attack=SimpleNamespace(attack="a"), position=at, output="backbone") for at in (0, 1)]
+    weaker = {**ONE, "value": 0.2, "ci95": [0.1, 0.3]}  # the same attack with other settings
+    monkeypatch.setattr(trial, "tasks", lambda _config, _place: alike)
+    monkeypatch.setattr(trial, "result_of", lambda task: {"metrics": {"auc": weaker if task.position else ONE}})
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )
     found = trial._results(cast(Any, one), config)
     assert found["utility"]["n"] == 100
     assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])
+    assert found["leak"] == found["attacks"][0]["ci95"][1] > found["attacks"][1]["ci95"][1]
     assert found["attacks"][0]["n"] == 200  # both sides are drawn from one source
 
 
