@@ -297,6 +297,11 @@ def final_rows(rows: Sequence[Row]) -> list[Row]:
     return at_last_epoch(rows, (*_IDENTITY[:-1], "seed"))
 
 
+def named(row: Mapping[str, Any]) -> str:
+    """How an attack, or an inference of an attribute, is called: with its output and its settings."""
+    return ", ".join(filter(None, (row.get("attack") or row["attribute"], row["output"], row.get("settings"))))
+
+
 def at_last_epoch(rows: Iterable[Row], identity: Sequence[str]) -> list[Row]:
     """Of rows alike in ``identity`` the one of the last epoch."""
     last: dict[tuple[Any, ...], Row] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.report.contents import Row
+from mi_core.report.contents import Row, named
 from mi_core.report.defenses import by_target, known_as, undefended
 from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, svg
 from mi_core.report.numbers import count, rate
@@ -57,10 +57,6 @@ def _by_defense(entries: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _name(pair: Row) -> str:
-    return ", ".join(filter(None, (pair.get("attack") or pair["attribute"], pair["output"], pair.get("settings"))))
-
-
 def strongest(entry: Row, side: str) -> Row:
     """What the strongest attack reaches on an encoder, plain (``clean``) or ``defended``."""
     measure, _ = _measured([entry])
@@ -81,10 +77,10 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
     labels = ["none", *(known_as(entry, entry["label"]) for entry in entries)]
-    series = {_name(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
+    series = {named(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
     for number, entry in enumerate(entries, start=1):
         for pair in entry[part]:
-            series[_name(pair)].append((number, pair["defended"][measure]))
+            series[named(pair)].append((number, pair["defended"][measure]))
     told = abreast(panel, labels, series, rotation=25, ha="right")
     if part == "attacks":
         level(panel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.report.contents import Row
+from mi_core.report.contents import Row, named
 from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, svg
 from mi_core.report.numbers import estimate, rate, setting
 
@@ -22,14 +22,9 @@ def in_words(parameters: Mapping[str, Any]) -> str:
     return ", ".join(setting(*one) for one in parameters.items())
 
 
-def named(row: Mapping[str, Any]) -> str:
-    """How an inference of an attribute is called: by attribute, output and settings."""
-    return ", ".join(filter(None, (row["attribute"], row["output"], row.get("settings"))))
-
-
 def leaking(found: Mapping[str, Any]) -> str:
     """Whose upper end the leak is, in words."""
-    if found.get("hides") == "attributes":
+    if "hides" in found:
         return "strongest inference's accuracy"
     return f"strongest attack's {_METRICS[found['metric']]}"
 
@@ -59,7 +54,7 @@ def sentence(found: Mapping[str, Any]) -> str:
 def _left(found: Mapping[str, Any], final: Row, bare: Row) -> str:
     """What the strongest attacks reach on images held back, with the defense and without it."""
     defended, plain = (max(side["attacks"], key=lambda row: row["ci95"][1]) for side in (final, bare))
-    if found.get("hides") != "attributes":
+    if "hides" not in found:
         return f"The strongest attack reaches {estimate(defended)} instead of {estimate(plain)}."
     told, before = (max(side["inferences"], key=lambda row: row["accuracy"]["ci95"][1]) for side in (final, bare))
     return (

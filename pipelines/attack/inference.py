@@ -12,6 +12,7 @@ import pyarrow as pa
 from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
+from pipelines.attack.tasks import of_fold
 from pipelines.config.attacks import AttributeInferenceConfig
 from pipelines.config.demands import Asking
 from pipelines.config.parameters import told_apart
@@ -103,10 +104,7 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     known_ids = _first(splits.ids(auxiliary), chosen.share, task.folder.seed)
     known, known_values = _embeddings(config, task, splits, auxiliary)
     kept = among(known.ids, known_ids)
-    tested, values = _embeddings(config, task, splits, chosen.test)
-    if config.fold != "all":
-        judged = among(tested.ids, splits.fold(chosen.test, config.fold, task.folder.seed))
-        tested, values = tested.take(judged), values[judged]
+    tested, values = _embeddings(config, task, splits, chosen.test, judged=True)
     attribute = config.data.attributes[chosen.attribute]
     inferred = infer(
         known.values["embedding"][kept],
@@ -151,9 +149,9 @@ def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
 
 
 def _embeddings(
-    config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str]
+    config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str], *, judged: bool = False
 ) -> tuple[Features, np.ndarray]:
-    """Embeddings of some roles and the attribute of each sample.
+    """Embeddings of some roles and the attribute of each sample; those that are judged of the fold alone.
 
     Raises:
         UserError: a sample is from a source without the attribute.
@@ -162,6 +160,8 @@ def _embeddings(
     features = load_features(
         config, task.folder, Asking(chosen.target), task.epoch, chosen.output, ["embedding"], roles
     )
+    if judged:
+        features = of_fold(config, task.folder, splits, features, roles)
     values = splits.attribute(chosen.attribute)
     missing = [name for name in features.ids if values[name] is None]
     if missing:

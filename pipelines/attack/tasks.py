@@ -117,7 +117,8 @@ def _audited(config: RunConfig, task: Task, splits: Splits, target: str) -> Labe
             f"attacks.{task.position}: {task.attack.attack} with reference = {AUDITED!r} takes {MOST_AUDITED:,} "
             f"audited samples at most, got {asked:,}; set its count, or fit it on an encoder"
         )
-    features = _of_fold(config, task, splits, features_of(config, task, splits, target, config.audited))
+    found = features_of(config, task, splits, target, config.audited)
+    features = of_fold(config, task.folder, splits, found, config.audited)
     member = splits.among(features.ids, config.audited[:1])
     return LabelledFeatures(features, member, audited=True, groups=splits.groups(features.ids.tolist()))
 
@@ -151,14 +152,16 @@ def _joined(parts: Sequence[Features]) -> Features:
 
 def evaluated_of(config: RunConfig, task: Task, splits: Splits) -> Features:
     """Load the features to evaluate an attack on: audited samples of the fold, without its reference."""
-    return _of_fold(config, task, splits, _evaluated(config, task, splits))
+    return of_fold(config, task.folder, splits, _evaluated(config, task, splits), config.audited)
 
 
-def _of_fold(config: RunConfig, task: Task, splits: Splits, features: Features) -> Features:
-    """The samples of the fold that a search judges; all where nothing is searched."""
+def of_fold(
+    config: RunConfig, folder: SeedFolder, splits: Splits, features: Features, roles: Sequence[str]
+) -> Features:
+    """The samples of some roles in the fold that a search judges; all where nothing is searched."""
     if config.fold == "all":
         return features
-    return features.take(among(features.ids, splits.fold(config.audited, config.fold, task.folder.seed)))
+    return features.take(among(features.ids, splits.fold(roles, config.fold, folder.seed)))
 
 
 def _evaluated(config: RunConfig, task: Task, splits: Splits) -> Features:

@@ -20,7 +20,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.remembering import Memory
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
-from mi_core.report.tuning import named
+from mi_core.report.contents import named
 from pipelines.attack import run as attack
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of
