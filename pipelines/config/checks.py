@@ -62,6 +62,8 @@ def _check(config: RunConfig) -> None:
     check_calibration(config)
     check_dp_audit(config)
     check_repeats(config)
+    if config.tune is not None:
+        defended_of(config)
     demands = demands_of(config)
     for name, encoder in config.encoders.items():
         if encoder.outputs is not None:
@@ -276,6 +278,34 @@ def _check_promised(config: RunConfig, name: str) -> None:
             f"encoders.{encoder.defends}.parameters.freeze_backbone=true and start it from an encoder without "
             "canaries, or give dp_audit.epsilon"
         )
+
+
+def defended_of(config: RunConfig) -> tuple[str, str]:
+    """The encoder that a search measures, and the plain one that its utility is compared with.
+
+    Raises:
+        ValueError: the config does not say which, or there is no such encoder, or no attack on it; or the metric is an
+            accuracy and candidates are audited.
+    """
+    tune = config.tune
+    assert tune is not None
+    attacked = list(dict.fromkeys(one.target for one in config.attacks))
+    if config.asked and tune.metric != "auc":
+        raise ValueError(f"tune.metric = {tune.metric!r} needs known members, but candidates are audited; choose auc")
+    target = tune.target
+    if target is None:
+        made = [name for name in attacked if isinstance(config.encoders[name], DefendedConfig)]
+        if len(made) > 1:
+            raise ValueError(f"tune.target is missing; choose one of {', '.join(made)}")
+        target = (made or attacked)[0]
+    encoder = config.encoders.get(target)
+    plain = tune.plain or (encoder.defends if isinstance(encoder, DefendedConfig) else target)
+    for field, name in (("target", target), ("plain", plain)):
+        if name not in attacked:
+            raise ValueError(f"tune.{field} = {name!r} is not attacked; choose one of {', '.join(attacked)}")
+        if tune.hides == "attributes" and name not in {one.target for one in config.attribute_inference}:
+            raise ValueError(f"tune.hides = 'attributes', but none is inferred from {name}; add to attribute_inference")
+    return target, plain
 
 
 def check_controls(config: RunConfig) -> None:

@@ -17,8 +17,8 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.privacy import utility_loss
 from mi_core.metrics.pareto import least_within, pareto_front, weighted
 from mi_core.objectives import OBJECTIVES
+from pipelines.config.checks import defended_of
 from pipelines.config.encoders import DefendedConfig, EncoderConfig, TrainedConfig
-from pipelines.config.run_config import RunConfig
 from pipelines.config.tuning import SearchConfig, TuneConfig
 from pipelines.console import meter, say
 from pipelines.errors import UserError
@@ -57,33 +57,6 @@ def run(runs: Sequence[Run]) -> None:
     if left:
         _search(run, target, ground, done, left)
     _conclude(run, target, plain, ground)
-
-
-def defended_of(config: RunConfig) -> tuple[str, str]:
-    """The encoder that is measured, and the plain one that its utility is compared with.
-
-    Raises:
-        UserError: the config does not say which, or there is no such encoder, or no attack on it; or the metric is an
-            accuracy and candidates are audited.
-    """
-    tune = search_of(config)
-    attacked = list(dict.fromkeys(one.target for one in config.attacks))
-    if config.asked and tune.metric != "auc":
-        raise UserError(f"tune.metric = {tune.metric!r} needs known members, but candidates are audited; choose auc")
-    target = tune.target
-    if target is None:
-        made = [name for name in attacked if isinstance(config.encoders[name], DefendedConfig)]
-        if len(made) > 1:
-            raise UserError(f"tune.target is missing; choose one of {', '.join(made)}")
-        target = (made or attacked)[0]
-    encoder = config.encoders.get(target)
-    plain = tune.plain or (encoder.defends if isinstance(encoder, DefendedConfig) else target)
-    for field, name in (("target", target), ("plain", plain)):
-        if name not in attacked:
-            raise UserError(f"tune.{field} = {name!r} is not attacked; choose one of {', '.join(attacked)}")
-        if tune.hides == "attributes" and name not in {one.target for one in config.attribute_inference}:
-            raise UserError(f"tune.hides = 'attributes', but none is inferred from {name}; add to attribute_inference")
-    return target, plain
 
 
 def _of_attributes(encoder: EncoderConfig) -> str:

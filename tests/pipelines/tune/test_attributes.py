@@ -20,7 +20,6 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search
-from pipelines.tune.run import defended_of
 from pipelines.tune.trial import Record, Trial, measure
 from tests.conftest import small_config
 from tests.pipelines import staged
@@ -120,7 +119,7 @@ def test_a_search_of_membership_infers_nothing(run: Run) -> None:
 
 def test_what_is_hidden_has_to_be_inferred() -> None:
     with pytest.raises(UserError, match=r"tune.hides = 'attributes', but none is inferred from target\+noise; add to"):
-        defended_of(config_of(attribute_inference=[]))
+        config_of(attribute_inference=[])
     with pytest.raises(UserError, match="tune.hides = 'faces': allowed is membership or attributes"):
         config_of("faces")
 

@@ -17,6 +17,7 @@ import yaml
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.attributes import GroupConfig
+from pipelines.config.checks import defended_of
 from pipelines.config.demands import demands_of
 from pipelines.config.encoders import DefendedConfig
 from pipelines.config.load import parse
@@ -29,7 +30,7 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search
 from pipelines.tune import trial as trials
-from pipelines.tune.run import defended_of, tried
+from pipelines.tune.run import tried
 from pipelines.tune.trial import Trial
 from tests.conftest import background, small_config, wait_until
 
@@ -291,10 +292,10 @@ def test_mistakes_are_one_line(tune: dict[str, Any], message: str) -> None:
 
 def test_what_is_served_has_to_be_attacked() -> None:
     with pytest.raises(UserError, match="tune.target = 'shadow' is not attacked; choose one of target, target"):
-        defended_of(config_of({**SEARCH, "target": "shadow"}))
+        config_of({**SEARCH, "target": "shadow"})
     two = [{"defense": "additive-logistic"}, {"defense": "additive-laplace"}]
     with pytest.raises(UserError, match="tune.target is missing; choose one of target\\+additive-logistic, target"):
-        defended_of(config_of(defenses=two))
+        config_of(defenses=two)
 
 
 def test_lists_stand_for_defenses_one_by_one() -> None:
