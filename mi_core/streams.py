@@ -1,21 +1,25 @@
-"""Random streams that are a pure function of what they are for: seed, purpose, source, key, epoch, view.
+"""Random streams that are a pure function of what they are for.
 
-A sample's stream key is a blake2b hash of its identity; the numbers behind it come from the counter-based generator
-Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3) on batched tensors.
-So a view does not depend on batch, worker, order, device or retry, and two purposes never share a stream.
+In training a sample's stream key is a blake2b hash of seed, purpose, source and key. A query's is a hash of a nonce,
+the seed, the purpose and the image's pixels: no name, path, source or order enters, so nobody chooses views by naming
+files, and no one knows the views before the nonce is drawn. The numbers behind a key come from the counter-based
+generator Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3) on batched
+tensors. So a view does not depend on batch, worker, order, device or retry, and two purposes never share a stream.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.checks import ConfigError, check_choice, check_range, check_shape
 from mi_core.hashing import digest64
 
-PURPOSES = ("train", "query", "probe", "defense")
+PURPOSES = ("train", "defense")  # of streams by name
+OF_PIXELS = ("query", "probe")  # of streams by what an image shows
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -42,7 +46,7 @@ def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> to
 
     Args:
         seed: of the run, or of one encoder.
-        purpose: ``train``, ``query`` or ``probe``: what the views are for; ``defense``: its noise.
+        purpose: ``train``: its views; ``defense``: its noise.
         source: name of the source.
         keys: N sample keys.
 
@@ -50,11 +54,40 @@ def stream_keys(seed: int, purpose: str, source: str, keys: Sequence[str]) -> to
         ConfigError: no such purpose.
 
     Example:
-        >>> stream_keys(0, "query", "pool", ["a", "b"]).shape
+        >>> stream_keys(0, "train", "pool", ["a", "b"]).shape
         torch.Size([2])
     """
     check_choice("purpose", purpose, PURPOSES)
-    prints = [digest64(seed, purpose, source, key) for key in keys]
+    return _signed([digest64(seed, purpose, source, key) for key in keys])
+
+
+def pixel_streams(nonce: str, seed: int, purpose: str, images: torch.Tensor) -> torch.Tensor:
+    """The stream keys (N,) int64 of N images for views that nobody can choose: functions of pixels and nonce alone.
+
+    Args:
+        nonce: drawn after the images were fixed; empty where encoders are trained here, and the seed tells all.
+        seed: of the run.
+        purpose: ``query``: the views of an attack; ``probe``: those that try an encoder out.
+        images: (N, C, H, W) uint8, as they are queried; equal images get equal views.
+
+    Raises:
+        ConfigError: no such purpose.
+        ShapeError: the images are not (N, C, H, W).
+
+    Example:
+        >>> images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+        >>> first, second = pixel_streams("", 0, "query", images).tolist()
+        >>> first == second, first == pixel_streams("7", 0, "query", images)[0]
+        (True, tensor(False))
+    """
+    check_choice("purpose", purpose, OF_PIXELS)
+    check_shape("images", images, "N C H W")
+    shape = f"{tuple(images.shape[1:])}:".encode()
+    prints = [hashlib.sha256(shape + pixels.numpy().tobytes()).hexdigest() for pixels in images.cpu()]
+    return _signed([digest64(nonce, seed, purpose, one) for one in prints])
+
+
+def _signed(prints: Sequence[int]) -> torch.Tensor:
     return torch.tensor([value - 2**64 if value >= 2**63 else value for value in prints], dtype=torch.int64)
 
 

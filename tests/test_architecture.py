@@ -45,7 +45,7 @@ MI_CORE = {
     "report": {"metrics", "validity"},
     "auditing": {
         *("attacks", "augmentations", "encoders", "features", "image_files", "images", "metrics", "querying"),
-        *("report", "validity"),
+        *("report", "training", "validity"),
     },
     "captions": set(),
     "costs": set(),

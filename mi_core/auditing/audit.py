@@ -4,44 +4,35 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.asking import EMBEDDING, Setup, shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.models import Model, Preparation, control_of, device_of, given_control, model_of
-from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, decoded, read
-from mi_core.auditing.record import Measured
+from mi_core.auditing.models import Preparation, device_of, given_reference, model_of
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
+from mi_core.auditing.record import Beside, Measured
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.encoders.averaging import averaged
 from mi_core.encoders.builders import folder_preprocessing, of_captions
-from mi_core.encoders.folding import for_queries
 from mi_core.encoders.model_folder import Definition, folder_kind
 from mi_core.encoders.published import PUBLISHED, published
 from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
-from mi_core.querying.extractor import Extractor
-from mi_core.querying.plan import QueryPlan
-from mi_core.querying.precision import precision_on
-from mi_core.querying.sanity import view_consistency
 from mi_core.records import Features, LabelledFeatures
-from mi_core.streams import sample_streams, stream_keys
-from mi_core.validity.blind import blind_scores, telling
+from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
+from mi_core.validity.verdict import FACTOR
 
-CHUNK = 256  # images that are decoded and queried together
-PROBED = 256  # images on which the encoder is tried out
 BLIND = 10_000  # images of a side that the blind classifier sees, at most
 LEAST = 100
 """Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19.
@@ -56,8 +47,8 @@ def audit(
     *,
     size: int | None = None,
     weights: str | os.PathLike[str] | None = None,
-    control: Any = None,
-    control_weights: str | os.PathLike[str] | None = None,
+    references: Sequence[Any] | None = None,
+    quick: bool = False,
     objective: str | None = None,
     augmentation: Mapping[str, Any] | None = None,
     output: str | None = None,
@@ -69,14 +60,18 @@ def audit(
     trust_code: bool = False,
     fdr: float = 0.05,
     max_rejected: float = MAX_REJECTED,
+    factor: float = FACTOR,
+    nonce: str | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Found:
     """Tell whether images were used to train an encoder.
 
     The attack is mean-cosine: embeddings of an image's views lie closer together if the image was trained on. Its score
-    counts only against two controls on the same images: a blind classifier that never asks the encoder, and the same
-    attack on an encoder that saw neither group. Nothing is trained. Random draws depend on ``seed`` and keys alone.
+    counts only against checks on the same images: a blind classifier that never asks the encoder, the same attack on
+    reference encoders that saw neither group, and a classifier on what these see. Somebody chose the two groups, so the
+    verdict is that by choice of `mi_core.validity.verdict`. Views depend on pixels, ``seed`` and ``nonce``: no name,
+    path or order has an effect.
 
     Args:
         model: an ``nn.Module``; a function of images (B, C, H, W) float32 in [0, 1] to embeddings (B, D); the name of
@@ -87,10 +82,11 @@ def audit(
         size: side of the images as the encoder gets them; None: the published one of a named encoder, else 224.
         weights: of a named encoder: a file, ``"hf://org/name/file"``, or a folder for the models of transformers. A
             model of the Hub needs none: ``"transformers:org/name"``, ``"open_clip:hf-hub:org/name"``.
-        control: an encoder that saw neither group, as ``model``; None: the same network with fresh weights, or a fresh
-            ResNet-18 where ``model`` is a function or an API. Nothing of ``model`` but the size reaches a control by
-            name or address: an API is asked with default settings and no key; wrap another one in a function.
-        control_weights: of a named control, as ``weights``.
+        references: trained encoders that saw neither group, each as ``model``, or a pair of a name and the file of its
+            weights; None: small ones are trained here, each on half of all candidates and controls, the halves by lot.
+            Nothing of ``model`` but the size reaches a reference by name or address: an API is asked with default
+            settings and no key; wrap another one in a function.
+        quick: leave the references out. The verdict can then not be ``leak``.
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and SigLIP,
             else ``simclr``.
         augmentation: settings of these views, for example ``{"crop_scale": (0.4, 1.0)}``; None: the framework's own.
@@ -103,6 +99,9 @@ def audit(
         trust_code: run the code of a TorchScript file or Python module.
         fdr: share of wrongly flagged images among the flagged, in (0, 1).
         max_rejected: largest share of images that cannot be used, in [0, 1]; above it the audit ends.
+        factor: least robustness of a leak, at least 1.
+        nonce: what makes the views unforeseeable beside the pixels; None: drawn once the images are read. Give that of
+            an earlier audit to repeat it, or a number of the other party.
         seed: of all random draws.
         progress: show a bar.
 
@@ -118,6 +117,11 @@ def audit(
     check_range("views", views, 2)
     check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
     check_range("max_rejected", max_rejected, 0, 1)
+    check_range("factor", factor, 1)
+    if quick and references is not None:
+        raise ConfigError("references are given with quick=True, which leaves them out; keep one of the two")
+    if references is not None and (isinstance(references, str | tuple) or not len(references)):
+        raise ConfigError("references are no list of encoders; give one, or quick=True for an audit without any")
     named = model if isinstance(model, str) else ""
     files = definition_of(named, None if weights is None else str(weights), read_local)
     captioned = of_captions(named, files)
@@ -127,33 +131,31 @@ def audit(
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
     decoder = _decoder(named, size, files)
     how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed)
-    if control is None and control_weights is not None:
-        raise ConfigError("control_weights are given without a control; give control=NAME, or leave them out")
-    with _evaluating(model, control), _bar(progress) as bar:
+    with _evaluating(model, *(references or ())), shown_bar(progress) as bar:
         target = model_of(model, how)
-        beside = control_of(model, target, how) if control is None else given_control(control, how, control_weights)
-        for name, one in (("model", target), ("control", beside)):
-            if output not in one.encoder.outputs:
-                fresh = name == "control" and control is None
-                which = f"the control, a fresh {one.load}," if fresh else name
-                remedy = "; give a control that has this output" if fresh else ""
-                raise ConfigError(f"output = {output!r}: {which} has {', '.join(one.encoder.outputs)}{remedy}")
+        given_ones = [given_reference(one, how, number) for number, one in enumerate(references or ())]
+        if output not in target.encoder.outputs:
+            raise ConfigError(f"output = {output!r}: model has {', '.join(target.encoder.outputs)}")
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected)
         _check_numbers(samples, seed)
-        setup = _Setup(decoder, recipe, output, views, seed, device_of(model), bar)
+        drawn = secrets.token_hex(16) if nonce is None else nonce
+        setup = Setup(decoder, recipe, output, views, seed, drawn, device_of(model), bar)
         shown = setup.consistency(target, samples)
-        features = setup.features(target, beside, samples)
-        scores = _scored(features, samples, seed)
+        made = [] if quick or references is not None else setup.references(samples)
+        beside = [setup.beside_given(one, number, samples) for number, one in enumerate(given_ones)]
+        beside += [setup.beside_made(one, samples) for one in made]
+        scores = _scored(setup.features(target, beside, samples), beside, samples, seed)
     sources = {CANDIDATES: candidates, CONTROLS: controls}
     return Found.of(
-        Measured(samples, scores, target, beside, shown, sources),
+        Measured(samples, scores, target, beside, shown, sources, drawn, nonce is not None),
         objective=objective,
         augmentation=augmentation or {},
         output=output,
         views=views,
         data=_decoding(named, size, files) | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}),
         fdr=fdr,
+        factor=factor,
         seed=seed,
         grid=setup.grid(samples),
     )
@@ -213,100 +215,58 @@ def _check_numbers(samples: Samples, seed: int) -> None:
         raise ConfigError(f"{int(candidate.sum())} candidates are left; give at least 5")
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """How the encoders are asked."""
-
-    decoder: Decoder
-    recipe: SimCLRAugmentation
-    output: str
-    views: int
-    seed: int
-    device: torch.device
-    bar: _Bar
-
-    def features(self, target: Model, control: Model, samples: Samples) -> tuple[Features, Features]:
-        """Similarities of the views of all images, on the target and on the control."""
-        encoders = {"target": target.encoder, "fresh": control.encoder}
-        ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
-        alike = len({one.size for one in ready.values()}) == 1
-        together = [ready] if alike else [{name: ready[name]} for name in ready]
-        plan = self._plan()
-        extractors = [Extractor(some, plan, self.recipe, self.device) for some in together]
-        need = MeanCosine(seed=self.seed).needs[0]
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
-        tick = self.bar.begin("asking the encoders", len(samples.items))
-        for rows, pixels in decoded(samples, self.decoder, CHUNK):
-            names = samples.ids[rows]
-            streams = sample_streams(self.seed, "query", [_split(name) for name in names])
-            for extractor in extractors:
-                for name, columns in extractor(torch.from_numpy(pixels), streams, names).items():
-                    parts[name].append(columns[f"{self.output}.{need}"])
-            tick(len(names))
-        ids = np.array(samples.ids)
-        first, second = (Features(ids, {need: np.concatenate(parts[name])}) for name in ("target", "fresh"))
-        return first, second
-
-    def _plan(self) -> QueryPlan:
-        needs = MeanCosine(seed=self.seed).needs
-        return QueryPlan(needs, (self.output,), self.views, precision=precision_on(self.device.type, "auto"))
-
-    @torch.inference_mode()
-    def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
-        """Whether the encoder recognises images in two different views."""
-        names = sorted(samples.ids[:], key=lambda name: (not name.startswith(CANDIDATES), name))[:PROBED]
-        row_of = {name: row for row, name in enumerate(samples.ids)}
-        chosen = samples.at([row_of[name] for name in names])
-        images = np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)])
-        reference = None if target.reference is None else target.reference.to(self.device)
-        return view_consistency(
-            target.encoder.to(self.device),
-            reference,
-            torch.from_numpy(images),
-            sample_streams(self.seed, "probe", [_split(name) for name in names]),
-            self.recipe,
-            device=self.device,
-        )
-
-    def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-        """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
-        from mi_core.augmentations.views import make_views
-
-        names = sorted(name for name in samples.ids if name.startswith(f"{CANDIDATES}/"))[:4]
-        row_of = {name: row for row, name in enumerate(samples.ids)}
-        chosen = samples.at([row_of[name] for name in names])
-        (images,) = (pixels for _, pixels in decoded(chosen, self.decoder, CHUNK))
-        streams = stream_keys(self.seed, "query", CANDIDATES, [_split(name)[1] for name in names])
-        drawn = make_views(torch.from_numpy(images), streams, self.recipe, views=self.views)
-        return images, (drawn * 255).round().to(torch.uint8).numpy()
-
-
-def _split(name: str) -> tuple[str, str]:
-    side, _, key = name.partition("/")
-    return side, key
-
-
-def _scored(features: tuple[Features, Features], samples: Samples, seed: int) -> dict[str, Any]:
-    """Scores of the attack, of the control and of the blind classifier on the judged images."""
+def _scored(features: Mapping[str, Features], beside: Sequence[Beside], samples: Samples, seed: int) -> dict[str, Any]:
+    """Scores of the attack and of its checks on the judged images."""
     known, candidate = samples.known(seed), samples.candidate
     blind = _blind(samples, seed)
     judged = ~known
     found: dict[str, Any] = {"member": candidate[judged], "blind": blind[0][judged], "seen": blind[1][judged]}
-    for name, own in zip(("score", "control"), features, strict=True):
-        method = MeanCosine(seed=seed)
-        method.fit(LabelledFeatures(own.take(known), np.zeros(int(known.sum()), dtype=bool)))
-        found[name] = method.score(own.take(judged))
-        if name == "score":
-            found |= {"threshold": method.threshold, "statistic": method.statistic(own.take(judged))}
+    method = _fitted(features["target"], known, seed)
+    own = features["target"].take(judged)
+    found |= {"score": method.score(own), "threshold": method.threshold, "statistic": method.statistic(own)}
+    if beside:
+        found["control"] = _beside(features, beside, known, seed)[judged]
+        found["semantic"] = _semantic(features, beside, samples, blind[1], seed)[judged]
     return found | {"known": int(known.sum()), "telling": blind[2]}
+
+
+def _fitted(features: Features, known: np.ndarray, seed: int) -> MeanCosine:
+    """The attack, fitted on the known controls."""
+    method = MeanCosine(seed=seed)
+    method.fit(LabelledFeatures(features.take(known), np.zeros(int(known.sum()), dtype=bool)))
+    return method
+
+
+def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: np.ndarray, seed: int) -> np.ndarray:
+    """The mean score (N,) of every image over the references that did not see it, on one scale."""
+    total, count = np.zeros(len(known)), np.zeros(len(known))
+    for one in beside:
+        scores, unseen = _fitted(features[one.name], known, seed).score(features[one.name]), ~one.seen
+        judged = scores[unseen & ~known]
+        if len(beside) > 1:
+            scores = (scores - judged.mean()) / (judged.std() or 1.0)
+        total[unseen] += scores[unseen]
+        count += unseen
+    return total / count
+
+
+def _semantic(
+    features: Mapping[str, Features], beside: Sequence[Beside], samples: Samples, seen: np.ndarray, seed: int
+) -> np.ndarray:
+    """Scores (N,) of a classifier on the embeddings of all references, of the images that the blind one saw."""
+    rows = np.flatnonzero(seen)
+    rows = rows[np.argsort(np.array(samples.hashes)[rows])]
+    embeddings = np.concatenate([features[one.name].values[EMBEDDING][rows] for one in beside], axis=1)
+    scores = np.zeros(len(seen))
+    scores[rows] = semantic_scores(embeddings, samples.candidate[rows], seed=seed)
+    return scores
 
 
 def _blind(samples: Samples, seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
     """Scores (N,) of the blind classifier, whom it saw (N,), and the single features that tell the sides apart best."""
-    seen, ids = samples.first(BLIND, seed), np.array(samples.ids)
+    seen = samples.first(BLIND, seed)
     rows = np.flatnonzero(seen)
-    rows = rows[np.argsort(ids[rows])]  # its folds follow the order of the ids
-    member, scores = samples.candidate[rows], np.zeros(len(ids))
+    member, scores = samples.candidate[rows], np.zeros(len(seen))
     scores[rows] = blind_scores(samples.summaries[rows], samples.pixels[rows], member, seed=seed)
     return scores, seen, telling(samples.summaries[rows], (*FILE_FEATURES, *pixel_names(3)), member)
 
@@ -320,27 +280,3 @@ def _evaluating(*models: Any) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-class _Bar:
-    """A progress bar, or nothing."""
-
-    def __init__(self, shown: Progress | None) -> None:
-        self.shown = shown
-
-    def begin(self, title: str, total: int) -> Any:
-        """Begin a task; returns a function that counts."""
-        if self.shown is None:
-            return lambda count=1: None
-        bar, task = self.shown, self.shown.add_task(title, total=total)
-        return lambda count=1: bar.advance(task, count)
-
-
-@contextmanager
-def _bar(wanted: bool) -> Iterator[_Bar]:
-    if not wanted:
-        yield _Bar(None)
-        return
-    columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield _Bar(shown)

@@ -8,13 +8,26 @@ from typing import Any
 
 FIRST_LINE = "# Were these images used to train this encoder? The same audit as a config; run it with"
 MISSING = "FILL-IN"
-OTHER_CONTROL = "checkpoint:resnet18-imagenet"
-"""The control of an encoder that cannot be built anew: any encoder that saw neither group will do."""
+FAMILY = "reference"
+"""The name that reference encoders share."""
+
+
+def reference_settings() -> dict[str, Any]:
+    """The settings of reference encoders that are made here, but for the roles that they are trained on."""
+    return {
+        "objective": "simclr",
+        "backbone": "resnet8",
+        "size": 32,
+        "halves": 4,
+        "epochs": 40,
+        "batch_size": 64,
+        "optimizer": {"name": "adamw", "learning_rate": 0.005, "weight_decay": 1e-4, "schedule": "cosine"},
+    }
 
 
 def audit_settings(
     target: Mapping[str, Any],
-    control: Mapping[str, Any],
+    references: Mapping[str, Mapping[str, Any]],
     sources: Mapping[str, Mapping[str, Any]],
     *,
     objective: str,
@@ -23,6 +36,8 @@ def audit_settings(
     output: str,
     views: int,
     fdr: float | None = None,
+    factor: float | None = None,
+    nonce: str | None = None,
     seed: int,
     known: bool = False,
     captions: bool = False,
@@ -30,7 +45,9 @@ def audit_settings(
     """The settings of an audit of candidates against controls.
 
     Args:
-        target, control: settings of the encoders, as ``encoders`` has them.
+        target: settings of the encoder, as ``encoders`` has them.
+        references: the same of encoders that saw neither group, by name; those without ``load`` and ``endpoint`` are
+            trained on halves of both.
         sources: settings of ``candidates``, ``controls`` and, with ``known``, of ``known``.
         objective: training whose views the queries imitate; augmentation: settings of these views.
         data: side of the images and how they come to it, where a named encoder's publisher does not say that, and
@@ -38,6 +55,8 @@ def audit_settings(
         output: that is attacked.
         views: of each image.
         fdr: false discovery rate at which single candidates are flagged; None: that of every config.
+        factor: least robustness of a leak; None: that of every config.
+        nonce: of the queries; None: drawn when the audit starts.
         seed: of everything random.
         known: whether members are known: LpLA runs too, and half of them are held back to estimate the share used.
         captions: whether images have captions: the attack on similarities of images and captions runs too.
@@ -64,11 +83,23 @@ def audit_settings(
             "near_duplicates": {},
             "roles": roles,
         },
-        "encoders": {"target": {**views_of_training, **target}, "fresh": {**views_of_training, **control}},
-        "queries": {"views": views, "augmentation": "as-trained", "outputs": [output]},
+        "encoders": {
+            "target": {**views_of_training, **target},
+            **{name: _reference(one, views_of_training) for name, one in references.items()},
+        },
+        "queries": {"views": views, "augmentation": "as-trained", "outputs": [output]}
+        | ({} if nonce is None else {"nonce": nonce}),
         "attacks": attacks,
-        "validity": {"control": "fresh"} | ({} if fdr is None else {"fdr": fdr}),
+        "validity": ({"references": list(references)} if references else {})
+        | {name: value for name, value in (("fdr", fdr), ("factor", factor)) if value is not None},
     }
+
+
+def _reference(one: Mapping[str, Any], views_of_training: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a reference: trained on halves of both groups, or from elsewhere with the views of the target."""
+    if {"load", "endpoint"} & set(one):
+        return {**views_of_training, **one}
+    return {**one, "train_on": ["candidate", "control"]}
 
 
 _REMARKS = {
@@ -77,9 +108,9 @@ _REMARKS = {
     "data.roles.known-nonmember": "fixes the threshold; the other controls are judged",
     "data.roles.calibration-member": "held back: they give the share of your images that was used",
     "encoders.target.objective": "the training whose views the queries imitate",
-    "encoders.fresh": "the control: an encoder that saw neither group",
+    "encoders.reference": "small encoders, each trained on half of both groups by lot; an image counts on the others",
     "queries.outputs": "the embedding that is attacked",
-    "validity.control": "the same attack on this encoder must find nothing",
+    "validity.references": "the same attack on these encoders, which saw neither group, must find much less",
 }
 
 

@@ -18,6 +18,7 @@ from mi_core.auditing.reading import CANDIDATES
 from mi_core.auditing.record import Measured, evidence_of, report_of, settings_of
 from mi_core.checks import check_choice, check_range
 from mi_core.images import Decoder, decode, thumbnail
+from mi_core.metrics.delong import auc
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report import wording
 from mi_core.report.contents import AttackScores, FigureData, to_json
@@ -26,7 +27,7 @@ from mi_core.report.html import render_html
 from mi_core.report.images import ViewGrid
 from mi_core.validity.candidates import CandidateAnswers
 from mi_core.validity.conformal import benjamini_hochberg
-from mi_core.validity.verdict import Validity, doubted, judge
+from mi_core.validity.verdict import Validity, judge
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +38,7 @@ class Found:
         verdict: ``leak``, ``confounded``, ``no-evidence`` or ``undecided``; see `mi_core.validity.verdict`.
         answer: the verdict in a sentence.
         lines: how sure, and what it does not say.
-        validity: AUCs of the attack and of its controls, and their differences, with intervals.
+        validity: AUCs of the attack and of its checks, and their differences, with intervals.
         report: the content of report.json.
         fdr: at which candidates are flagged.
     """
@@ -65,7 +66,7 @@ class Found:
 
     @property
     def p_value(self) -> float | None:
-        """The chance of scores as high if no candidate was used; None where a control tells the groups apart."""
+        """The chance of scores as high if no candidate was used; None where a check tells the groups apart."""
         tests = self.report.get("evidence", {}).get("tests", [])
         return float(tests[0]["p"]) if tests else None
 
@@ -82,7 +83,7 @@ class Found:
             fdr: expected share of wrongly named ones among them, in (0, 1); None: that of the audit.
 
         Returns:
-            Nothing where a control tells the groups apart: then no score proves anything.
+            Nothing where a check tells the groups apart: then no score proves anything.
         """
         if self._answers is None:
             return []
@@ -130,9 +131,14 @@ class Found:
         return "\n".join([whole, *self.lines])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the answer, the three AUCs, and the first flagged images."""
-        rows = [("attack", self.validity.attack_auc), ("without the encoder", self.validity.blind_auc)]
-        rows.append(("on an encoder that saw neither group", self.validity.control_auc))
+        """What a notebook shows: the answer, the AUCs, and the first flagged images."""
+        names = {
+            "blind_auc": "without the encoder",
+            "semantic_auc": "on what references see",
+            "control_auc": "on references that saw neither group",
+        }
+        rows = [("attack", self.validity.attack_auc)]
+        rows += [(names[check], one) for check, one in self.validity.checks.items()]
         cells = "".join(
             f"<tr><td>{name}</td><td>{one.value:.3f}</td><td>{one.low:.3f} to {one.high:.3f}</td></tr>"
             for name, one in rows
@@ -187,6 +193,7 @@ class Found:
         views: int,
         data: Mapping[str, Any],
         fdr: float,
+        factor: float,
         seed: int,
         grid: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Found:
@@ -194,20 +201,28 @@ class Found:
 
         Args:
             measured: by the audit.
-            objective, augmentation, output, views, fdr, seed: as `mi_core.audit`.
+            objective, augmentation, output, views, fdr, factor, seed: as `mi_core.audit`.
             data: as `config_text.audit_settings` takes it.
             grid: some images and their views, for the report.
         """
         scores = measured.scores
         member, seen = scores["member"], scores["seen"]
-        validity = judge(scores["score"][seen], scores["blind"][seen], scores["control"][seen], member[seen])
         fault = fault_in_words(measured.consistency)
-        verdict = doubted(validity.verdict, recognises=not fault)
+        validity = judge(
+            scores["score"][seen],
+            scores["blind"][seen],
+            scores["control"][seen] if "control" in scores else None,
+            member[seen],
+            semantic_auc=auc(scores["semantic"][seen], member[seen]) if "semantic" in scores else None,
+            trained=measured.trained,
+            factor=factor,
+            works=not fault,
+        )
         proof, answers = evidence_of(scores, validity, output, fdr, seed, measured.samples)
-        settings = settings_of(measured, (objective, augmentation), output, views, data, fdr, seed)
-        told = validity.as_json() | {"verdict": verdict}
+        settings = settings_of(measured, (objective, augmentation), output, views, data, fdr, factor, seed)
+        told = validity.as_json()
         told |= {"warning": f"The encoder target: {fault}"} if fault else {}
         report = report_of(measured, told, proof, settings, output, views, seed)
         said = wording.answer(report)
         context = {"config": settings["config"], "remarks": settings["remarks"], "output": output, "seed": seed}
-        return cls(verdict, said.headline, said.lines, validity, report, fdr, answers, measured, context, grid)
+        return cls(validity.verdict, said.headline, said.lines, validity, report, fdr, answers, measured, context, grid)

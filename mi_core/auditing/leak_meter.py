@@ -25,7 +25,7 @@ from mi_core.features.pairwise_similarity import pairwise_similarity
 from mi_core.images import Decoder, decode
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 
 LEAST = 50  # images of a side for a reading
 _TRIED = 8  # images whose time is taken before the first reading
@@ -111,7 +111,7 @@ class LeakMeter:
             chosen = _some(items, most, seed, name)
             decoder = Decoder(size)
             self.images.append(torch.from_numpy(np.stack([decode(item.data(), decoder) for item in chosen])))
-            self.streams.append(stream_keys(seed, "query", name, [item.key for item in chosen]))
+            self.streams.append(pixel_streams("", seed, "query", self.images[-1]))
         self.each: float | None = None  # seconds for an image
         self._begin()
 

@@ -1,4 +1,4 @@
-"""Encoders in any of the forms that Python programs have them in, and a control encoder that saw nothing."""
+"""Encoders in any of the forms that Python programs have them in, and untrained ones for comparison."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mi_core.auditing.config_text import OTHER_CONTROL
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.builders import CODE, LOADERS
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
 from mi_core.encoders.code import CodeBackbone
@@ -84,7 +83,7 @@ class Preparation:
 
     def check_used(self, kind: str, *used: str, name: str = "model") -> None:
         """Raise ConfigError if an argument is given that an encoder of this kind has no use for."""
-        prefix = "" if name == "model" else f"{name}_"
+        prefix = "" if name == "model" else f"{name}: "
         for argument in ("weights", "mean", "std", "endpoint", "key"):
             value = getattr(self, argument)
             given = bool(value) if argument == "endpoint" else value is not None
@@ -103,7 +102,7 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
         model: a network, a function of images (B, C, H, W) in [0, 1] to embeddings (B, D), a name ``kind:architecture``
             with ``weights``, or the address of an API.
         how: images reach it.
-        name: of the encoder, for messages: ``model`` or ``control``.
+        name: of the encoder, for messages: ``model`` or ``references[0]``.
 
     Raises:
         ConfigError: it is none of these, its weights do not fit, or it does not answer.
@@ -113,34 +112,40 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
         return _of_url(model, how, name) if is_address(model) else _of_name(model, how, name)
     if isinstance(model, Encoder):
         how.check_used("an encoder of mi_core, which prepares images itself", name=name)
-        return Model(copy.deepcopy(model).eval(), fingerprint(model), "an encoder of mi_core", *_AS_GIVEN)
+        fresh = _reset(model, how)
+        return Model(
+            copy.deepcopy(model).eval(), fingerprint(model), "an encoder of mi_core", *_AS_GIVEN, reference=fresh
+        )
     if not callable(model):
         raise ConfigError(f"{name} is a {type(model).__name__}; give a network, a function, a name or an address")
     own = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
     mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(own).encode()).hexdigest()
     kind = "network" if isinstance(model, nn.Module) else "function"
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
-    return Model(
-        _of_code(model, how), mark, f"the Python {kind} {own}", *_in_python(how), open=isinstance(model, nn.Module)
-    )
+    told, is_network = (f"the Python {kind} {own}", *_in_python(how)), isinstance(model, nn.Module)
+    fresh = _reset(model, how) if is_network else None
+    return Model(_of_code(model, how), mark, *told, reference=fresh, open=is_network)
 
 
-def given_control(control: Any, how: Preparation, weights: str | os.PathLike[str] | None) -> Model:
-    """A control that the user has. Weights, endpoint and key of the audited encoder never reach it.
+def given_reference(reference: Any, how: Preparation, number: int) -> Model:
+    """A reference that the user has. Weights, endpoint and key of the audited encoder never reach it.
 
     Args:
-        control: as `model_of` takes it; a name gets its published normalisation, an address default settings and no
-            key.
-        how: images reach the audited encoder; a network or function as control gets its normalisation.
-        weights: of a named control.
+        reference: as `model_of` takes it, or a pair of a name and the file of its weights; a name gets its published
+            normalisation, an address default settings and no key.
+        how: images reach the audited encoder; a network or function gets its normalisation.
+        number: of the reference, for messages.
 
     Raises:
         ConfigError, ShapeError: as `model_of`.
     """
+    weights: str | os.PathLike[str] | None = None
+    if isinstance(reference, tuple) and len(reference) == 2 and isinstance(reference[0], str):
+        reference, weights = reference
     own = replace(how, weights=weights, endpoint={}, key=None)
-    if isinstance(control, str | Encoder):
+    if isinstance(reference, str | Encoder):
         own = replace(own, mean=None, std=None)
-    return model_of(control, own, "control")
+    return model_of(reference, own, f"references[{number}]")
 
 
 def is_address(model: Any) -> bool:
@@ -148,27 +153,13 @@ def is_address(model: Any) -> bool:
     return isinstance(model, str) and model.startswith(("http://", "https://"))
 
 
-def control_of(model: Any, made: Model, how: Preparation) -> Model:
-    """A control: the same architecture with fresh weights where it can be built, else another fresh network.
-
-    Args:
-        model: as `model_of` took it.
-        made: what `model_of` returned.
-        how: images reach it.
-
-    Raises:
-        ConfigError: a network cannot be given fresh weights.
-    """
-    seed = digest64(how.seed, "encoder", "fresh")
-    if isinstance(model, str) and not is_address(model) and model.partition(":")[0] not in CODE:
-        return _adopted(model, how.content(model, bare=True), how, fresh=seed)
-    if isinstance(model, Encoder):
-        fresh = seeded(seed, lambda: reinitialised(model))
-        return Model(fresh, fingerprint(fresh), made.load, "fresh ones", *_AS_GIVEN[1:])
-    if isinstance(model, nn.Module):
-        fresh = seeded(seed, lambda: reinitialised(model))
-        return Model(_of_code(fresh, how), fingerprint(fresh), made.load, "fresh ones", *_in_python(how)[1:])
-    return _adopted(OTHER_CONTROL, None, how, fresh=seed)
+def _reset(network: nn.Module, how: Preparation) -> Encoder | None:
+    """The same network with fresh weights; None: it cannot be reset, or does not answer then."""
+    try:
+        fresh = seeded(digest64(how.seed, "encoder", "fresh"), lambda: reinitialised(network))
+        return fresh if isinstance(fresh, Encoder) else _of_code(fresh, how)
+    except (ConfigError, NumericError, RuntimeError, TypeError):
+        return None
 
 
 def reinitialised(network: nn.Module) -> nn.Module:
@@ -194,7 +185,7 @@ def reinitialised(network: nn.Module) -> nn.Module:
             if id(one) not in reset and spread > 0:
                 one.copy_(torch.randn_like(one, dtype=torch.float32) * spread)
             if spread > 0 and before.ndim > 1 and torch.equal(one, before):
-                raise ConfigError(f"{name} keeps its trained values; give a control encoder of your own (control=...)")
+                raise ConfigError(f"{name} keeps its trained values")
     return copied.eval()
 
 
@@ -237,8 +228,8 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
     if kind in CODE and not how.trust_code:
         raise ConfigError(f"{name} = {load!r} runs code of others; give trust_code=True if you trust it")
     if how.weights is None and kind != "python" and folder_kind(load) is None:
-        given = "weights" if name == "model" else f"{name}_weights"
-        raise ConfigError(f"{name} = {load!r} needs weights; give {given}=FILE")
+        given = "weights=FILE" if name == "model" else "the pair (name, file of its weights)"
+        raise ConfigError(f"{name} = {load!r} needs weights; give {given}")
     return _adopted(load, how.content(load), how)
 
 

@@ -90,17 +90,16 @@ class Samples:
         return (sum(int.from_bytes(one, "little") for one in each) % 2**256).to_bytes(32, "little").hex()
 
     def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
-        """(N,) which are among the first ``count`` of their side by a seeded hash."""
-        ranks, chosen = digests64((seed, "first"), self.ids), np.zeros(len(self.items), dtype=bool)
+        """(N,) which are among the first ``count`` of their side by a seeded hash of the pixels."""
+        ranks, chosen = digests64((seed, "first"), self.hashes), np.zeros(len(self.items), dtype=bool)
         for side in (self.candidate, ~self.candidate):
             rows = np.flatnonzero(side)
             chosen[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
         return chosen
 
     def known(self, seed: int) -> npt.NDArray[np.bool_]:
-        """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their keys."""
-        keys = [item.key for item in self.items]
-        shares = digests64((seed, "part", CONTROLS), keys).astype(np.float64) / 2.0**64
+        """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their pixels."""
+        shares = digests64((seed, "part"), self.hashes).astype(np.float64) / 2.0**64
         return ~self.candidate & (shares < KNOWN)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -13,24 +13,48 @@ from typing import Any
 
 from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.config_text import MISSING, OTHER_CONTROL, audit_settings, yaml_of
+from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
+from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
 from mi_core.querying.sanity import consistency_in_words
+from mi_core.records import BoolArray
 from mi_core.report.contents import pool_seeds
 from mi_core.report.evidence import combine_tests
 from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
 from mi_core.validity.dataset import dataset_test
-from mi_core.validity.power import detectable_auc, fpr_floor
+from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.share import least_share
 from mi_core.validity.verdict import Validity
 
+SYSTEM, GIVEN = "operating system", "given"  # where a nonce comes from
 _TOP = 12  # candidates shown in the report
 _PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
 _RATES = ("accuracy", "precision", "recall")  # that take the truth about every image
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A reference encoder.
+
+    Args:
+        name: in the report, and in a config where it was made here.
+        encoder: in evaluation mode.
+        output: that is read.
+        seen: (N,) which images it was trained on.
+        consistency: whether it recognises images.
+        model: as the user gave it; None: it was made here.
+    """
+
+    name: str
+    encoder: Encoder
+    output: str
+    seen: BoolArray
+    consistency: Mapping[str, Any]
+    model: Model | None
 
 
 @dataclass(frozen=True)
@@ -40,17 +64,27 @@ class Measured:
     Args:
         samples: that were used.
         scores: of the judged images; see `mi_core.auditing.audit`.
-        target, control: the encoders.
+        target: the encoder.
+        beside: the reference encoders.
         consistency: whether the target recognises images.
         given: the candidates and controls as the user gave them.
+        nonce: of the queries.
+        nonce_given: whether the user gave it.
     """
 
     samples: Samples
     scores: Mapping[str, Any]
     target: Model
-    control: Model
+    beside: Sequence[Beside]
     consistency: Mapping[str, Any]
     given: Mapping[str, Any]
+    nonce: str
+    nonce_given: bool
+
+    @property
+    def trained(self) -> bool:
+        """Whether a reference has learned to recognise images."""
+        return any(one.consistency["works"] for one in self.beside)
 
 
 def evidence_of(
@@ -59,22 +93,21 @@ def evidence_of(
     """What the scores say of all candidates and of single ones; nothing where a control tells the groups apart."""
     score, member = scores["score"], scores["member"]
     inside, outside = int(member.sum()), int((~member).sum())
-    power = detectable_auc(inside, outside)
-    exchangeable = validity.blind_auc.low <= 0.5 and validity.control_auc.low <= 0.5
+    checks = validity.checks
+    exchangeable = all(one.low <= 0.5 for one in checks.values())
     found: dict[str, Any] = {
         "exchangeable": exchangeable,
-        "blind_auc": validity.blind_auc.as_json(),
-        "control_auc": validity.control_auc.as_json(),
+        **{name: one.as_json() for name, one in checks.items()},
         "telling": [{"feature": name, "auc": value} for name, value in scores["telling"].items()],
         "grouped": False,
         "n_candidate": inside,
         "n_control": outside,
         "fpr_floor": fpr_floor(outside),
-        **({} if power is None else {"detectable_auc": power}),
+        "power": power_as_json(inside, outside, by=validity.by, factor=validity.factor),
     }
     if not exchangeable:
         return found, None
-    if auc(scores["control"], member).low > 0.5:
+    if "control" in scores and auc(scores["control"], member).low > 0.5:
         return found | {"withheld": [f"{MeanCosine.name} on the {output} output of target"]}, None
     try:
         test = dataset_test(score, member, seed=seed)
@@ -152,7 +185,7 @@ def report_of(
         "data": _data(samples, scores, seed),
         "encoders": {
             "target": _encoder(measured.target, consistency_in_words(measured.consistency)),
-            "fresh": _encoder(measured.control, "Not tried out: it is a control."),
+            **{one.name: _reference(one) for one in measured.beside},
         },
         "attacks": [entry],
         "pooled": pool_seeds([entry]),
@@ -164,6 +197,7 @@ def report_of(
                 "queries_per_sample": each,
             }
         },
+        "registration": {"nonce": {"from": GIVEN if measured.nonce_given else SYSTEM, "value": measured.nonce}},
         "validity": dict(validity),
         "evidence": dict(proof),
         "queries": _queries(measured, each, seed),
@@ -185,7 +219,11 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
     """Queries by encoder and side; two views of some images tried the target out."""
     inside = int(measured.samples.candidate.sum())
     sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
-    asked = [(name, side, count, each * count) for name in ("fresh", "target") for side, count in sides.items()]
+    per_image = {
+        "target": each,
+        **{one.name: each + 1 for one in measured.beside},
+    }  # of references also the image itself
+    asked = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     tried = measured.consistency["encoder"]["n"]
     entries = [
         {"encoder": name, "role": role, "seed": seed, "images": images, "queries": queries}
@@ -210,6 +248,14 @@ def _encoder(model: Model, consistency: str) -> dict[str, Any]:
     return told | {"consistency": consistency}
 
 
+def _reference(one: Beside) -> dict[str, Any]:
+    if one.model is not None:
+        return _encoder(one.model, consistency_in_words(one.consistency))
+    made = reference_settings()
+    told = {name: made[name] for name in ("objective", "backbone", "epochs")}
+    return told | {"train_on": "half of candidates and controls, by lot", "fingerprint": fingerprint(one.encoder)}
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
@@ -227,6 +273,7 @@ def settings_of(
     views: int,
     data: Mapping[str, Any],
     fdr: float,
+    factor: float,
     seed: int,
 ) -> dict[str, Any]:
     """Settings of a config, and remarks on what it cannot name."""
@@ -239,17 +286,23 @@ def settings_of(
         else:
             sources[side] = {"kind": "imagefolder", "path": MISSING}
             remarks.append(f"{MISSING}: the folder of the {side}, which were given as a {type(place).__name__}")
-    target, control = measured.target.settings, measured.control.settings
+    target = measured.target.settings
     if target is None:
         given = measured.target.load
         remarks.append(f"{MISSING}: the module and function of the encoder, which was given as {given}")
         target = {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
-    if control is None:
-        control = {"load": OTHER_CONTROL, "fresh": True}
-        remarks.append("the control here is another fresh network: a config cannot give a Python object fresh weights")
+    references: dict[str, Mapping[str, Any]] = {}
+    for one in measured.beside:
+        if one.model is None:
+            references = {FAMILY: reference_settings()}
+        elif one.model.settings is None:
+            remarks.append(f"{MISSING}: the module and function of {one.name}, which was given as {one.model.load}")
+            references[one.name] = {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
+        else:
+            references[one.name] = one.model.settings
     made = audit_settings(
         target,
-        control,
+        references,
         sources,
         objective=recipe[0],
         augmentation=recipe[1],
@@ -257,6 +310,8 @@ def settings_of(
         output=output,
         views=views,
         fdr=fdr,
+        factor=factor,
+        nonce=measured.nonce,
         seed=seed,
     )
     return {"config": made, "remarks": remarks}

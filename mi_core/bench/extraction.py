@@ -37,7 +37,7 @@ from mi_core.images import Decoder, decode
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import keep_freed_memory
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 
 VIEWS, NEEDS = 10, ("pairwise:cosine",)
 LOOP_IMAGES = 64  # of one step of the loop
@@ -259,7 +259,7 @@ def _loop(setting: Setting) -> Iterator[int]:
     while True:
         keys, data = zip(*itertools.islice(images, LOOP_IMAGES), strict=True)
         decoded = torch.from_numpy(np.stack([decode(one, decoder) for one in data]))
-        extract(decoded, stream_keys(0, "query", "bench", list(keys)), list(keys))
+        extract(decoded, pixel_streams("", 0, "query", decoded), list(keys))
         yield LOOP_IMAGES
 
 

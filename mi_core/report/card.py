@@ -15,9 +15,10 @@ from mi_core.report.wording import answer
 _MEASURED = {
     "attack_auc": "AUC of the attack",
     "blind_auc": "AUC of a classifier that never queries the encoder",
-    "control_auc": "AUC of the attack on an encoder that saw neither group",
+    "semantic_auc": "AUC of a classifier on what reference encoders see",
+    "control_auc": "AUC of the attack on reference encoders that saw neither group",
     "delta_auc": "attack minus that classifier",
-    "delta_control_auc": "this encoder minus that encoder",
+    "delta_control_auc": "this encoder minus those encoders",
 }
 _FOUND_NOTHING = (
     "It does not say that no image can be recognised: a better attack may exist, and single images may be recognised "
@@ -67,15 +68,17 @@ def _rows(report: Mapping[str, Any], statement: Mapping[str, Any]) -> Iterator[t
     )
     seeds = len(primary["per_seed"])
     yield "images", "; ".join(sizes) + (f", {seeds} seeds" if seeds > 1 else "")
-    yield "attack, registered in advance", f"{_code(primary['attack'])} on the {_code(primary['output'])} output"
+    registered = "registered in advance" if predicate["verdict"].get("registered") else "chosen after looking"
+    yield f"attack, {registered}", f"{_code(primary['attack'])} on the {_code(primary['output'])} output"
     for name, words in _MEASURED.items():
         if name in predicate["verdict"]:
             entry = predicate["verdict"][name]
             yield f"{words}, 95 % interval", f"{estimate(entry)}, n = {count(entry['n'])}"
     yield "date", _text(predicate["run"]["created"][:10])
     yield "made with", f"encoder-audit {_text(predicate['versions'].get('encoder-audit', 'of unknown version'))}"
-    for entry in predicate["registrations"]:
-        yield f"plan registered {_text(entry['registered'][:10])}, SHA-256", _code(entry["sha256"])
+    for line in predicate["registrations"]:
+        if line["event"] in ("roles", "plan"):
+            yield f"{line['event']} registered {_text(line['time'][:10])}, SHA-256", _code(line["sha256"])
     yield "report.json, SHA-256", _code(predicate["report"]["digest"]["sha256"])
     for one in statement["subject"]:
         words = _KINDS[one["annotations"]["kind"]]

@@ -19,12 +19,17 @@ from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.multiple_testing import cauchy_combination, holm
+from mi_core.validity.verdict import LOT
 
 _KEY = ("attack", "target", "output", "reference", "settings")
 
 
 def combine_tests(
-    entries: Sequence[Mapping[str, Any]], *, overlap: float = 0.0, known_overlap: float = 0.0
+    entries: Sequence[Mapping[str, Any]],
+    *,
+    overlap: float = 0.0,
+    known_overlap: float = 0.0,
+    planned: Mapping[str, int] = {},
 ) -> list[Row]:
     """One row per attack, target, output, reference and settings from those of every seed.
 
@@ -33,6 +38,7 @@ def combine_tests(
             and ``share``; ``primary`` where it is so.
         overlap: as `mi_core.metrics.pooled.pool`.
         known_overlap: the same of the known members that ``share`` rests on beside the others.
+        planned: by target, attacks that ever ran on these images: a family counts as many at least.
 
     Returns:
         Rows with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
@@ -47,8 +53,9 @@ def combine_tests(
     rows = [_row(mine, overlap, known_overlap) for mine in found.values()]
     for target in dict.fromkeys(row["target"] for row in rows):
         family = [row for row in rows if row["target"] == target]
-        for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
-            row |= {"holm_p": adjusted, "family": len(family)}
+        size = max(planned.get(target, 0), len(family))
+        for row, adjusted in zip(family, holm([row["p"] for row in family], family=size), strict=True):
+            row |= {"holm_p": adjusted, "family": size}
     return rows
 
 
@@ -104,9 +111,16 @@ def believed(report: Mapping[str, Any]) -> str:
     found, sides = report["evidence"], sides_of(report)
     blind = f"AUC {estimate(found['blind_auc'])}, n {count(found['blind_auc']['n'])}"
     if not found["exchangeable"]:
-        failed = [f"a classifier given only files and pixels ({blind})"] if found["blind_auc"]["ci95"][0] > 0.5 else []
-        if "control_auc" in found and found["control_auc"]["ci95"][0] > 0.5:
-            failed.append(f"the same attack on an encoder that saw neither (AUC {estimate(found['control_auc'])})")
+        names = {
+            "blind_auc": "a classifier given only files and pixels",
+            "semantic_auc": "a classifier on what reference encoders see",
+            "control_auc": "the same attack on reference encoders that saw neither",
+        }
+        failed = [
+            f"{words} (AUC {estimate(found[name])}, n {count(found[name]['n'])})"
+            for name, words in names.items()
+            if name in found and found[name]["ci95"][0] > 0.5
+        ]
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
         said = (
             f"{sides.candidates} and {sides.controls} differ in more than training (they are not exchangeable): "
@@ -117,6 +131,11 @@ def believed(report: Mapping[str, Any]) -> str:
         return said[0].upper() + said[1:]
     shares = any("share" in row for row in found.get("tests", []))
     known = " The share used also assumes that the known members held back are like those used." if shares else ""
+    if report.get("validity", {}).get("by") == LOT:
+        return (
+            f"By lot: {sides.candidates} and {sides.controls} were drawn from one pool, so nothing but chance and "
+            f"training tells them apart. A classifier given only files and pixels: {blind}."
+        )
     return (
         f"A classifier given only files and pixels could not tell the two groups apart ({blind}; at most about "
         f"{rate(found['blind_auc']['ci95'][1], 2)}). A better one might. This check cannot see differences outside the "
@@ -167,11 +186,18 @@ def power_sentence(report: Mapping[str, Any]) -> str:
     units = "groups of images" if found["grouped"] else "images"
     size = f"{count(found['n_candidate'])} against {count(found['n_control'])} {units}"
     floor = f"Rates of false alarms below {percent(round(found['fpr_floor'], 4))} cannot be measured."
-    if "detectable_auc" not in found:
-        return f"{size} are too few to notice any AUC. {floor}"
+    told = [
+        f"{rate(one['auc'])} or more if {percent(one['used'])} of the {sides_of(report).candidates} were used"
+        for one in found["power"]
+        if "auc" in one
+    ]
+    if not told:
+        return f"{size} are too few for a leak of any AUC to be called one in four of five cases. {floor}"
+    none = [percent(one["used"]) for one in found["power"] if "auc" not in one]
+    never = f"; if {none[0]} were used, no AUC is enough" if none else ""
     return (
-        f"An audit of this size ({size}) notices an AUC of {rate(found['detectable_auc'])} or more in four of five "
-        f"cases; weaker effects are usually missed. A leak must also beat both checks. {floor}"
+        f"An audit of this size ({size}) says leak in four of five cases where the AUC of those used is "
+        f"{', '.join(told)}{never}. Weaker effects are usually missed. {floor}"
     )
 
 

@@ -179,12 +179,13 @@ def _tested(report: Mapping[str, Any], lead: Row | None) -> tuple[list[Row], lis
 
 
 def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """What the verdict compares, as (name, estimate): the attack, then its two controls."""
+    """What the verdict compares, as (name, estimate): the attack, then its checks."""
     validity = report.get("validity", {})
     attack = validity.get("attack_auc") or (lead or {}).get("auc")
     named = [
         (f"{lead['attack']} on the target" if lead else "attack on the target", attack),
-        ("same attack, encoder that saw neither", validity.get("control_auc")),
+        ("same attack, encoders that saw neither", validity.get("control_auc")),
+        ("classifier on what a reference sees", validity.get("semantic_auc")),
         ("blind classifier, no encoder", validity.get("blind_auc")),
     ]
     return [(name, entry) for name, entry in named if entry is not None]
@@ -269,9 +270,10 @@ def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
     names = {
         "attack_auc": "Attack",
         "blind_auc": "Blind classifier",
-        "control_auc": "Control encoder",
+        "semantic_auc": "Classifier on embeddings",
+        "control_auc": "References",
         "delta_auc": "Attack − blind",
-        "delta_control_auc": "Target − control",
+        "delta_control_auc": "Target − references",
     }
     return {name: validity[key] for key, name in names.items() if key in validity}
 

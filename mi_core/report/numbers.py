@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,26 @@ def estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
     """
     mark = "" if supported(entry) else DAGGER
     return f"{rate(entry['value'])}{mark} {interval(entry['ci95'], digits)}"
+
+
+def times(factor: float) -> str:
+    """How many times, one decimal, rounded down so that nothing is claimed that was not reached.
+
+    Example:
+        >>> times(3.47), times(2.0), times(-0.2)
+        ('3.4', '2', '0')
+    """
+    return f"{max(0.0, math.floor(10 * factor + 1e-9) / 10):g}"
+
+
+def small(value: float) -> str:
+    """A p-value in words: from .001 on as a rate, below as the bound that it stays under.
+
+    Example:
+        >>> small(0.0312), small(0.2), small(1e-4), small(3.2e-12)
+        ('.031', '.20', '.0001 or less', '.0001 or less')
+    """
+    return ".0001 or less" if value < 0.00015 else rate(value, 4 if value < 0.001 else 3 if value < 0.1 else 2)
 
 
 def supported(entry: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib import resources
 from typing import Any
 
@@ -18,7 +19,7 @@ from jsonschema.exceptions import best_match
 from mi_core.checks import ConfigError
 from mi_core.report.contents import final_rows
 from mi_core.report.wording import RULE as RULE_IN_WORDS
-from mi_core.validity.verdict import OTHERWISE, RULE, Validity, doubted
+from mi_core.validity.verdict import FACTOR, LEVEL, Validity
 
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:encoder-audit:membership-audit:v1"
@@ -30,7 +31,7 @@ answers kept of an API."""
 CODE = "code"
 """The kind of an encoder that is a function: no file of the run holds it. Other kinds: `WEIGHTS` and `ANSWERS`."""
 UNDECIDED = "undecided"
-_JUDGED = ("attack_auc", "blind_auc", "control_auc", "delta_auc", "delta_control_auc")
+_JUDGED = (*(one.name for one in fields(Validity)), "robustness", "reason")
 _PRIMARY = ("attack", "target", "output", "reference", "epoch")
 
 Part = dict[str, Any]
@@ -56,7 +57,7 @@ def statement(
 
     Args:
         report: the content of report.json, with a primary attack.
-        registrations: the plans that were written down before the target was queried, as the manifest holds them.
+        registrations: the lines of registration.jsonl.
         roles: by seed, number and digest of every role, and the files that tell them.
         encoders: by seed and name, kind, fingerprints by epoch, and files.
         config, report_file: the files config.yaml and report.json; the second with the digests of its parts.
@@ -71,7 +72,7 @@ def statement(
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             **said,
-            "rule": rule(),
+            "rule": rule(report),
             "registrations": [dict(entry) for entry in registrations],
             "roles": list(roles),
             "encoders": list(encoders),
@@ -113,28 +114,18 @@ def of_report(report: Mapping[str, Any]) -> Part:
     }
 
 
-def rule() -> Part:
-    """The rule of the verdict, in words and as numbers: the first clause that holds gives it."""
-    return {
-        "text": RULE_IN_WORDS,
-        "confidence": 0.95,
-        "clauses": [
-            {"verdict": one.verdict, "lower_bounds_above": dict(one.above), "needs": "all" if one.every else "any"}
-            for one in RULE
-        ],
-        "otherwise": OTHERWISE,
-    }
+def rule(report: Mapping[str, Any]) -> Part:
+    """The rule of the verdict of a report, in words, with its numbers."""
+    factor = report.get("validity", {}).get("factor", FACTOR)
+    return {"text": RULE_IN_WORDS, "confidence": 0.95, "level": LEVEL, "factor": factor}
 
 
-def verdict_by_rule(found: Mapping[str, Any]) -> str:
-    """The verdict that follows from the numbers of a statement's part ``verdict``.
+def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The verdict and its reason that follow from the numbers of a statement's part ``verdict``.
 
-    Without its AUCs, for want of a control, it is ``undecided``; a ``warning`` says that the encoder does not recognise
-    images.
+    Without an AUC, because the attack did not apply, it is ``undecided`` without a reason.
     """
-    if any(name not in found for name in _JUDGED):
-        return UNDECIDED
-    return doubted(Validity.from_json(found).verdict, recognises="warning" not in found)
+    return Validity.from_json(found).judgement if "attack_auc" in found else (UNDECIDED, None)
 
 
 def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:

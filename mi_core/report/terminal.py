@@ -116,9 +116,11 @@ def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
 
 
 def _conditions(conditions: Sequence[wording.Condition]) -> Table:
-    table = _table("Checks against a false alarm", ["check", "AUC or difference", "clearly above chance"])
-    for condition in conditions:
-        table.add_row(condition.name, estimate(condition.entry, 3), "yes" if condition.holds else "no")
+    table = Table(title=Text("What a leak takes"), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in ("condition", "measured", "needed", ""):
+        table.add_column(column, no_wrap=column != "condition")
+    for one in conditions:
+        table.add_row(one.name, one.measured, one.needed, "yes" if one.holds else "no")
     return table
 
 

@@ -6,20 +6,26 @@ The rule is the one of `mi_core.validity`; nothing is decided here, only said.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mi_core.report.answers import GROUPS, HEADLINES, KINDS, LIMITS, PARTS, SENTENCES
 from mi_core.report.contents import Row, pooled_rows, primary_row
-from mi_core.report.numbers import count, interval, percent, rate
+from mi_core.report.numbers import count, estimate, interval, percent, rate, small, times
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity import verdict as verdict_rule
 
 RULE = (
-    "The verdict is “leak” if the attack has a higher AUC than the blind classifier and than the same attack on the "
-    "control encoder: both differences have 95 % intervals above 0. It is “confounded” if there is no leak, but one of "
-    "these two checks has an interval above .5 itself; else “no evidence”. It is “undecided” if a check is missing, or "
-    "if nothing is found in an encoder that recognises images no better than an untrained one."
+    "By lot, where chance decided which images were trained on, the verdict is “leak” if a randomisation test of the "
+    f"attack gives p ≤ {rate(verdict_rule.LEVEL, 2)}; else it is “no evidence”. By choice, where somebody chose the "
+    "two groups, it is “leak” if three things hold. A hidden difference between the groups would have to be at least "
+    "so many times (the factor, registered beforehand) as strong as anything the checks saw or could have missed. The "
+    "attack has a higher AUC than the blind classifier and than the same attack on the reference encoders: both "
+    "differences have 95 % intervals above 0. One of the references is a trained encoder. Without such an encoder, or "
+    "without a check, it is “undecided”. It is “confounded” if there is no leak, but a check has an interval above .5 "
+    "itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does not seem to work, "
+    "and if images, attack or rule were chosen after looking."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -31,11 +37,11 @@ _STAGES = {
     "tune": "Tuning defenses",
     "report": "Writing the report",
 }
-_CONDITIONS = {  # key of the validity part: what it is
-    "delta_auc": "attack minus blind classifier",
-    "delta_control_auc": "target minus control encoder",
-    "blind_auc": "blind classifier",
-    "control_auc": "same attack on the control encoder",
+_CHECKS = {  # field of the validity part: what it is
+    "blind_auc": "the classifier that never queries the encoder",
+    "semantic_auc": "the classifier on embeddings of a reference encoder",
+    "control_auc": "the same attack on reference encoders that saw neither group",
+    verdict_rule.RESOLUTION: "what this number of images resolves",
 }
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
 
@@ -60,16 +66,18 @@ def probe(name: str) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """One line of the rule: a measured AUC or difference, and whether its interval lies above ``bound``."""
+    """One line of the rule.
+
+    Args:
+        name: what is measured.
+        measured, needed: both in words.
+        holds: whether the condition holds; of every line a yes speaks for a leak.
+    """
 
     name: str
-    entry: Mapping[str, Any]
-    bound: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the lower bound of the interval is above ``bound``."""
-        return bool(self.entry["ci95"][0] > self.bound)
+    measured: str
+    needed: str
+    holds: bool
 
 
 @dataclass(frozen=True)
@@ -124,21 +132,29 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "blind": _auc(validity.get("blind_auc")),
         "control": _auc(validity.get("control_auc")),
         "far": "far " if _far(validity) else "",
+        "p": small(validity["p_value"]) if "p_value" in validity else "not known",
+        "factor": times(validity.get("factor", verdict_rule.FACTOR)),
+        "robustness": times(validity.get("robustness", {}).get("at_least", 0.0)),
+        "check": _CHECKS[validity.get("robustness", {}).get("check", verdict_rule.RESOLUTION)],
     }
-    said = "broken" if verdict == "undecided" and warning else verdict
+    by = validity.get("by", verdict_rule.CHOICE)
+    said = _said(validity)
     plain = {
         "inside": sides.inside,
         "outside": sides.outside,
         "pair": _pair(attack_auc, sides),
         "proved": _proved(report, sides),
+        "robust": _robust(validity),
+        "chance": _chance(validity),
         "compared": _compared(validity),
         "rests": _rests(report, row, sides),
-        "limits": _LIMITS[sides.known],
+        "limits": LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report),
     }
-    headline = _HEADLINES[sides.known][said]
-    filled = [(label, " ".join(text.format(**plain).split())) for label, text in _PARTS[said]]
+    headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][verdict]
+    kind = [] if not validity else [(GROUPS, KINDS[by])]
+    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[said])]
     parts = tuple((label, _capital(text)) for label, text in filled if text)
     return Answer(
         verdict,
@@ -147,86 +163,49 @@ def answer(report: Mapping[str, Any]) -> Answer:
         headline,
         parts,
         warning,
-        _capital(_SENTENCES[said].format(**numbers)),
-        tuple(
-            Condition(_CONDITIONS[key], validity[key], bound)
-            for clause in verdict_rule.RULE
-            for key, bound in clause.above.items()
-            if key in validity
-        ),
+        _capital(SENTENCES[said].format(**numbers)),
+        tuple(_conditions(validity)),
     )
 
 
-_HEADLINES = {  # whether the truth is known, what is said
-    True: {
-        "leak": "Yes: this encoder reveals which images it was trained on.",
-        "no-evidence": "No evidence that this encoder reveals its training images.",
-        "confounded": "No answer: the two groups of images differ by themselves.",
-        "undecided": "No answer: there is nothing to compare the attack with.",
-        "broken": "No answer: this encoder does not seem to work.",
-    },
-    False: {
-        "leak": "Yes: at least some of them were.",
-        "no-evidence": "There is no evidence that they were.",
-        "confounded": "No answer: your images and the control images differ by themselves.",
-        "undecided": "No answer: there is nothing to compare the attack with.",
-        "broken": "No answer: this encoder does not seem to work.",
-    },
-}
-_SURE, _RESTS, _SILENT, _NEXT = "How sure", "What it rests on", "What it does not say", "What to do"
-_PARTS = {
-    "leak": (("", "{proved}"), (_SURE, "{pair} {compared}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
-    "no-evidence": (
-        (_SURE, "{pair} {unseen}"),
-        (_RESTS, "{rests}"),
-        (_SILENT, "This does not prove that {opposite}."),
-    ),
-    "confounded": (
-        ("Why", "{compared} Whatever an attack finds may come from that difference, not from training."),
-        (_RESTS, "{rests}"),
-        (_SILENT, "This says neither that {inside} were used nor that they were not."),
-        (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
-    ),
-    "undecided": (
-        ("What was measured", "{pair}"),
-        ("What is missing", "A leak needs two checks: one without the encoder, and the same attack on an encoder that "
-         "saw neither group."),
-        (_RESTS, "{rests}"),
-    ),
-    "broken": (
-        (_SILENT, "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder "
-         "you meant."),
-        (_NEXT, "Repair the weights or the preprocessing, and run the audit again."),
-        (_RESTS, "{rests}"),
-    ),
-}  # fmt: skip
-_LIMITS = {  # whether the truth is known, what a leak does not say
-    True: "That anybody copied, stored or published the images. “Leak” means only that the encoder treats images it "
-    "was trained on differently.",
-    False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
-    "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
-}
-_NO_BETTER = (
-    "{attack}{auc} does not separate {inside} from {outside} better than both a blind classifier that never queries "
-    "the encoder{blind} and the same attack on an encoder that saw neither group{control}."
-)
-_SENTENCES = {
-    "leak": (
-        "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
-        "the encoder{blind} and than the same attack on an encoder that saw neither group{control}."
-    ),
-    "no-evidence": _NO_BETTER,
-    "confounded": (
-        "{inside} and {outside} differ even without the encoder’s training: a blind classifier that never queries "
-        "the encoder{blind} or the same attack on an encoder that saw neither group{control} tells them apart. So the "
-        "result of {it}{auc} is no sign of a leak."
-    ),
-    "undecided": (
-        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
-        "Without these controls its success says nothing about training."
-    ),
-    "broken": f"{_NO_BETTER} That is expected of an encoder that learned nothing.",
-}
+def _said(validity: Mapping[str, Any]) -> str:
+    """What is said: of a leak by how the groups came about, of an undecided verdict by its reason, else the verdict."""
+    verdict = validity.get("verdict", "undecided")
+    if verdict == "leak":
+        return "by-lot" if validity.get("by") == verdict_rule.LOT else "robust"
+    return str(validity.get("reason", "no-checks") if verdict == "undecided" else verdict)
+
+
+def _conditions(validity: Mapping[str, Any]) -> Iterator[Condition]:
+    """The lines of the rule that were measured."""
+    if "attack_auc" not in validity:
+        return
+    found = verdict_rule.Validity.from_json(validity)
+    if found.by == verdict_rule.LOT:
+        if found.p_value is not None:
+            level = rate(verdict_rule.LEVEL, 2)
+            yield Condition(
+                "chance of such scores if training changed nothing",
+                small(found.p_value),
+                f"at most {level}",
+                found.p_value <= verdict_rule.LEVEL,
+            )
+        return
+    if (robustness := found.robustness) is not None:
+        least = robustness.at_least
+        name = f"attack in units of {_CHECKS[robustness.check]}"
+        yield Condition(name, f"at least {times(least)}", f"{times(found.factor)}", least >= found.factor)
+    for name, entry in (
+        ("attack minus blind classifier", found.delta_auc),
+        ("target minus reference encoders", found.delta_control_auc),
+    ):
+        if entry is not None:
+            yield Condition(name, estimate(entry.as_json(), 3), "above 0", entry.low > 0)
+    if found.control_auc is not None:
+        yield Condition("a reference is a trained encoder", "yes" if found.trained else "no", "yes", found.trained)
+    for field, entry in found.checks.items():
+        name = f"no difference seen by {_CHECKS[field]}"
+        yield Condition(name, estimate(entry.as_json(), 3), "not above .5", entry.low <= 0.5)
 
 
 def _question(report: Mapping[str, Any], row: Row | None) -> str:
@@ -251,22 +230,41 @@ def _pair(entry: Mapping[str, Any] | None, sides: Sides) -> str:
     )
 
 
-def _compared(validity: Mapping[str, Any]) -> str:
-    """The two controls in the same unit."""
-    controls = [validity[name] for name in ("blind_auc", "control_auc") if name in validity]
-    if len(controls) < 2:
+def _robust(validity: Mapping[str, Any]) -> str:
+    """How strong a hidden difference would have to be."""
+    least = validity.get("robustness", {}).get("at_least")
+    if least is None:
         return ""
-    blind, control = map(_of_100, controls)
-    if all(entry["ci95"][0] <= 0.5 for entry in controls):
-        return (
-            f"A check without the encoder ({blind}) and the same attack on an encoder that saw neither group "
-            f"({control}) both found nothing."
-        )
-    beyond = ". The attack finds more than both." if validity["verdict"] == "leak" else "."
     return (
-        f"A check without the encoder is right in {blind} cases. The same attack on an encoder that saw neither group "
-        f"is right in {control}{beyond}"
+        f"A hidden difference between the two groups would have to be at least {times(least)} times as strong as "
+        "anything the checks saw or could have missed."
     )
+
+
+def _chance(validity: Mapping[str, Any]) -> str:
+    """The randomisation test in words."""
+    if "p_value" not in validity:
+        return ""
+    chance = small(validity["p_value"])
+    return f"If training had changed nothing, a lot would give so clear a result with a chance of {chance}."
+
+
+def _compared(validity: Mapping[str, Any]) -> str:
+    """The checks in the same unit."""
+    named = {
+        "blind_auc": "a check without the encoder",
+        "semantic_auc": "a check that sees what the images show",
+        "control_auc": "the same attack on encoders that saw neither group",
+    }
+    found = {name: validity[field] for field, name in named.items() if field in validity}
+    if not found:
+        return ""
+    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in found.items())
+    if all(entry["ci95"][0] <= 0.5 for entry in found.values()):
+        both = "both " if len(found) == 2 else "all " if len(found) > 2 else ""
+        return f"{_capital(told)} {both}found nothing."
+    beyond = " The attack finds more." if validity["verdict"] == "leak" else ""
+    return f"{_capital(told)} are right that often; guessing gives 50.{beyond}"
 
 
 def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
@@ -275,10 +273,14 @@ def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
         return ""
     seeds = len(row.get("seeds", []))
     over = f" in {seeds} repetitions" if seeds > 1 else ""
-    primary = ", chosen before the encoder was queried" if row.get("primary") else ""
+    registered = report.get("validity", {}).get("registered", False)
+    primary = ", chosen before the encoder was queried" if row.get("primary") and registered else ""
     said = (
         f"{sides.counted(row['n_member'])}, {count(row['n_nonmember'])} {sides.outside}{over}, and one attack{primary}."
     )
+    found = report.get("registration", {})
+    if found.get("reports", 1) > 1 or found.get("attacks", 1) > 1:
+        said += f" {count(found['attacks'])} attacks were planned on these images; this is report {found['reports']}."
     if sides.known:
         return said
     return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
@@ -305,13 +307,15 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
 
 
 def _unseen(report: Mapping[str, Any]) -> str:
-    """What would have been told from guessing, in the unit of the attack; a leak must beat both controls, too."""
-    least = report.get("evidence", {}).get("detectable_auc")
+    """What would usually have been called a leak, in the unit of the attack, if all images were used."""
+    power = report.get("evidence", {}).get("power", [])
+    least = next((one.get("auc") for one in power if one["used"] == 1), None)
     if least is None:
-        return ""
-    often = f"{100 * least:.0f} times in 100"
-    told = f"an attack that is right {often} is usually told from guessing; a leak verdict needs more"
-    return f"With this many images, {told}."
+        return "This many images are too few to find a leak, however strong." if power else ""
+    return (
+        f"With this many images a leak is usually found if the attack is right {100 * least:.0f} times in 100 and all "
+        "images were used; of few used images much less is found."
+    )
 
 
 def _capital(sentence: str) -> str:

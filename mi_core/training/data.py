@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,6 +82,17 @@ class ResidentImages:
         for rows in self.rows(number):
             targets = None if self.targets is None else self.targets[rows]
             yield Batch(self.images[rows], self.streams[rows], targets)
+
+
+def by_content(images: torch.Tensor) -> tuple[torch.Tensor, list[tuple[str, str]]]:
+    """An order (N,) of N images and a name of each in this order, both functions of the pixels alone.
+
+    Args:
+        images: (N, C, S, S) uint8.
+    """
+    hashes = [hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in images.cpu()]
+    order = sorted(range(len(hashes)), key=hashes.__getitem__)
+    return torch.tensor(order, dtype=torch.int64), [("pixels", hashes[row]) for row in order]
 
 
 def check_batch(batch_size: int, images: int, workers: int) -> None:

@@ -43,6 +43,7 @@ class PretrainingParameters:
     compile: bool = False
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    size: int | None = None  # side of the views, and of what the encoder takes; None: that of the images
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, OBJECTIVES)
@@ -92,7 +93,8 @@ class Pretrainer:
             images=data.count,
             workers=self.workers,
         )
-        self.module = seeded(digest64(seed, "weights"), lambda: _module(parameters, data.channels, data.size))
+        side = parameters.size or data.size
+        self.module = seeded(digest64(seed, "weights"), lambda: _module(parameters, data.channels, side))
         self.module.to(self.device, memory_format=torch.channels_last)
         self.mean, self.std = (
             channelwise(values, data.channels).to(self.device) for values in (parameters.mean, parameters.std)
@@ -167,7 +169,8 @@ class Pretrainer:
         """Normalised training views (B, V, C, H, W) of a batch in an epoch."""
         count, images = self.module.views, batch.images
         index = torch.arange(count, device=images.device).repeat_interleave(len(images))
-        drawn = self.augmentation(images.repeat(count, 1, 1, 1), batch.streams.repeat(count), epoch=epoch, view=index)
+        repeated, streams, side = images.repeat(count, 1, 1, 1), batch.streams.repeat(count), self.parameters.size
+        drawn = self.augmentation(repeated, streams, epoch=epoch, view=index, size=side)
         normalised: torch.Tensor = (drawn - self.mean).div_(self.std)
         by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
         return by_view
@@ -198,12 +201,12 @@ class Pretrainer:
 
     def encoder(self) -> Encoder:
         """The encoder that an audit queries: backbone and heads with the normalisation built in."""
-        return _audited(self.module, self.mean, self.std)
+        return _audited(self.module, self.mean, self.std, self.parameters.size)
 
     def momentum_encoder(self) -> Encoder | None:
         """The copy of `encoder` that follows it by momentum; None: the framework has none."""
         parts: tuple[nn.Module, dict[str, nn.Module]] | None = self.module.momentum_parts()
-        return None if parts is None else Encoder(*parts, self.mean, self.std)
+        return None if parts is None else Encoder(*parts, self.mean, self.std, size=self.parameters.size)
 
     def state_bytes(self) -> bytes:
         """Everything that continuing needs: weights, optimiser, epoch and step, losses (tensors and plain values).
@@ -234,8 +237,9 @@ class Pretrainer:
 
 def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int) -> Encoder:
     """The encoder of a training run with fresh weights, ready for `checkpoint.load_weights`."""
-    module = seeded(0, lambda: _module(parameters, channels, image_size))
-    return _audited(module, *(channelwise(values, channels) for values in (parameters.mean, parameters.std)))
+    module = seeded(0, lambda: _module(parameters, channels, parameters.size or image_size))
+    mean, std = (channelwise(values, channels) for values in (parameters.mean, parameters.std))
+    return _audited(module, mean, std, parameters.size)
 
 
 def objective_parameters(parameters: PretrainingParameters) -> Any:
@@ -243,9 +247,9 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
     return parameters.objective_parameters or OBJECTIVES[parameters.objective].Parameters()
 
 
-def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor) -> Encoder:
+def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor, size: int | None) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
-    return Encoder(module.backbone, heads, mean, std, text=module.text_tower())
+    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower())
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

@@ -17,6 +17,8 @@ N samples, F summary features, P pixels of the shrunken image.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +64,47 @@ def blind_scores(
     check_shape("pixels", pixels, "N P", N=count)
     check_shape("member", member, "N", N=count)
     check_finite("summary of an image", summaries)
-    heavy = StandardScaler().fit_transform(summaries) * np.sqrt(pixels.shape[1] / max(1, width))
-    features = np.concatenate([heavy.astype(np.float32), StandardScaler().fit_transform(pixels)], axis=1)
+    hashes = [blake2b(one.tobytes() + two.tobytes()).digest() for one, two in zip(summaries, pixels, strict=True)]
+    order = np.array(sorted(range(count), key=hashes.__getitem__), dtype=np.intp)  # no name or order has an effect
+    heavy = _standardised(summaries[order]) * np.sqrt(pixels.shape[1] / max(1, width))
+    features = np.concatenate([heavy.astype(np.float32), _standardised(pixels[order])], axis=1)
     scores = np.zeros(count)
+    scores[order] = _out_of_fold(features, member[order], seed, None if groups is None else groups[order])
+    return scores
+
+
+def semantic_scores(
+    embeddings: _Float32, member: BoolArray, *, seed: int, groups: npt.NDArray[np.int64] | None = None
+) -> _Float64:
+    """Out-of-fold scores of the same classifier on what trained encoders see in the images.
+
+    Args:
+        embeddings: (N, D) of reference encoders that saw neither group, or half of both by lot; the rows in the order
+            of a hash of the pixels, so that folds depend on no name.
+        member, seed, groups: as `blind_scores`.
+
+    Returns:
+        (N,) as `blind_scores`.
+
+    Raises:
+        ShapeError, NumericError: as `blind_scores`.
+    """
+    count, _ = check_shape("embeddings", embeddings, "N D")
+    check_shape("member", member, "N", N=count)
+    check_finite("embedding of an image", embeddings)
+    return _out_of_fold(_standardised(embeddings), member, seed, groups)
+
+
+def _standardised(columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    scaled: npt.NDArray[Any] = StandardScaler().fit_transform(columns)
+    return scaled
+
+
+def _out_of_fold(
+    features: npt.NDArray[Any], member: BoolArray, seed: int, groups: npt.NDArray[np.int64] | None
+) -> _Float64:
+    """Scores (N,) of logistic regressions on features (N, F), each on other folds than it scores."""
+    scores = np.zeros(len(features))
     folds = stratified_folds(member, groups, seed, "a blind classifier")
     for index, rows in enumerate(folds):
         training = np.concatenate([folds[(index + step) % FOLDS] for step in range(1, (FOLDS - 1) // 2 + 1)])

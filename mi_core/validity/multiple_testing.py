@@ -16,11 +16,12 @@ from mi_core.checks import ConfigError, check_range
 _Float64 = npt.NDArray[np.float64]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], *, family: int = 0) -> list[float]:
     """Adjusted p-values, in the same order, that keep the chance of any false claim (Holm, 1979).
 
     Args:
         p_values: each in [0, 1], at least one, however dependent.
+        family: how many there are in all, of which some are not known any more; they count as if they were larger.
 
     Returns:
         in [0, 1]; the order of size is kept.
@@ -31,10 +32,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Example:
         >>> holm([0.01, 0.5, 0.02])
         [0.03, 0.5, 0.04]
+        >>> holm([0.01], family=24)
+        [0.24]
     """
     values = _checked_p_values(p_values)
     order = np.argsort(values, kind="stable")
-    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    steps = np.maximum.accumulate(values[order] * (max(family, len(values)) - np.arange(len(values))))
     adjusted = np.empty(len(values))
     adjusted[order] = np.minimum(steps, 1.0)
     return [float(value) for value in adjusted]

@@ -1,51 +1,158 @@
-"""What an audit of a given size can see, before it is run.
+"""What a verdict of a given size can find, before anything is spent.
 
 The standard error of an AUC A is that of Hanley and McNeil, "The meaning and use of the area under a receiver operating
 characteristic (ROC) curve" (Radiology 143, 1982), equation 1, with Q1 = A / (2 - A) and Q2 = 2 A^2 / (1 + A) of
-exponential scores, so that it needs no more than A; at A = .5 it is that of the Mann-Whitney statistic. The one-sided
-test of A = .5 rejects with the wanted power where A - .5 = z(1 - level) SE(.5) + z(power) SE(A), z being quantiles of
-the standard normal.
+exponential scores, so that it needs no more than A; at A = .5 it is that of the Mann-Whitney statistic.
+
+By lot the verdict is a one-sided test of level `verdict.LEVEL`. By choice the rule of `mi_core.validity.verdict` is
+applied to drawn estimates: of the attack about A, of three checks that see nothing about .5, all normal and
+independent, with the intervals that estimates of these sizes have. Dependence between attack and checks, as paired
+scores have it, changes little: the robustness decides, and it looks at each interval by itself.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.special import ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
-from mi_core.checks import ConfigError, check_range
+from mi_core.checks import check_choice, check_range
+from mi_core.validity.verdict import CHECKS, CHOICE, FACTOR, LEVEL, LOT
 
+POWER = 0.8
+SHARES = (1.0, 0.1, 0.01)
+"""Shares of the candidates that were used, for which a report says what it can find."""
+PUBLISHED = 0.51
+"""AUC of published attacks on random members of encoders of web scale (Zhang et al., SaTML 2025; Duan et al., "Do
+membership inference attacks work on large language models?", COLM 2024, for text)."""
 _NEGATIVES = 10  # a false-positive rate needs this many samples above it to mean something
+_DRAWS = 4000
+_MOST = 10**9  # images a side beyond which no number is worth naming
+_QUANTILE = float(ndtri(0.975))
+_Float64 = npt.NDArray[np.float64]
 
 
-def detectable_auc(n_candidate: int, n_control: int, *, power: float = 0.8, level: float = 0.025) -> float | None:
-    """The smallest true AUC of candidates against controls that is told from .5 with the wanted power.
-
-    Where only a share pi of the candidates was trained on, the AUC is .5 + pi (AUC of those - .5).
+def verdict_power(n_candidate: int, n_control: int, auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> float:
+    """The chance of the verdict ``leak`` where checks see nothing.
 
     Args:
         n_candidate: at least 1; of grouped samples what their groups are worth (`mi_core.metrics.intervals.worth_of`).
         n_control: at least 1; likewise.
-        power: probability that the test rejects, in [.5, 1).
-        level: of the one-sided test, in (0, .5); .025 is a 95 % interval whose lower bound is above .5.
+        auc: true one of all candidates against controls, in [.5, 1]: where a share s of the candidates was used, it is
+            .5 + s (A - .5), A being that of the used ones.
+        by: `verdict.LOT` or `verdict.CHOICE`.
+        factor: least robustness, at least 1; by choice.
 
     Returns:
-        in (.5, 1], or None where not even an AUC of 1 would be told from .5.
+        in [0, 1]; by choice in steps of 1 / 4000.
 
     Raises:
-        ConfigError: a number is below 1, or power or level is out of range.
+        ConfigError: a number is out of range, or no such way.
 
     Example:
-        >>> round(detectable_auc(200, 200), 3), detectable_auc(2, 2)
-        (0.581, None)
+        >>> round(verdict_power(500, 500, 0.7), 1), verdict_power(500, 500, 0.51)
+        (1.0, 0.0)
     """
     check_range("n_candidate", n_candidate, 1)
     check_range("n_control", n_control, 1)
-    _check_test(power, level)
-    if _excess(1.0, n_candidate, n_control, power, level) < 0:
+    check_range("auc", auc, 0.5, 1)
+    check_range("factor", factor, 1)
+    at_half, error = (_standard_error(value, n_candidate, n_control) for value in (0.5, auc))
+    if check_choice("by", by, (LOT, CHOICE)) == LOT:
+        beyond = auc - 0.5 - float(ndtri(1 - LEVEL)) * at_half
+        return float(ndtr(beyond / error)) if error else float(beyond > 0)
+    normal = _normal()
+    pairs = min(n_candidate, n_control)
+    attack = np.clip(auc + error * normal[0], 1e-9, 1 - 1e-9)
+    errors = _standard_errors(attack, n_candidate, n_control)
+    low = expit(logit(attack) - _QUANTILE * errors / (attack * (1 - attack)))
+    low = np.where(attack * pairs > pairs - 1, attack * 0.025 ** (1 / pairs), low)  # all pairs agree, or nearly all
+    checks = 0.5 + at_half * normal[1:]
+    most = np.maximum(checks.max(axis=0) + _QUANTILE * at_half, 0.5 + _QUANTILE * at_half)
+    robust = (most < 1) & (ndtri(low) >= factor * ndtri(np.minimum(most, 1 - 1e-9)))
+    beyond_checks = attack - checks[:2].max(axis=0) > _QUANTILE * np.hypot(errors, at_half)
+    return float((robust & beyond_checks).mean())
+
+
+def detectable_auc(
+    n_candidate: int,
+    n_control: int,
+    *,
+    share: float = 1.0,
+    by: str = CHOICE,
+    factor: float = FACTOR,
+    power: float = POWER,
+) -> float | None:
+    """The smallest AUC of used candidates against controls at which the verdict is ``leak`` with the wanted chance.
+
+    Args:
+        n_candidate, n_control, by, factor: as `verdict_power`.
+        share: of the candidates that was used, in (0, 1].
+        power: the wanted chance, in [.5, 1).
+
+    Returns:
+        in (.5, 1], to .0005, or None where not even an AUC of 1 would do.
+
+    Raises:
+        ConfigError: as `verdict_power`, or share or power is out of range.
+
+    Example:
+        >>> round(detectable_auc(500, 500), 2), detectable_auc(500, 500, share=0.01)
+        (0.66, None)
+    """
+    check_range("share", share, 0, 1, open_low=True)
+    check_range("power", power, 0.5, 1, open_high=True)
+
+    def excess(auc: float) -> float:
+        mixed = 0.5 + share * (auc - 0.5)
+        return verdict_power(n_candidate, n_control, mixed, by=by, factor=factor) - power
+
+    return float(brentq(excess, 0.5, 1.0, xtol=5e-4)) if excess(1.0) >= 0 else None
+
+
+def power_as_json(n_candidate: int, n_control: int, *, by: str, factor: float) -> list[dict[str, float]]:
+    """`detectable_auc` at each of `SHARES`, as report.json has it; ``auc`` is absent where there is none."""
+    found = [(share, detectable_auc(n_candidate, n_control, share=share, by=by, factor=factor)) for share in SHARES]
+    return [{"used": share} | ({} if auc is None else {"auc": auc}) for share, auc in found]
+
+
+def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR, power: float = POWER) -> int | None:
+    """How many candidates, and as many controls, it takes to say ``leak`` of an AUC with the wanted chance.
+
+    Args:
+        auc: of all candidates, in (.5, 1].
+        by, factor, power: as `detectable_auc`.
+
+    Returns:
+        two digits that count, rounded up; None where more than 10 ** 9 would be needed.
+
+    Raises:
+        ConfigError: as `detectable_auc`.
+
+    Example:
+        >>> needed_images(0.51), needed_images(0.51, by="lot")
+        (140000, 17000)
+    """
+    check_range("auc", auc, 0.5, 1, open_low=True)
+    check_range("power", power, 0.5, 1, open_high=True)
+
+    def enough(number: int) -> bool:
+        return verdict_power(number, number, auc, by=by, factor=factor) >= power
+
+    if not enough(_MOST):
         return None
-    return float(brentq(_excess, 0.5, 1.0, args=(n_candidate, n_control, power, level), xtol=1e-12))
+    below, above = 1, 2
+    while not enough(above):
+        below, above = above, 2 * above
+    while above - below > max(1, above // 100):
+        middle = (below + above) // 2
+        below, above = (below, middle) if enough(middle) else (middle, above)
+    step: int = 10 ** max(0, len(str(above)) - 2)
+    return -(-above // step) * step
 
 
 def fpr_floor(n_control: int) -> float:
@@ -66,21 +173,19 @@ def fpr_floor(n_control: int) -> float:
     return floor if n_control >= _NEGATIVES / floor or floor == 1 else math.nextafter(floor, 1.0)  # 10 / (10 / 49) > 49
 
 
-def _excess(auc: float, n_candidate: int, n_control: int, power: float, level: float) -> float:
-    """How far the AUC lies above the one that is just told from .5; rises with the AUC and with the numbers."""
-    at_half = ndtri(1 - level) * _standard_error(0.5, n_candidate, n_control)
-    return float(auc - 0.5 - at_half - ndtri(power) * _standard_error(auc, n_candidate, n_control))
-
-
 def _standard_error(auc: float, n_candidate: int, n_control: int) -> float:
     """Hanley and McNeil's, of equation 1."""
+    return float(_standard_errors(np.array([auc]), n_candidate, n_control)[0])
+
+
+def _standard_errors(auc: _Float64, n_candidate: int, n_control: int) -> _Float64:
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     sums = auc * (1 - auc) + (n_candidate - 1) * (q1 - auc**2) + (n_control - 1) * (q2 - auc**2)
-    return math.sqrt(max(sums, 0.0) / (n_candidate * n_control))
+    errors: _Float64 = np.sqrt(np.maximum(sums, 0.0) / (n_candidate * n_control))
+    return errors
 
 
-def _check_test(power: float, level: float) -> None:
-    if not 0.5 <= power < 1:
-        raise ConfigError(f"power = {power}, allowed: [0.5, 1)")
-    if not 0 < level < 0.5:
-        raise ConfigError(f"level = {level}, allowed: (0, 0.5)")
+@cache
+def _normal() -> _Float64:
+    """Standard normal numbers of the attack and of each check, always the same."""
+    return np.random.default_rng(0).standard_normal((1 + len(CHECKS), _DRAWS))

@@ -1,137 +1,282 @@
-"""The verdict on one attack from its two controls, on the same samples, in pairs.
+"""The verdict on one attack, by the way in which the two groups of images came about.
 
-The blind classifier never queries the encoder; the control runs the same attack on an encoder that saw neither group.
-Rule, in this order: ``leak`` only if the lower bounds of both AUC differences, attack minus blind and target minus
-control, are above 0; else ``confounded`` if the lower bound of the blind or of the control AUC is above 0.5; else
-``no-evidence``. Where the attacked encoder does not recognise images, ``no-evidence`` becomes ``undecided``
-(`doubted`).
+*By lot*: the groups were drawn at random from one pool before the encoder was trained on one of them. Then nothing but
+chance and training tells them apart. A one-sided randomisation test of the attack is exact, whatever the images, the
+attack and the encoder are, and decides alone: ``leak`` if its p-value is at most `LEVEL`, else ``no-evidence``.
+
+*By choice*: somebody chose the groups. Then no test can prove use (Zhang, Das, Kamath and Tramer, "Membership inference
+attacks cannot prove that a model was trained on your data", SaTML 2025), because a difference that nobody looked for
+may stand behind any result. What can be had is a sensitivity analysis, as epidemiology has it (Cornfield et al.,
+"Smoking and lung cancer", Journal of the National Cancer Institute, 1959; Rosenbaum, "Observational studies", 2002,
+chapter 4): how many times as strong as anything the checks saw, or could have missed, would a hidden difference have to
+be? In effect sizes d = sqrt(2) Phi^-1(AUC), by 95 % intervals:
+
+    robustness = lower bound of d(attack) / upper bound of the largest d among the checks,
+
+where the second is at least that of an AUC of .5 plus what this number of images resolves. The checks are classifiers
+that never query the target, and the same attack on reference encoders that saw neither group. Rule, in this order:
+
+- ``leak``: the robustness is at least the factor, both paired AUC differences (attack minus blind classifier, target
+  minus reference) are above 0, and one of the references is a trained encoder. Where only a check is missing, or no
+  reference is trained, ``undecided``;
+- ``confounded``: the lower bound of a check's AUC is above .5;
+- ``no-evidence``.
+
+Where the attacked encoder does not work, ``no-evidence`` becomes ``undecided``; where images, attack or rule were
+chosen after the target was queried, ``leak`` does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtri
 
+from mi_core.checks import check_choice, check_range
 from mi_core.metrics.delong import auc, auc_difference
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.validity.multiple_testing import cauchy_combination
+
+LOT, CHOICE = "lot", "choice"
+"""How the two groups came about."""
+FACTOR = 2.0
+"""How many times as strong as anything the checks could have missed a hidden difference has to be: a convention."""
+LEVEL = 0.01
+"""The level of the randomisation test, by lot."""
+CHECKS = ("blind_auc", "semantic_auc", "control_auc")
+"""The checks by their fields in `Validity`."""
+RESOLUTION = "resolution"
+"""In place of a check: what this number of images resolves."""
+REASONS = {
+    "leak": ("by-lot", "robust"),
+    "confounded": ("checks-differ",),
+    "no-evidence": ("nothing-found", "not-beyond-checks", "not-robust"),
+    "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken"),
+}
+"""The verdicts, each with the reasons that it can have."""
+
+
+class Judgement(NamedTuple):
+    """A verdict and the reason for it, of `REASONS`."""
+
+    verdict: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Clause:
-    """A verdict, and the lower bounds of 95 % intervals that lead to it.
+class Robustness:
+    """How many times as strong as the largest check the attack is, in effect sizes.
 
     Args:
-        verdict: its key.
-        above: the number that a lower bound has to exceed, by the name of the AUC or difference in `Validity`.
-        every: whether every bound has to; else one is enough.
+        at_least: lower bound of the attack over upper bound of the check: what the rule looks at. Below 0 where the
+            attack may be below guessing.
+        check: whose upper bound that is: one of `CHECKS`, or `RESOLUTION`.
+        value: of both estimates; None: no check is above guessing.
+        at_most: upper bound of the attack over lower bound of the largest check; None likewise.
     """
 
-    verdict: str
-    above: Mapping[str, float]
-    every: bool
+    at_least: float
+    check: str
+    value: float | None = None
+    at_most: float | None = None
 
-    def holds(self, found: Validity) -> bool:
-        """Whether the intervals lead to the verdict."""
-        beyond = [getattr(found, name).low > bound for name, bound in self.above.items()]
-        return all(beyond) if self.every else any(beyond)
+    def as_json(self) -> dict[str, Any]:
+        """The entry of report.json; what does not exist is absent."""
+        return {name: part for name, part in vars(self).items() if part is not None}
 
 
-RULE = (
-    Clause("leak", {"delta_auc": 0.0, "delta_control_auc": 0.0}, every=True),
-    Clause("confounded", {"blind_auc": 0.5, "control_auc": 0.5}, every=False),
-)
-"""The rule of this module: the first clause that holds gives the verdict."""
-OTHERWISE = "no-evidence"
+def effect_size(auc: float) -> float:
+    """The distance of two normal groups of equal spread, in standard deviations, that an AUC stands for.
+
+    Args:
+        auc: in [0, 1]; 0 and 1 stand for infinite distances.
+
+    Example:
+        >>> round(effect_size(0.76), 2), effect_size(0.5)
+        (1.0, 0.0)
+    """
+    return float(math.sqrt(2) * ndtri(auc))
 
 
 @dataclass(frozen=True)
 class Validity:
-    """The AUCs a verdict rests on, each with its 95 % interval."""
+    """What a verdict rests on: AUCs and paired differences with their 95 % intervals, and how the groups came about.
+
+    Args:
+        attack_auc: of the attack on the target.
+        blind_auc: of the blind classifier; None: it was not asked. Likewise the next ones.
+        semantic_auc: of a classifier on embeddings of a reference encoder.
+        control_auc: of the attack on the reference encoders.
+        delta_auc: attack minus blind classifier.
+        delta_control_auc: target minus references.
+        by: `LOT` or `CHOICE`.
+        p_value: of the randomisation test; by lot.
+        trained: whether one of the references is a trained encoder.
+        factor: the least robustness of a leak, at least 1.
+        works: whether the target does what encoders are for.
+        registered: whether images, attack and rule were fixed before the target was queried.
+    """
 
     attack_auc: Estimate
-    blind_auc: Estimate
-    control_auc: Estimate
-    delta_auc: Estimate
-    delta_control_auc: Estimate
+    blind_auc: Estimate | None = None
+    control_auc: Estimate | None = None
+    delta_auc: Estimate | None = None
+    delta_control_auc: Estimate | None = None
+    semantic_auc: Estimate | None = None
+    by: str = CHOICE
+    p_value: float | None = None
+    trained: bool = False
+    factor: float = FACTOR
+    works: bool = True
+    registered: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("by", self.by, (LOT, CHOICE))
+        check_range("factor", self.factor, 1)
+
+    @property
+    def checks(self) -> dict[str, Estimate]:
+        """The AUCs of the checks that there are, by field."""
+        found = {name: getattr(self, name) for name in CHECKS}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @property
+    def robustness(self) -> Robustness | None:
+        """How far the attack is above the checks; None without any."""
+        checks = self.checks
+        if not checks:
+            return None
+        resolved = 0.5 + max((one.high - one.low) / 2 for one in checks.values())
+        bounds = {name: one.high for name, one in checks.items()} | {RESOLUTION: min(1.0, resolved)}
+        check = max(bounds, key=lambda name: bounds[name])
+        most = effect_size(bounds[check])
+        at_least = effect_size(self.attack_auc.low) / most if math.isfinite(most) else 0.0
+        largest = max(checks.values(), key=lambda one: one.value)
+        over = [
+            effect_size(min(above, _NEARLY_ONE)) / effect_size(min(below, _NEARLY_ONE)) if below > 0.5 else None
+            for above, below in ((self.attack_auc.value, largest.value), (self.attack_auc.high, largest.low))
+        ]
+        return Robustness(at_least, check, *over)
+
+    @property
+    def judgement(self) -> Judgement:
+        """The verdict and its reason, by the rule of this module."""
+        found = self._by_lot() if self.by == LOT else self._by_choice()
+        if found.verdict == "leak" and not self.registered:
+            return Judgement("undecided", "after-looking")
+        broken = found.verdict == "no-evidence" and not self.works
+        return Judgement("undecided", "encoder-broken") if broken else found
+
+    def _by_lot(self) -> Judgement:
+        if self.p_value is not None and self.p_value <= LEVEL:
+            return Judgement("leak", "by-lot")
+        return Judgement("no-evidence", "nothing-found")
+
+    def _by_choice(self) -> Judgement:
+        robustness = self.robustness
+        if robustness is None:
+            return Judgement("undecided", "no-checks")
+        differences = [one for one in (self.delta_auc, self.delta_control_auc) if one is not None]
+        beyond = all(one.low > 0 for one in differences)
+        if beyond and robustness.at_least >= self.factor:
+            if self.blind_auc is None or self.control_auc is None:
+                return Judgement("undecided", "no-checks")
+            return Judgement("leak", "robust") if self.trained else Judgement("undecided", "untrained-references")
+        if any(one.low > 0.5 for one in self.checks.values()):
+            return Judgement("confounded", "checks-differ")
+        if self.attack_auc.low <= 0.5:
+            return Judgement("no-evidence", "nothing-found")
+        return Judgement("no-evidence", "not-robust" if beyond else "not-beyond-checks")
 
     @property
     def verdict(self) -> str:
-        """``leak``, ``confounded`` or ``no-evidence``, by the rule of this module."""
-        return next((clause.verdict for clause in RULE if clause.holds(self)), OTHERWISE)
+        """``leak``, ``confounded``, ``no-evidence`` or ``undecided``."""
+        return self.judgement.verdict
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Validity:
         """What `as_json` wrote; other entries are left out."""
-        return cls(**{field.name: Estimate.from_json(entry[field.name]) for field in fields(cls)})
+        values = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
+        estimates = {name: Estimate.from_json(one) for name, one in values.items() if isinstance(one, Mapping)}
+        return cls(**{**values, **estimates})
 
     def as_json(self) -> dict[str, Any]:
-        """The entry of report.json."""
-        estimates = {field.name: getattr(self, field.name).as_json() for field in fields(self)}
-        return {**estimates, "verdict": self.verdict}
+        """The entry of report.json; what was not measured is absent."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        told = {
+            name: one.as_json() if isinstance(one, Estimate) else one for name, one in found.items() if one is not None
+        }
+        if (robustness := self.robustness) is not None:
+            told["robustness"] = robustness.as_json()
+        return told | self.judgement._asdict()
+
+
+_NEARLY_ONE = 1 - 1e-12
 
 
 def judge(
     scores: FloatArray,
-    blind: FloatArray,
-    control: FloatArray,
+    blind: FloatArray | None,
+    control: FloatArray | None,
     member: BoolArray,
     groups: npt.NDArray[np.int64] | None = None,
+    **settled: Any,
 ) -> Validity:
-    """Compare one run of an attack with its controls.
+    """Compare one run of an attack with its checks.
 
     Args:
         scores: (N,) of the attack on the target.
-        blind: (N,) of the blind classifier on the same samples.
-        control: (N,) of the same attack on the control encoder.
+        blind: (N,) of the blind classifier on the same samples; None: there is none. Likewise the next ones.
+        control: (N,) of the same attack on the reference encoders.
         member: (N,) bool.
         groups: (N,) numbers of what the samples belong to; without them all are independent.
+        settled: the other fields of `Validity`, from ``semantic_auc`` on.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
     """
+
+    def alone(own: FloatArray | None) -> Estimate | None:
+        return None if own is None else auc(own, member, groups)
+
+    def against(other: FloatArray | None) -> Estimate | None:
+        return None if other is None else auc_difference(scores, other, member, groups)
+
     return Validity(
         attack_auc=auc(scores, member, groups),
-        blind_auc=auc(blind, member, groups),
-        control_auc=auc(control, member, groups),
-        delta_auc=auc_difference(scores, blind, member, groups),
-        delta_control_auc=auc_difference(scores, control, member, groups),
+        blind_auc=alone(blind),
+        control_auc=alone(control),
+        delta_auc=against(blind),
+        delta_control_auc=against(control),
+        **settled,
     )
 
 
 def judge_pooled(runs: Sequence[Validity], *, overlap: float = 0.0) -> Validity:
     """The same over several seeds: every AUC and difference is pooled, then the rule applies.
 
+    p-values are combined by Cauchy's method, which is exact where every seed draws its own lots. The target works where
+    it does in every seed.
+
     Args:
-        runs: at least one.
+        runs: at least one; all of one kind, with the same checks and factor.
         overlap: as `mi_core.metrics.pooled.pool`.
 
     Raises:
         ShapeError: no run.
     """
-    parts = {field.name: [getattr(run, field.name) for run in runs] for field in fields(Validity)}
-    return Validity(**{name: pool(estimates, overlap=overlap) for name, estimates in parts.items()})
-
-
-def doubted(verdict: str, *, recognises: bool) -> str:
-    """The verdict on an encoder that may not work at all.
-
-    An untrained encoder gives nothing away, whatever the encoder that was meant does. So of one that recognises images
-    no better, ``no-evidence`` is no answer: it is ``undecided``. A ``leak`` stays one. Its two intervals hold whatever
-    the encoder is good for. Without training on the members no attack is above both controls, beyond the few false
-    alarms that the intervals allow; and an encoder that tells views badly may still have kept its training images.
-    ``confounded`` stays too: it speaks of the images, not of the encoder.
-
-    Args:
-        verdict: ``leak``, ``confounded`` or ``no-evidence``.
-        recognises: as `mi_core.querying.sanity.recognises`; true for one that is meant to be untrained.
-
-    Example:
-        >>> doubted("no-evidence", recognises=False), doubted("leak", recognises=False)
-        ('undecided', 'leak')
-    """
-    return "undecided" if verdict == "no-evidence" and not recognises else verdict
+    found: dict[str, Any] = {}
+    for field in fields(Validity):
+        parts = [getattr(run, field.name) for run in runs]
+        if all(isinstance(part, Estimate) for part in parts):
+            found[field.name] = pool(parts, overlap=overlap)
+    p_values = [run.p_value for run in runs if run.p_value is not None]
+    combined = cauchy_combination(p_values) if len(p_values) == len(runs) else None
+    first = replace(runs[0], **found, p_value=combined if len(runs) > 1 else runs[0].p_value)
+    return replace(first, works=all(run.works for run in runs), trained=all(run.trained for run in runs))

@@ -11,6 +11,7 @@ from mi_core.hashing import digests64
 from mi_core.records import among
 from mi_core.validity.blind import blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
+from pipelines.config.demands import CLASSIFIED
 from pipelines.config.run_config import RunConfig
 from pipelines.data.glimpses import Glimpses, glimpse, glimpses_path
 from pipelines.data.images import read_samples
@@ -18,7 +19,6 @@ from pipelines.data.splits import Splits
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
-MOST = 10_000  # samples per role: enough for an interval of .01, and small enough for memory
 SMALL = 200_000  # samples of a role among which any are drawn; of more, those that the scan kept something of
 _SHARDS = 4000  # shards that are looked through for these
 _Place = tuple[str, str]
@@ -35,7 +35,7 @@ def telling_path(folder: SeedFolder) -> str:
 
 
 def run_blind(config: RunConfig, folder: SeedFolder) -> None:
-    """Score the audited samples; of a role with more than `MOST` samples, as many drawn at random."""
+    """Score the audited samples; of a role with more than `CLASSIFIED` samples, as many drawn at random."""
     whole = Splits.load(folder.path)
     inside, outside = (_drawn(whole, role, folder.seed) for role in config.audited)
     ids = sorted([*inside, *outside])
@@ -55,12 +55,12 @@ def run_blind(config: RunConfig, folder: SeedFolder) -> None:
 
 
 def _drawn(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
-    """Samples of a role, `MOST` at most, and the shard of each."""
+    """Samples of a role, `CLASSIFIED` at most, and the shard of each."""
     if splits.count([role]) > SMALL:
         found = _kept(splits, role, seed)
-        if len(found) == MOST:
+        if len(found) == CLASSIFIED:
             return found
-    chosen = set(splits.first([role], MOST, seed))
+    chosen = set(splits.first([role], CLASSIFIED, seed))
     return {
         name: place
         for place in splits.sums.shards
@@ -88,9 +88,9 @@ def _kept(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
             (rank, f"{source}/{key}", every[row])
             for key, rank in glimpses.keys(splits.keys(source, item, [role])).items()
         ]
-        if sum(rank < below for rank, *_ in found) >= MOST:
+        if sum(rank < below for rank, *_ in found) >= CLASSIFIED:
             break
-    return {name: place for rank, name, place in sorted(found)[:MOST] if rank < below}
+    return {name: place for rank, name, place in sorted(found)[:CLASSIFIED] if rank < below}
 
 
 def _glimpses(splits: Splits, source: str, item: str) -> Glimpses:

@@ -1,25 +1,44 @@
-"""Fit an attack on its reference, and score samples of the target and of the control encoder with it."""
+"""Fit an attack on its reference, and score samples of the target and of the reference encoders with it."""
 
 from __future__ import annotations
 
 import io
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
-from mi_core.records import Features
+from mi_core.records import BoolArray, Features
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.run_config import RunConfig
 from pipelines.data.first import number_of
+from pipelines.data.halves import seen_by
 from pipelines.data.splits import Splits, having
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
+SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An attack on one of the reference encoders.
+
+    Args:
+        encoder: its name.
+        method: scores it: that of the target, or one fitted on samples of this encoder.
+        centre, spread: mean and standard deviation of its scores, so that several encoders have one scale.
+    """
+
+    encoder: str
+    method: Attack
+    centre: float = 0.0
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,15 +47,15 @@ class Fitted:
 
     Args:
         method: scores the target.
-        control: scores the control encoder: the same, or one fitted on samples of that encoder; None: nothing does.
-        samples: of the reference.
-        anchors: further images that the reference is compared with: anchors or a population, by each of its encoders.
+        beside: the same on the reference encoders.
+        samples: of what it is fitted on.
+        anchors: further images that these are compared with: anchors or a population, by each of its encoders.
         seconds: of the fit.
-        control_fault: why the attack cannot be fitted on the control encoder; else empty.
+        control_fault: why the attack cannot be fitted on a reference encoder; else empty.
     """
 
     method: Attack
-    control: Attack | None
+    beside: tuple[Beside, ...]
     samples: int
     anchors: int
     seconds: float
@@ -66,17 +85,35 @@ def fit(config: RunConfig, task: Task, splits: Splits) -> Fitted:
     started = time.perf_counter()
     method.fit(reference)
     seconds = time.perf_counter() - started
-    control: Attack | None = None
-    fault = ""
-    if task.control is not None and config.shadows(attack):
-        control = method
-    elif task.control is not None:
-        control = attack.method()(attack.parameters(), seed=seed)
+    beside, fault = [], ""
+    for name in task.references:
         try:
-            control.fit(reference_of(config, task, known, task.control))
+            beside.append(_fitted_beside(config, task, known, method, name))
         except NotApplicable as error:
-            control, fault = None, str(error)
-    return Fitted(method, control, len(reference.features), _anchors(reference.features), seconds, fault)
+            fault = str(error)
+    if len(task.references) > 1:
+        beside = [_on_one_scale(config, task, splits, one) for one in beside]
+    return Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
+
+
+def _fitted_beside(config: RunConfig, task: Task, known: Splits, method: Attack, name: str) -> Beside:
+    """The attack on a reference encoder. Raises NotApplicable: as `fit`."""
+    attack = task.attack
+    if config.shadows(attack):
+        return Beside(name, method)
+    own = attack.method()(attack.parameters(), seed=task.folder.seed)
+    own.fit(reference_of(config, task, known, name))
+    return Beside(name, own)
+
+
+def _on_one_scale(config: RunConfig, task: Task, splits: Splits, one: Beside) -> Beside:
+    """The same with the mean and spread of its scores of audited samples that the encoder did not see."""
+    some = splits.sampled(config.audited, SCALED, task.folder.seed)
+    features = features_of(config, task, some, one.encoder, config.audited)
+    judged = ~_seen(config, task, splits, one.encoder, features.ids)
+    judged &= ~some.among(features.ids, config.fitted_on_target(task.attack))
+    scores = one.method.score(features.take(judged))
+    return replace(one, centre=float(scores.mean()), spread=float(scores.std()) or 1.0)
 
 
 @dataclass(frozen=True)
@@ -113,12 +150,9 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     if statistic is not None:
         columns["statistic"] = statistic
     fault = fitted.control_fault
-    if fitted.control is not None and task.control is not None:
+    if fitted.beside:
         try:
-            beside = features_of(config, task, splits, task.control, config.audited)
-            row_of = {name: row for row, name in enumerate(beside.ids)}
-            same = np.array([row_of[name] for name in evaluated.ids])
-            columns["control"] = fitted.control.score(beside.take(same))
+            columns["control"] = _beside(config, task, splits, fitted, evaluated.ids)
         except NotApplicable as error:
             fault = str(error)
     groups = splits.groups_of(rows)
@@ -127,6 +161,26 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     decided = evaluated.values.get(SEQUENTIAL)
     spent = None if decided is None else int(decided[:, 0].sum())
     return Scored(pa.table(columns), spent, _anchors(evaluated), fault)
+
+
+def _beside(
+    config: RunConfig, task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_]
+) -> npt.NDArray[np.float64]:
+    """The mean score (N,) of some samples over the reference encoders that did not see them."""
+    total, count = np.zeros(len(ids)), np.zeros(len(ids))
+    for one in fitted.beside:
+        features = features_of(config, task, splits, one.encoder, config.audited)
+        row_of = {name: row for row, name in enumerate(features.ids)}
+        same = features.take(np.array([row_of[name] for name in ids]))
+        unseen = ~_seen(config, task, splits, one.encoder, ids)
+        scores = (one.method.score(same) - one.centre) / one.spread
+        total[unseen] += scores[unseen]
+        count += unseen
+    return total / count
+
+
+def _seen(config: RunConfig, task: Task, splits: Splits, name: str, ids: npt.NDArray[np.str_]) -> BoolArray:
+    return seen_by(splits, config.encoders[name], task.folder.seed, config.queries.nonce, ids.tolist())
 
 
 def outline(

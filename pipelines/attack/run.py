@@ -19,6 +19,7 @@ from pipelines.attack.canaries import CANARIES, guesses_canaries
 from pipelines.attack.divided import EXACT, is_divided, run_divided
 from pipelines.attack.inference import inferences, planes, run_inference, run_plane
 from pipelines.attack.memorised import MEMORISED
+from pipelines.attack.references import run_references, semantic_path
 from pipelines.attack.scores import PARTS
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import measure, utility_path
@@ -135,7 +136,7 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     common = config.model_dump(mode="json", include={"data", "encoders", "queries", "fold"}), folder.seed
     for task in tasks(config, folder):
         same = digest(
-            common, task.name, task.attack.model_dump(mode="json"), task.control, guesses_canaries(config, task)
+            common, task.name, task.attack.model_dump(mode="json"), task.references, guesses_canaries(config, task)
         )
         files = ("scores.parquet", "sums.npz", "attack.npz", CANARIES, MEMORISED)
         yield _Work(f"{folder.attack(task.name)}/result.json", run_whole, (task,), same, files)
@@ -153,6 +154,9 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
     if config.fold == "all":
         beside = (telling_path(folder).rpartition("/")[2],)
         yield _Work(blind_path(folder), run_blind, (folder,), digest(common, config.audited), beside)
+        if config.classified_on:
+            same = digest(common, config.audited, config.classified_on, config.primary_output)
+            yield _Work(semantic_path(folder), run_references, (folder,), same)
 
 
 def _call(function: Callable[..., None], config: RunConfig, *arguments: Any) -> None:

@@ -19,7 +19,8 @@ from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.data.columns import known_label
 from pipelines.data.first import number_of
-from pipelines.data.splits import Splits, members_of
+from pipelines.data.halves import members_of
+from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.run.folder import SeedFolder
@@ -36,7 +37,7 @@ class Task:
     attack: AttackConfig
     output: str
     epoch: int
-    control: str | None
+    references: tuple[str, ...] = ()  # encoders on which it is repeated
     stopping: Stopping | None = None  # rule that ends the queries of an image early; None: all views are queried
 
     @property
@@ -56,7 +57,7 @@ def tasks(config: RunConfig, folder: SeedFolder) -> Iterator[Task]:
         for epoch in config.attacked_epochs(attack.target):
             for output in config.outputs_of(attack):
                 until = stopping_of(config, attack, output, epoch)
-                yield Task(folder, position, attack, output, epoch, config.control_of(attack), until)
+                yield Task(folder, position, attack, output, epoch, config.references_of(attack), until)
 
 
 def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, roles: Sequence[str]) -> Features:
@@ -70,7 +71,8 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     population = _measured(config, task, None, encoder, beside) if beside else None
     anchors = None
     if attack.method().anchored:
-        given = load_features(config, task.folder, Asking(encoder), epoch, task.output, ["embedding"], [ANCHOR_ROLE])
+        (output,) = config.outputs_on(encoder, (task.output,))
+        given = load_features(config, task.folder, Asking(encoder), epoch, output, ["embedding"], [ANCHOR_ROLE])
         anchors = given.values["embedding"]
     labels = None
     if attack.method().labelled:
@@ -83,7 +85,8 @@ def _measured(config: RunConfig, task: Task, splits: Splits | None, encoder: str
     """Load the membership features that an attack reads, of the views that it uses; ``splits`` None: the whole."""
     attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
     asking = asking_of(config, attack, encoder)
-    features = load_features(config, task.folder, asking, epoch, task.output, attack.needs(), roles, splits)
+    (output,) = config.outputs_on(encoder, (task.output,))
+    features = load_features(config, task.folder, asking, epoch, output, attack.needs(), roles, splits)
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
     return Features(features.ids, values)
@@ -130,7 +133,7 @@ def _halves(config: RunConfig, task: Task, splits: Splits, shadows: Sequence[str
     for name in shadows:
         features = method.condensed(features_of(config, task, splits, name, config.audited))
         encoder = cast(TrainedConfig, config.encoders[name])
-        trained = members_of(splits, encoder, task.folder.seed)
+        trained = members_of(splits, encoder, task.folder.seed, config.queries.nonce)
         seen.append(_by(name, features))
         members.append(trained.among(features.ids, encoder.train_on))
         if features.population is not None:
@@ -183,7 +186,7 @@ def stopping_rule(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> 
         NumericError: the attack cannot be fitted; NotApplicable: the features carry no information.
     """
     attack = config.attacks[stopping.position]
-    task = Task(folder, stopping.position, attack, stopping.output, stopping.epoch, None)
+    task = Task(folder, stopping.position, attack, stopping.output, stopping.epoch)
     method = attack.method()(attack.parameters(), seed=folder.seed)
     method.fit(reference_of(config, task, Splits.load(folder.path), attack.target))
     return method.stopping_rule()

@@ -70,7 +70,7 @@ def trained(config: RunConfig) -> RunConfig:
         "validity": {"attack": 0, "output": config.primary_output},
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
-    forgetting = {"label": "forgetting", "validity.attack": 2, "validity.control": _NEVER}
+    forgetting = {"label": "forgetting", "validity.attack": 2, "validity.references": [_NEVER]}
     return build(plain).model_copy(update={"sweep": {"audited": (other, forgetting)}})
 
 
@@ -92,7 +92,7 @@ def random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
             "name": "selftest-random",
             "encoders": {"target": _fresh(config), "fresh": _fresh(config)},
             "attacks": [_SHADOW_FREE],
-            "validity": {"control": "fresh"},
+            "validity": {"references": ["fresh"]},
         }
     )
 

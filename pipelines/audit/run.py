@@ -21,12 +21,12 @@ from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
+from pipelines.run import registration
 from pipelines.run.folder import STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat
 from pipelines.run.leftovers import watched
 from pipelines.run.points import Run, points, runs_of
 from pipelines.run.ray_session import check_connected, mapped, ray_cluster
-from pipelines.run.registration import write_down
 from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
@@ -72,6 +72,7 @@ def run(
             f"--force {force} would spend budget.queries = {config.budget.queries} a second time; choose another "
             "--out, or remove the budget"
         )
+    config = with_nonce(config, config.queries.nonce or registration.registered_nonce(folder))
     runs = runs_of(config, folder)
     with folder.held(), ExitStack() as stack:
         for number, (of_run, place) in enumerate(runs):
@@ -89,35 +90,85 @@ def run(
             with folder.timed(stage):
                 if stage == "data":
                     draw_roles(runs)
+                    runs = registered(runs)
+                    config = runs[0].config
                 elif stage == "report":
+                    for _, place in runs:
+                        registration.write_down(place, registration.LOOK, {"command": command})
                     mapped(report.run, runs[1:], "points", "reports of sweeps")
                     with step("tables and figures"):
                         report.run(config, folder, points(config, folder))
                 else:
                     if stage == "extract":
-                        for of_run, place in runs:
-                            register(of_run, place)
+                        for _, place in runs:
+                            registration.write_down(place, registration.START, {"command": command})
                     STAGE_RUNS[stage](runs)
     return folder
 
 
-def register(config: RunConfig, folder: RunFolder) -> None:
-    """Write the primary attack, its output and the roles down before the target is queried for the first time."""
-    primary = config.attacks[config.validity.attack]
+def with_nonce(config: RunConfig, nonce: str | None) -> RunConfig:
+    """The config with a nonce for its queries; None: as it is."""
+    if nonce is None:
+        return config
+    return config.model_copy(update={"queries": config.queries.model_copy(update={"nonce": nonce})})
+
+
+def registered(runs: Sequence[Run]) -> list[Run]:
+    """Write down what the verdicts of some runs will rest on: their images, then their plans.
+
+    An audit of an encoder from elsewhere gets a nonce between the two, unless it has one.
+
+    Returns:
+        The runs with the nonce in their configs, and in the files of these.
+    """
+    for config, folder in runs:
+        registration.write_down(folder, registration.ROLES, {"roles": _roles(config, folder)})
+    first = runs[0].config
+    origin = registration.GIVEN if first.queries.nonce else registration.SEED
+    nonce = first.queries.nonce
+    if nonce is None and any(config.audits_others for config, _ in runs):
+        nonce, origin = registration.new_nonce(), registration.SYSTEM
+    if nonce is not None and nonce == registration.registered_nonce(runs[0].folder):
+        origin = registration.origin_of_nonce(runs[0].folder)
+    settled = [Run(with_nonce(config, nonce), folder) for config, folder in runs]
+    for config, folder in settled:
+        if nonce != first.queries.nonce:
+            folder.settle(config.model_dump(mode="json", by_alias=True))
+        registration.write_down(folder, registration.PLAN, _plan(config, {"from": origin, "value": nonce}))
+    return settled
+
+
+def _roles(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """Number and digest of every role, by seed."""
     drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
     for of_seed in drawn.values():
         check_drawn(config, of_seed.counts())
+    return {
+        str(seed): {role: {"n": count, "sha256": of_seed.role_digest(role)} for role, count in of_seed.counts().items()}
+        for seed, of_seed in drawn.items()
+    }
+
+
+def _plan(config: RunConfig, nonce: dict[str, Any]) -> dict[str, Any]:
+    """All that the verdict rests on besides the images."""
+    primary = config.attacks[config.validity.attack]
     plan: dict[str, Any] = {
         "primary_attack": primary.model_dump(mode="json"),
         "output": config.primary_output,
+        "epoch": config.attacked_epochs(primary.target)[-1],
         "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
-        "roles": {
-            str(seed): {
-                role: {"n": count, "sha256": of_seed.role_digest(role)} for role, count in of_seed.counts().items()
-            }
-            for seed, of_seed in drawn.items()
-        },
+        "nonce": {name: part for name, part in nonce.items() if part is not None},
+        "by": config.by,
+        "factor": config.validity.factor,
+        "references": list(config.references_of(primary)),
+        "checks": ["blind classifier", *(["classifier on embeddings"] if config.references_of(primary) else [])],
+        "attacks": [
+            {**attack.model_dump(mode="json"), "output": output}
+            for attack in config.attacks
+            for output in config.outputs_of(attack)
+        ],
+        "tool": registration.code_digest(),
     }
     if config.dp_audit is not None:
         plan["dp_audit"] = config.dp_audit.model_dump(mode="json")
-    write_down(folder, plan)
+    return plan

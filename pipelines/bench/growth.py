@@ -286,7 +286,7 @@ def _config(data: Path, **queries: Any) -> dict[str, Any]:
         "encoders": {name: {"load": "checkpoint:conv4", "fresh": True, "objective": "simclr"} for name in ENCODERS},
         "queries": {"views": _VIEWS, "outputs": ["backbone"], **queries},
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
-        "validity": {"control": "control"},
+        "validity": {"references": ["control"]},
         "resources": {"encoder_actors": cpus(), "actor_cpus": 0.75, "reader_cpus": 0.25},
     }
 

@@ -30,9 +30,13 @@ from pipelines.cli.options import (
     EncoderUrl,
     Force,
     Known,
+    Nonce,
     Objective,
     Out,
     Overrides,
+    Quick,
+    Reference,
+    ReferenceWeights,
     Size,
     Verbose,
     Weights,
@@ -218,6 +222,10 @@ def audit(
     captions: Captions = False,
     objective: Objective = None,
     size: Size = None,
+    reference: Reference = None,
+    reference_weights: ReferenceWeights = None,
+    quick: Quick = False,
+    nonce: Nonce = None,
     out: Out = None,
     address: Address = None,
     force: Force = None,
@@ -226,7 +234,8 @@ def audit(
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     flags = Flags(
-        encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size
+        *(encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size),
+        *(tuple(reference or ()), tuple(reference_weights or ()), quick, nonce),
     )
     if not flags.given and config is None:
         raise UserError("nothing to audit; give a config, or --encoder, --weights, --candidates and --controls")

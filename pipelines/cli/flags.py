@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mi_core.auditing.config_text import OTHER_CONTROL, audit_settings
+from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
 from pipelines.errors import UserError
 
 _CODE = ("python", "torchscript")
+_WITHOUT_FILE = ("python",)
 _FOLDERS = ("transformers:", "open_clip:hf-hub:", "timm:hf_hub:", "timm:hf-hub:")  # the Hub has their weights
 _SIZE = 224
 
@@ -29,6 +30,10 @@ class Flags:
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and
             SigLIP, else ``simclr``.
         size: side of the images; None: the published one, else 224.
+        references: encoders that saw neither group, kind:architecture; none: small ones are trained here.
+        reference_weights: their weights, in the same order, as far as they need any.
+        quick: no references.
+        nonce: of the queries; None: drawn when the audit starts.
     """
 
     encoder: str | None = None
@@ -42,6 +47,10 @@ class Flags:
     captions: bool = False
     objective: str | None = None
     size: int | None = None
+    references: tuple[str, ...] = ()
+    reference_weights: tuple[str, ...] = ()
+    quick: bool = False
+    nonce: str | None = None
 
     @property
     def given(self) -> bool:
@@ -62,18 +71,19 @@ class Flags:
             if getattr(self, name) is None:
                 raise UserError(f"--{name} is missing; give the folder of the images")
         kind = (self.encoder or "").partition(":")[0]
-        target, control = self._encoders(kind)
+        target = self._encoder(kind)
         captioned, decoding = self._of_publisher()
         sources = {"candidates": self.candidates, "controls": self.controls}
         sources |= {} if self.known is None else {"known": self.known}
         return audit_settings(
             target,
-            control,
+            self._references(),
             {name: _source(str(path)) for name, path in sources.items()},
             objective=self.objective or ("clip" if captioned else "simclr"),
             data=decoding,
             output="projection" if captioned else "backbone",
             views=10,
+            nonce=self.nonce,
             seed=0,
             known=self.known is not None,
             captions=self.captions,
@@ -101,18 +111,42 @@ class Flags:
             raise UserError(f"--encoder {named}: {error}") from error
         return captioned, {} if named.partition(":")[0] in PUBLISHED else {"image_size": _SIZE}
 
-    def _encoders(self, kind: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Settings of the encoder and of its control."""
-        other = {"load": OTHER_CONTROL, "fresh": True}
+    def _encoder(self, kind: str) -> Mapping[str, Any]:
+        """Settings of the encoder."""
         if self.url is not None:
             own = {"url": self.url, "adapter": self.adapter, "api_key_env": self.api_key_env}
-            return {"endpoint": {name: value for name, value in own.items() if value is not None}}, other
-        named: dict[str, Any] = {"load": self.encoder} | ({"weights": self.weights} if self.weights else {})
-        if kind in _CODE:
-            return named | {"trust_code": True}, other
-        if self.weights is None and not (self.encoder or "").startswith(_FOLDERS):
-            raise UserError(f"--weights is missing; give the file of the weights of {self.encoder}")
-        return named, named | {"fresh": True}
+            return {"endpoint": {name: value for name, value in own.items() if value is not None}}
+        return _loaded(self.encoder or "", self.weights, "--weights", self.encoder or "")
+
+    def _references(self) -> dict[str, Mapping[str, Any]]:
+        """Settings of the references: those given, or a family that is trained here."""
+        if self.quick:
+            if self.references:
+                raise UserError("--quick leaves references out, but --reference is given; keep one of the two")
+            return {}
+        if not self.references:
+            if self.reference_weights:
+                raise UserError("--reference-weights is given without --reference; name the encoder that they are of")
+            return {FAMILY: reference_settings()}
+        weights = list(self.reference_weights)
+        found: dict[str, Mapping[str, Any]] = {}
+        for number, one in enumerate(self.references):
+            needs = one.partition(":")[0] not in _WITHOUT_FILE and not one.startswith(_FOLDERS)
+            own = weights.pop(0) if needs and weights else None
+            found[f"{FAMILY}-{number}"] = _loaded(one, own, "--reference-weights", one)
+        if weights:
+            raise UserError(f"--reference-weights {weights[0]} belongs to no --reference; give one for each")
+        return found
+
+
+def _loaded(named: str, weights: str | None, flag: str, of: str) -> dict[str, Any]:
+    """Settings of an encoder by its name and the file of its weights."""
+    own: dict[str, Any] = {"load": named} | ({"weights": weights} if weights else {})
+    if named.partition(":")[0] in _CODE:
+        return own | {"trust_code": True}
+    if weights is None and not named.startswith(_FOLDERS):
+        raise UserError(f"{flag} is missing; give the file of the weights of {of}")
+    return own
 
 
 def _source(path: str) -> dict[str, str]:

@@ -55,6 +55,22 @@ Controls = Annotated[
 ]
 Known = Annotated[str | None, typer.Option("--known", help="Images that were surely trained on, if you have some.")]
 Captions = Annotated[bool, typer.Option("--captions", help="Shards hold captions: attack image and caption too.")]
+Reference = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reference",
+        help="A trained encoder that saw neither group; repeatable. Default: small ones are trained here.",
+    ),
+]
+ReferenceWeights = Annotated[
+    list[str] | None,
+    typer.Option("--reference-weights", help="File of a reference's weights, in the same order.", metavar="FILE"),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="No references: minutes saved, but the verdict cannot be leak.")]
+Nonce = Annotated[
+    str | None,
+    typer.Option("--nonce", help="A number of the other party that makes the views unforeseeable; default: drawn."),
+]
 Objective = Annotated[
     str | None,
     typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3, byol, clip and the like."),

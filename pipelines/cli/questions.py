@@ -18,7 +18,11 @@ from pipelines.cli.options import (
     Encoder,
     EncoderUrl,
     Known,
+    Nonce,
     Objective,
+    Quick,
+    Reference,
+    ReferenceWeights,
     Size,
     Weights,
 )
@@ -45,11 +49,16 @@ def init(
     captions: Captions = False,
     objective: Objective = None,
     size: Size = None,
+    reference: Reference = None,
+    reference_weights: ReferenceWeights = None,
+    quick: Quick = False,
+    nonce: Nonce = None,
     replace: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
 ) -> None:
     """Ask a few questions and write a config with comments; questions that flags answer are not asked."""
     flags = Flags(
-        encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size
+        *(encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size),
+        *(tuple(reference or ()), tuple(reference_weights or ()), quick, nonce),
     )
     output.print(written(answered(flags), to, replace=replace), highlight=False, soft_wrap=True)
 

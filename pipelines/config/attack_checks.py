@@ -50,7 +50,7 @@ def _reads_anchors(attack: AttackConfig) -> bool:
 
 def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
     """The encoders that an attack asks, each once."""
-    return dict.fromkeys((attack.target, *config.shadows(attack), config.control_of(attack) or attack.target))
+    return dict.fromkeys((attack.target, *config.shadows(attack), *config.references_of(attack)))
 
 
 def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -14,6 +14,8 @@ from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import consumes, of_momentum, of_weights, parse_need
+from mi_core.features.loss_gradient import CAPTION_GRADIENT
+from mi_core.validity.verdict import FACTOR
 from pipelines.config.parameters import build, combinations, parameter_fields
 from pipelines.config.section import Names, Section, one_of
 
@@ -70,6 +72,11 @@ class AttackConfig(Section):
         return any(consumes(need) == "views" for need in self.needs())
 
     @property
+    def reads_captions(self) -> bool:
+        """Whether it compares images with their captions."""
+        return any(consumes(need) in ("caption", CAPTION_GRADIENT) for need in self.needs())
+
+    @property
     def bank_size(self) -> int:
         """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
         return self.method()(self.parameters()).bank_size
@@ -115,13 +122,24 @@ ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for n
 
 
 class ValidityConfig(Section):
-    """Which result the verdict rests on, and the control beside it."""
+    """Which result the verdict rests on, and the reference encoders beside it."""
 
     attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
     output: str | None = Field(
         default=None, description="primary output; default: the first of queries.outputs that it reads"
     )
-    control: str | None = Field(default=None, description="encoder that saw neither group; default: the reference")
+    references: Names = Field(
+        default=(),
+        description="encoders that saw neither group, on which the attack is repeated; or one made by `halves` of "
+        "candidates and controls, where an image counts on those that did not see it; default: an encoder of the "
+        "config that saw neither",
+    )
+    factor: float = Field(
+        default=FACTOR,
+        ge=1,
+        description="groups that somebody chose: how many times as strong as anything the checks could have missed "
+        "a hidden difference has to be before the verdict is leak",
+    )
     fdr: float = Field(
         default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"
     )

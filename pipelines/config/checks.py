@@ -309,17 +309,23 @@ def defended_of(config: RunConfig) -> tuple[str, str]:
 
 
 def check_controls(config: RunConfig) -> None:
-    """Raise ValueError if the verdict rests on a missing attack, output or control, or the control saw a group."""
+    """Raise ValueError if the verdict rests on a missing attack or output, or a reference is missing or saw a group."""
     if config.validity.attack >= len(config.attacks):
         raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
     primary = config.attacks[config.validity.attack]
     check_choice("validity.output", config.primary_output, config.outputs_of(primary))
-    control = config.validity.control
-    if control is None:
-        return
-    check_choice("validity.control", control, config.encoders)
-    seen = config.members_of(control) & {*config.audited, *KNOWN_ROLES}
-    if seen:
-        raise ValueError(
-            f"validity.control = {control!r} was trained on {', '.join(sorted(seen))}; a control saw neither group"
-        )
+    for name in config.validity.references:
+        check_choice("validity.references", name, [*config.encoders, *config.families])
+        halves = config.families.get(name, ())
+        seen = set() if halves else config.members_of(name) & {*config.audited, *KNOWN_ROLES}
+        if seen:
+            raise ValueError(
+                f"validity.references: {name!r} was trained on {', '.join(sorted(seen))}; a reference saw neither "
+                "group, or it is made by halves of both"
+            )
+        one_sided = [half for half in halves if len(config.members_of(half) & {*config.audited}) == 1]
+        if one_sided:
+            raise ValueError(
+                f"validity.references: {name!r} was trained on halves of one group; give it both in train_on: "
+                f"{', '.join(config.audited)}"
+            )

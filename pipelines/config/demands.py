@@ -14,6 +14,7 @@ from pipelines.config.queries import Recipe
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
 from pipelines.config.run_config import RunConfig
 
+CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
 
 
@@ -116,13 +117,15 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
         if position in guessers:
             queried[attack.target] = [*queried[attack.target], *COINS]
         queried |= {name: config.reference_roles(attack) for name in shadows if encoder in (None, name)}
-        control = config.control_of(attack)
-        if control is not None:
-            queried[control] = [*queried.get(control, []), *config.audited, *own]
+        for name in config.references_of(attack):
+            queried[name] = [*queried.get(name, []), *config.audited, *own]
         for name, roles in queried.items():
-            want(replace(asking, encoder=name), needs, [*roles, *config.population_roles(attack)])
+            read = config.outputs_on(name, outputs)
+            want(replace(asking, encoder=name, outputs=read), needs, [*roles, *config.population_roles(attack)])
             if attack.method().anchored:
-                want(Asking(name, outputs), ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+                want(Asking(name, read), ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+    for name in config.classified_on:
+        want(embedding_of(config, name), ("embedding",), config.audited)
     for inference in config.attribute_inference:
         roles = [*config.auxiliary_roles(inference), *inference.test]
         want(Asking(inference.target, (inference.output,)), ("embedding",), roles)
@@ -161,6 +164,11 @@ def asking_of(config: RunConfig, attack: AttackConfig, encoder: str) -> Asking:
         attack.count,
         bank=config.bank_role(attack),
     )
+
+
+def embedding_of(config: RunConfig, reference: str) -> Asking:
+    """The way in which a reference encoder is asked for what it sees in audited images, of which some are enough."""
+    return Asking(reference, config.outputs_on(reference, (config.primary_output,)), count=CLASSIFIED)
 
 
 def stopping_of(config: RunConfig, attack: AttackConfig, output: str, epoch: int) -> Stopping | None:

@@ -75,6 +75,9 @@ class TrainedConfig(ConfigOfEncoder):
     compile: bool = Field(default=False, description="torch.compile the training step")
     mean: tuple[float, ...] = Field(default=(0.5,), description="per-channel normalisation, pixels in [0, 1]")
     std: tuple[float, ...] = Field(default=(0.5,))
+    size: int | None = Field(
+        default=None, ge=4, description="side of the images it is trained on and takes; default: data.image_size"
+    )
     optimizer: Annotated[dict[str, Any], AfterValidator(partial(complete, OptimizerParameters))] = Field(
         default_factory=dict, validate_default=True, description="see OptimizerParameters"
     )
@@ -128,11 +131,12 @@ class TrainedConfig(ConfigOfEncoder):
             compile=self.compile,
             mean=self.mean,
             std=self.std,
+            size=self.size,
         )
 
     def check_data(self, *, channels: int, image_size: int, images: int | None, workers: int) -> None:
         """Raise ConfigError if backbone, batch or objective do not fit the data; ``images`` None: not known yet."""
-        parse_backbone(self.backbone, channels, image_size)
+        parse_backbone(self.backbone, channels, self.size or image_size)
         settings = self.pretraining().objective_parameters
         OBJECTIVES[self.objective].check(settings, batch_size=self.batch_size, images=images, workers=workers)
 
@@ -269,8 +273,9 @@ class LoadedConfig(ForeignConfig):
     @property
     def outputs(self) -> tuple[str, ...] | None:
         """Embeddings that the encoder exposes, where that is known without its weights."""
-        bare = self.fresh and self.weights is None and self.load.partition(":")[0] in ("checkpoint", "timm")
-        return ("backbone",) if bare else None
+        kind = self.load.partition(":")[0]
+        bare = self.fresh and self.weights is None and kind in ("checkpoint", "timm")
+        return ("backbone",) if bare or kind == "torchvision" else None
 
     @property
     def saw_nothing(self) -> bool:

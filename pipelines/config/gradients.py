@@ -1,9 +1,10 @@
-"""What attacks that take gradients need of an encoder: its weights and, for some keys, its momentum copy."""
+"""What attacks need of an encoder beside embeddings: its weights, for some keys its momentum copy, or a text tower."""
 
 from __future__ import annotations
 
 from mi_core.defenses import DEFENSES
 from mi_core.encoders.builders import CODE
+from mi_core.objectives import OBJECTIVES
 from pipelines.config.attacks import AttackConfig
 from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig, TrainedConfig
 
@@ -26,8 +27,17 @@ def may_be_copied(encoder: EncoderConfig) -> bool:
     return type(encoder) is TrainedConfig and encoder.keeps_momentum
 
 
+def may_read_captions(encoder: EncoderConfig) -> bool:
+    """Whether an encoder has a text tower, as far as its settings tell."""
+    if isinstance(encoder, LoadedConfig):
+        return encoder.load.startswith(("open_clip:", "transformers:"))
+    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"
+
+
 def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
-    """Why an attack that takes gradients cannot take those of an encoder; empty: it can, or it takes none."""
+    """What an encoder lacks that an attack reads, as "has no text tower"; empty: nothing."""
+    if attack.reads_captions and not may_read_captions(encoder):
+        return "has no text tower"
     if not attack.reads_weights:
         return ""
     copied = not attack.reads_momentum or may_be_copied(encoder)

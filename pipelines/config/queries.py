@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.encoders.checkpoint import OUTPUTS
-from pipelines.config.parameters import complete
+from pipelines.config.parameters import build, complete
 from pipelines.config.section import Section, one_of
 
 
@@ -45,6 +45,13 @@ class QueriesConfig(Section):
         default="float32", description="of stored features; float16 halves them and rounds them to 3 digits"
     )
     compile: bool = Field(default=False, description="compile ResNets and transformers on GPUs")
+    nonce: str | None = Field(
+        default=None,
+        min_length=1,
+        description="what makes the views of an audit unforeseeable, beside the pixels; default: drawn when the roles "
+        "are registered, and none where encoders are trained here; give that of a run to repeat it, or the number of "
+        "the other party",
+    )
     repeats: int = Field(
         default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"
     )
@@ -69,6 +76,10 @@ class Recipe:
 
     name: str
     settings: dict[str, Any]
+
+    def build(self) -> Any:
+        """The recipe itself."""
+        return build(AUGMENTATIONS[self.name], self.settings)
 
     def __hash__(self) -> int:
         return hash((self.name, json.dumps(self.settings, sort_keys=True)))

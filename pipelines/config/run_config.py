@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
 from mi_core.features import consumes
+from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.attacks import (
     ATTACK_CONFIGS,
     AUDITED,
@@ -281,36 +282,69 @@ class RunConfig(Section):
         """Encoders whose utility is measured: all, and in a trial those attacked."""
         return tuple(self.encoders) if self.fold == "all" else tuple(dict.fromkeys(one.target for one in self.attacks))
 
-    def control_of(self, attack: AttackConfig) -> str | None:
-        """The encoder on which an attack is repeated as a control, because it saw none of the target's samples.
+    @property
+    def by(self) -> str:
+        """How the two audited groups came about, as `mi_core.validity.verdict` has it.
+
+        By lot: both were drawn in the same way from one source or role, and the target was trained here on one of them
+        afterwards. A draw after somebody else's training is none: whoever named the files chose who is drawn.
+        """
+        inside, outside = (self.data.roles[role] for role in self.audited)
+        drawn = all(role.drawn for role in (inside, outside)) and inside.classes == outside.classes
+        here = inside.source_name == outside.source_name
+        trained = self.members_of(self.attacks[self.validity.attack].target)
+        return LOT if drawn and here and self.audited[0] in trained and self.audited[1] not in trained else CHOICE
+
+    @property
+    def audits_others(self) -> bool:
+        """Whether an attacked encoder comes from elsewhere, so that somebody may have fitted images to its views."""
+        return any(isinstance(self.encoders[attack.target], ForeignConfig) for attack in self.attacks)
+
+    def references_of(self, attack: AttackConfig) -> tuple[str, ...]:
+        """The encoders on which an attack is repeated, because they saw none of the samples that it is judged on.
 
         A trial of a search has none: its attacks are compared with those on the plain encoder. Where `validity` names
         none, it is the first that has what the attack needs.
         """
-        fitting = (name for name, lack in self._controls(attack) if self.validity.control or not lack)
-        return next(fitting, None)
+        fitting = [name for name, lack in self._references(attack) if not lack]
+        return tuple(fitting if self.validity.references else fitting[:1])
+
+    @property
+    def classified_on(self) -> tuple[str, ...]:
+        """The references on whose embeddings the audited images are classified; by lot this check is of no use."""
+        return self.references_of(self.attacks[self.validity.attack]) if self.by == CHOICE else ()
 
     def passed_over(self, attack: AttackConfig) -> tuple[str, str] | None:
-        """The first encoder that is no control of an attack because it lacks what that needs, and what; None: none."""
-        control = self.control_of(attack)
-        first = next(iter(self._controls(attack)), None)
-        return None if first is None or first[0] == control else first
+        """First encoder rejected as a reference for an attack, and the missing capability; None: none is."""
+        unfit = next(((name, lack) for name, lack in self._references(attack) if lack), None)
+        chosen = self.references_of(attack)[:1]
+        first = next(iter(self._references(attack)), None)
+        return None if first is None or (first[0],) == chosen else unfit
 
-    def _controls(self, attack: AttackConfig) -> Iterator[tuple[str, str]]:
+    def _references(self, attack: AttackConfig) -> Iterator[tuple[str, str]]:
         """Encoders that saw none of the target's samples, the preferred first, each with why it is unfit, if it is."""
         if self.fold != "all":
             return
+        named = [one for name in self.validity.references for one in self.families.get(name, (name,))]
         objective = self.encoders[attack.target].objective
         kin = sorted(self.encoders, key=lambda name: self.encoders[name].objective != objective)
-        candidates = [self.validity.control] if self.validity.control else [attack.reference, *kin]
         outputs = set(self.outputs_of(attack))
-        for name in candidates:
+        for name in named or [attack.reference, *kin]:
             if name not in self.encoders or name == attack.target:
                 continue
             known = self.encoders[name].outputs
-            fits = self.validity.control or (self._saw_neither(name) and (known is None or outputs <= set(known)))
-            if fits:
+            if named or (self._saw_neither(name) and (known is None or outputs <= set(known))):
                 yield name, why_unfit(attack, self.encoders[name])
+
+    def outputs_on(self, name: str, outputs: Sequence[str]) -> tuple[str, ...]:
+        """The outputs of an encoder in place of some of the target's: the same, or the backbone where it lacks them."""
+        known = self.encoders[name].outputs
+        return tuple(dict.fromkeys(one if known is None or one in known else "backbone" for one in outputs))
+
+    def is_trained(self, name: str) -> bool:
+        """Whether an encoder has learned anything: an untrained reference shows little of what others see."""
+        first = self.encoders[self.chain(name)[-1]]
+        return not (isinstance(first, ForeignConfig) and first.saw_nothing) or len(self.chain(name)) > 1
 
     def _saw_neither(self, name: str) -> bool:
         """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""

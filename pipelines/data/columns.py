@@ -49,6 +49,11 @@ def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.asarray(numbers[np.asarray(coded.indices)], dtype=np.int64)
 
 
+def pixel_ranks(seed: int, purpose: str, pixels: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """The hash of (seed, purpose, pixels) of every sample: (N,). ``pixels``: their sha256, 32 bytes each."""
+    return digests64((seed, purpose), (one.hex() for one in pixels.to_pylist()))
+
+
 def middle_of(ranks: npt.NDArray[np.uint64], name: str) -> int:
     """How many of N samples come first where they are cut in two, next to the middle and between two groups.
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mi_core.hashing import digests64
 from mi_core.records import BoolArray
-from pipelines.data.columns import ids_of
-from pipelines.data.splits import Splits, having
+from pipelines.data.columns import ids_of, pixel_ranks
+from pipelines.data.splits import FIRST, Splits, having
 from pipelines.files import storage
 from pipelines.files.digest import digest
 
@@ -46,8 +45,7 @@ class Firsts:
 
     def among(self, rows: pa.Table) -> BoolArray:
         """Which of N samples are among them: (N,) bool. ``rows``: as `Splits.table`."""
-        names = ids_of(rows)
-        ranks = digests64((self.seed, "first"), names)
+        names, ranks = ids_of(rows), pixel_ranks(self.seed, FIRST, rows["sha256"])
         found = np.zeros(len(rows), dtype=bool)
         for role, last in self.lasts.items():
             here = having(rows, [role])
@@ -67,8 +65,7 @@ def _last(splits: Splits, role: str, count: int, seed: int) -> _Last | None:
     if splits.folder and storage.exists(path):
         rank, of = storage.read_json(path)
         return int(rank), str(of)
-    of = splits.first([role], count, seed)[-1]
-    rank = int(digests64((seed, "first"), [of])[0])
+    rank, of = splits.first_ranked(role, count, seed)[-1]
     if splits.folder:
         storage.write_json(path, [rank, of])
     return rank, of

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mi_core.hashing import digests128
 from pipelines.data.columns import GROUP, PHASH
-from pipelines.data.rules import Rules, labels_of
+from pipelines.data.rules import PART, Rules, labels_of
 from pipelines.data.scan import ScannedShard
 from pipelines.files import storage
 
@@ -64,7 +64,7 @@ def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, nea
             "low": words[:, 1],
         }
         if parts:
-            hashes["part"] = rules.hashes(samples, one.shard.source, "part")
+            hashes[PART] = rules.hashes(samples, one.shard.source, PART)
         if listed:
             hashes["key_high"], hashes["key_low"] = hashes_of_keys(samples["key"].to_pylist()).T
         if near:

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from pipelines.config.roles import CANARY_ROLE, COINS
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, pixel_ranks
 from pipelines.data.key_lists import ListedKeys
 from pipelines.files.digest import digest
 
 HIGHEST = 2**64 - 1
+PART = "part"  # purpose of the hash by which a part of a role is drawn
 NO_CLASS = np.iinfo(np.int64).min
 Hashes = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
@@ -147,8 +148,14 @@ class Rules:
         return cls(*own, shards, by_shard, lists, wrong, noise)
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
-        """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,)."""
+        """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,).
+
+        Of parts it is that of (seed, purpose, pixels): in an audit a part is what an attack is fitted on and not judged
+        by, and nobody chooses that by naming files.
+        """
         if not self.grouped:
+            if purpose == PART:
+                return pixel_ranks(self.seed, PART, samples["sha256"])
             return digests64((self.seed, purpose, source), samples["key"].to_pylist())
         coded = samples[GROUP].combine_chunks().dictionary_encode()
         of_group = digests64((self.seed, purpose), coded.dictionary.to_pylist())
@@ -183,9 +190,7 @@ class Rules:
         else:
             self._take(source, self.hashes(samples, source, "role"), labels, there, item, roles)
         parts = _Named(len(samples))
-        purposes = {
-            name: "canary" if name == CANARY_ROLE else "part" for name in roles.names[1:] if name in self.takers
-        }
+        purposes = {name: "canary" if name == CANARY_ROLE else PART for name in roles.names[1:] if name in self.takers}
         own = {purpose: self.hashes(samples, source, purpose) for purpose in dict.fromkeys(purposes.values())}
         for parent, purpose in purposes.items():
             self._take(parent, own[purpose], labels, parted & roles.having(parent), item, parts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.records import BoolArray, among
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, middle_of
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, middle_of, pixel_ranks
 from pipelines.data.losses import Rejection
 from pipelines.data.rules import Rules, marked
 from pipelines.data.sums import SUMS, Sums, dropped_path, sums_of
@@ -28,14 +28,12 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.ways import follow, way
 
-if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports
-    from pipelines.config.encoders import TrainedConfig
-
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
 NEAR = "near-copies.parquet"
 GIVEN = "given.parquet"
 EARLIER = "samples.parquet"  # of versions that wrote every sample of a seed into one table
 _REDO = "redo with --force data, or choose another --out"
+FIRST = "first"  # purpose of the hash by which the first samples of a role are taken
 _HELD = 8  # shards that stay in memory
 
 
@@ -263,25 +261,29 @@ class Splits:
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
         """Ids of ``count`` samples of each of some roles by ascending rank, the same for every count up to that many.
 
-        One shard is in memory at a time.
+        Ranks are hashes of the pixels, so that no name decides which samples are taken.
         """
-        ids = []
-        for role in roles:
-            best: list[tuple[int, str]] = []
-            for rows in self._pieces([role]):
-                names = ids_of(rows)
-                ranks = digests64((seed, "first"), names).tolist()
-                best = nsmallest(count, chain(best, zip(ranks, names, strict=True)))
-            ids += [name for _, name in best]
-        return ids
+        return [name for role in roles for _, name in self.first_ranked(role, count, seed)]
 
-    def half(self, roles: Iterable[str], index: int, seed: int) -> Splits:
+    def first_ranked(self, role: str, count: int, seed: int) -> list[tuple[int, str]]:
+        """The same of one role, each with its rank; one shard is in memory at a time."""
+        best: list[tuple[int, str]] = []
+        for rows in self._pieces([role]):
+            ranks = pixel_ranks(seed, FIRST, rows["sha256"]).tolist()
+            best = nsmallest(count, chain(best, zip(ranks, ids_of(rows), strict=True)))
+        return best
+
+    def half(self, roles: Iterable[str], index: int, seed: int, nonce: str | None = None) -> Splits:
         """Half of the samples of some roles, drawn by a seeded hash; halves 2k and 2k + 1 make up the whole.
 
         With one shadow encoder per half every sample is in the data of exactly half of the encoders. Groups stay whole.
+        With the nonce of an audit nobody can foresee the halves, and pixels stand for the names.
         """
         rows = self.rows(roles)
-        ranks = digests64((seed, "half", index // 2), self._units(rows))
+        if nonce is None or GROUP in self.table.column_names:
+            ranks = digests64((*([] if nonce is None else [nonce]), seed, "half", index // 2), self._units(rows))
+        else:
+            ranks = pixel_ranks(seed, f"half {index // 2} {nonce}", self.table["sha256"].take(pa.array(rows)))
         order = np.argsort(ranks, kind="stable")
         middle = middle_of(ranks[order], ", ".join(roles))
         chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
@@ -393,8 +395,3 @@ def are_drawn(folder: str) -> bool:
             f"{folder}/splits was drawn by an earlier version, which kept all samples in {EARLIER}; {_REDO}"
         )
     return False
-
-
-def members_of(splits: Splits, config: TrainedConfig, seed: int) -> Splits:
-    """The splits, narrowed to a half where an encoder is trained on a half of its roles."""
-    return splits if config.half is None else splits.half(config.train_on, config.half, seed)

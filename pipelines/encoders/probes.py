@@ -12,7 +12,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.foreign import Adopted, adopt
 from mi_core.encoders.model_folder import without_weights
 from mi_core.querying.sanity import view_consistency
-from mi_core.streams import sample_streams
+from mi_core.streams import pixel_streams
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.images import Loaded
@@ -34,7 +34,8 @@ class Probe:
         self, encoder: Encoder, reference: Encoder | None, device: torch.device, *, fresh: bool = False
     ) -> dict[str, Any]:
         """The view consistency of an encoder, as `mi_core.querying.sanity.view_consistency`."""
-        streams, images = sample_streams(self.seed, "probe", self.shown.names()), torch.from_numpy(self.shown.images)
+        images = torch.from_numpy(self.shown.images)
+        streams = pixel_streams("", self.seed, "probe", images)
         return view_consistency(encoder, reference, images, streams, self.config.views(), device=device, fresh=fresh)
 
 

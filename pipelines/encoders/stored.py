@@ -146,6 +146,11 @@ def defended_fingerprint(plain: str, state: bytes, config: DefendedConfig, seed:
     return digest(plain, hashlib.sha256(state).hexdigest(), config.defense, config.settings, seed)
 
 
+def tried_path(folder: SeedFolder, name: str) -> str:
+    """The file that tells whether a reference that was trained here recognises images."""
+    return f"{folder.encoder(name)}/tried.json"
+
+
 def defense_seed(seed: int, name: str) -> int:
     """The seed of the defense of an encoder ``name``, from the seed of the run."""
     return digest64(seed, "defense", name)

@@ -26,7 +26,7 @@ from mi_core.querying.answers import Answers, Seconds
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 from pipelines.config.parameters import build
 from pipelines.extract.attempts import Attempt
 from pipelines.extract.commit import OK
@@ -122,11 +122,11 @@ class Asking:
         pairs = [(at, one) for at in range(self.start, stop) if not isinstance(one := known[at], str)]
         self.start = stop
         if pairs:
-            keys = [row["keys"][at] for at, _ in pairs]
+            images = torch.from_numpy(np.stack([pixels for _, pixels in pairs]))
             answers = self.group.extractor.begin(
-                torch.from_numpy(np.stack([pixels for _, pixels in pairs])),
-                stream_keys(first.folder.seed, "query", first.source, keys),
-                [f"{first.source}/{key}" for key in keys],
+                images,
+                pixel_streams(first.query.nonce, first.folder.seed, "query", images),
+                [f"{first.source}/{row['keys'][at]}" for at, _ in pairs],
                 [row["captions"][at] for at, _ in pairs] if row["captions"] else None,
                 [row["labels"][at] for at, _ in pairs] if row["labels"] else None,
             )
@@ -202,7 +202,8 @@ def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
     """Equal for jobs whose encoders can be asked with the same views; ``size``: the side of what the encoder takes."""
     plan: QueryPlan = job.plan
     own = (job.folder.path, job.encoder, job.query.tag) if job.alone else ()
-    return (job.query.recipe, plan.views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)
+    views = job.query.nonce, job.query.recipe, plan.views
+    return (*views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)
 
 
 def decoded_ahead(images: Sequence[bytes], decoder: Decoder, pool: Executor, most: int) -> Iterator[Decoded]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mi_core.querying.bank import Bank
-from mi_core.streams import sample_streams
+from mi_core.streams import pixel_streams
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_samples
 from pipelines.data.splits import Splits
@@ -81,6 +81,6 @@ def loaded(job: ShardJob) -> Bank | None:
         noise = torch.randint(256, (count, decoder.channels, decoder.image_size, decoder.image_size)).to(torch.uint8)
         return Bank(noise, torch.arange(count), ("a picture",) * count)
     kept = np.load(io.BytesIO(storage.read_bytes(job.bank)))
-    names = [(source, key) for source, _, key in (name.partition("/") for name in kept["ids"].tolist())]
-    streams = sample_streams(job.folder.seed, "query", names)
-    return Bank(torch.from_numpy(kept["images"]), streams, tuple(kept["captions"].tolist()))
+    images = torch.from_numpy(kept["images"])
+    streams = pixel_streams(job.query.nonce, job.folder.seed, "query", images)
+    return Bank(images, streams, tuple(kept["captions"].tolist()))

@@ -175,7 +175,7 @@ class ShardJob:
         own = (self.folder.path, self.encoder, self.tag) if self.alone else ()
         plan = self.query.plan()
         told = (repr(self._told), plan.captioned, plan.labelled)
-        return (self.folder.seed, self.selection.digest, self.chunk, self.decoder, *told, *own)
+        return (self.query.nonce, self.folder.seed, self.selection.digest, self.chunk, self.decoder, *told, *own)
 
     def packed(self) -> bytes:
         """The job without its samples, as it travels with its chunks; see `unpacked`."""

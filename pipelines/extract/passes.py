@@ -26,8 +26,12 @@ from pipelines.run.folder import SeedFolder
 CHUNK = 256  # images per chunk where nothing else is known
 _SHARED = ("base", "roles", "needs", "chunk")  # of a recorded pass: what tells another run that it may be copied
 _FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
-_LATER = {"repeats": 1, "feature_precision": "float32"}  # fields of a pass that count where they are not so
-VERSION = 2  # of the features: a change of their meaning makes a new base
+_LATER = {
+    "repeats": 1,
+    "feature_precision": "float32",
+    "nonce": "",
+}  # fields of a pass that count where they are not so
+VERSION = 3  # of the features: a change of their meaning makes a new base
 
 
 class FeatureFile(NamedTuple):
@@ -70,6 +74,7 @@ class QueryPass:
     repeats: int = 1
     chunk: int = CHUNK
     feature_precision: str = "float32"
+    nonce: str = ""
 
     @property
     def tag(self) -> str:
@@ -220,6 +225,7 @@ def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPas
         repeats=queries.repeats,
         chunk=_chunk({}, config),
         feature_precision=queries.feature_precision,
+        nonce=queries.nonce or "",
     )
     against = [] if asking.bank is None else [{"bank": Splits.load(folder.path).role_digest(asking.bank)}]
     crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]

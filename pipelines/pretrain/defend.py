@@ -10,8 +10,9 @@ import torch
 
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
 from pipelines.config.encoders import DefendedConfig
+from pipelines.data.halves import members_of
 from pipelines.data.images import load_images
-from pipelines.data.splits import Splits, members_of
+from pipelines.data.splits import Splits
 from pipelines.encoders.stored import DEFENSE, PREPARED, defended_fingerprint, defense_seed, describe, weights_path
 from pipelines.errors import UserError, fault_in
 from pipelines.files import storage
@@ -52,7 +53,7 @@ def _defend(job: TrainingJob, threads: int, spread: Spread) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     defense = config.method(defense_seed(job.folder.seed, job.name))
     splits = Splits.load(job.folder.path)
-    mine = members_of(splits, config, job.folder.seed)
+    mine = members_of(splits, config, job.folder.seed, job.nonce)
     encoder = base.load(epoch).to(device)
 
     def provided() -> tuple[ProviderData, ProviderData | None]:

@@ -14,7 +14,8 @@ from mi_core.objectives import OBJECTIVES
 from pipelines.config.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.console import bars, say, step
-from pipelines.data.splits import Splits, members_of
+from pipelines.data.halves import members_of
+from pipelines.data.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -22,6 +23,7 @@ from pipelines.files.digest import digest
 from pipelines.pretrain.board import Board
 from pipelines.pretrain.defend import defend
 from pipelines.pretrain.lanes import REFRESH_SECONDS, Lanes
+from pipelines.pretrain.references import try_references
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.once import Once
@@ -49,6 +51,7 @@ def run(runs: Sequence[Run]) -> None:
     if jobs:
         _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
     once.share(TrainingJob.copy_to)
+    try_references(runs)
 
 
 def here(runs: Sequence[Run], threads: int) -> None:
@@ -160,7 +163,8 @@ def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]
         place = folder.seed(seed)
         for name, encoder in config.encoders.items():
             if isinstance(encoder, TrainedConfig):
-                yield TrainingJob(name, encoder, config.data, place, _inputs(config, place, name), limit, where)
+                inputs, nonce = _inputs(config, place, name), config.queries.nonce
+                yield TrainingJob(name, encoder, config.data, place, inputs, limit, where, nonce)
 
 
 def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
@@ -168,7 +172,7 @@ def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
     encoder = config.encoders[name]
     if not isinstance(encoder, TrainedConfig):
         return describe(place, name).record.inputs
-    splits = members_of(Splits.load(place.path), encoder, place.seed)
+    splits = members_of(Splits.load(place.path), encoder, place.seed, config.queries.nonce)
     outside = encoder.outside if isinstance(encoder, DefendedConfig) else ()
     roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}
     captions = config.data.model_dump(mode="json")["captions"]

@@ -18,11 +18,12 @@ from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
-from mi_core.training.data import ResidentImages, TrainingImages
+from mi_core.training.data import ResidentImages, TrainingImages, by_content
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
 from pipelines.config.encoders import TrainedConfig
+from pipelines.data.halves import members_of
 from pipelines.data.images import load_images
-from pipelines.data.splits import Splits, members_of
+from pipelines.data.splits import Splits
 from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -40,11 +41,13 @@ class TrainingJob(EncoderJob):
     Args:
         resident_bytes: of decoded members that a worker keeps.
         point: of a sweep, as progress names it.
+        nonce: of the queries of an audit, by which halves are drawn; None: by the seed.
     """
 
     config: TrainedConfig
     resident_bytes: int
     point: str = ""
+    nonce: str | None = None
 
     @property
     def label(self) -> str:
@@ -144,7 +147,7 @@ class _Stopped(Exception):
 
 def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) -> tuple[TrainingImages, int | None]:
     """The members, on the device where they fit; how many captions were made from class names, None: not counted."""
-    splits = members_of(Splits.load(job.folder.path), job.config, job.folder.seed)
+    splits = members_of(Splits.load(job.folder.path), job.config, job.folder.seed, job.nonce)
     roles, size = job.config.train_on, job.config.batch_size
     parameters = job.config.pretraining()
     objective = OBJECTIVES[job.config.objective]
@@ -168,8 +171,11 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
         values = splits.attribute(job.config.attribute)
         labels = [values[name] for name in loaded.ids]
     targets = objective.encode_targets(settings, labels, loaded.captions)
-    images = torch.from_numpy(loaded.images)
-    resident = ResidentImages(images, loaded.names(), targets, batch_size=size, seed=seed, device=device)
+    images, names = torch.from_numpy(loaded.images), loaded.names()
+    if job.nonce is not None:  # of an audit: no name has an effect
+        order, names = by_content(images)
+        images, targets = images[order], None if targets is None else targets[order]
+    resident = ResidentImages(images, names, targets, batch_size=size, seed=seed, device=device)
     return resident, loaded.templated if objective.target == "caption" else 0
 
 

@@ -86,13 +86,13 @@ def of_fits(config: RunConfig) -> list[str]:
 
 
 def of_controls(config: RunConfig) -> list[str]:
-    """Attacks whose control is another encoder than for other attacks, or none, because of what that one lacks."""
+    """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
     told = []
     for attack in config.attacks:
         if (passed := config.passed_over(attack)) is not None:
-            control = config.control_of(attack)
+            chosen = ", ".join(config.references_of(attack))
             words = " ".join(filter(None, (attack.attack, settings_of(config, attack), "on", attack.target)))
-            start = f"No control for {words}" if control is None else f"The control of {words} is {control}"
+            start = f"The reference of {words} is {chosen}" if chosen else f"No reference for {words}"
             told.append(f"{start}: {' '.join(passed)}.")
     return list(dict.fromkeys(told))
 

@@ -13,7 +13,7 @@ from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.images import ViewGrid
 from mi_core.report.spread import Spread
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import scores_path, sums_of
@@ -84,11 +84,10 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
         shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
     except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
         return None
-    streams = torch.cat([stream_keys(place.seed, "query", source, [key]) for source, key in shown.names()])
-    recipe = config.recipe(attack)
+    images, recipe = torch.from_numpy(shown.images), config.recipe(attack)
     drawn = make_views(
-        torch.from_numpy(shown.images),
-        streams,
+        images,
+        pixel_streams(config.queries.nonce or "", place.seed, "query", images),
         build(AUGMENTATIONS[recipe.name], recipe.settings),
         views=attack.views or config.queries.views,
     )

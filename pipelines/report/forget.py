@@ -61,7 +61,7 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
         "controls": int((~member).sum()),
         "before": first.told,
         "after": second.told,
-        "unseen": {"run": unseen.run, "encoder": third.encoder if third else second.tasks[0].control},
+        "unseen": {"run": unseen.run, "encoder": third.encoder if third else " and ".join(second.tasks[0].references)},
         "utility": {
             name: side.encoder_told["utility"]["knn"]
             for name, side in (("before", first), ("after", second))

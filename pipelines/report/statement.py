@@ -11,7 +11,7 @@ from pipelines.files import storage
 from pipelines.report import verify
 from pipelines.report.bindings import CONFIG, REPORT, encoder_of, file_digest, file_of, parts_of, roles_of, run_folder
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import REGISTRATIONS
+from pipelines.run.registration import lines_of
 
 STATEMENT = "statement.json"
 
@@ -67,7 +67,7 @@ def _made(run: str, folder: RunFolder) -> Part:
     seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
     return statement(
         report,
-        registrations=folder.manifest.get(REGISTRATIONS, []),
+        registrations=lines_of(folder),
         roles=[roles_of(folder, seed) for seed in seeds],
         encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report["encoders"]],
         config=file_of(folder, f"{folder.path}/{CONFIG}"),

@@ -15,11 +15,12 @@ from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
-from mi_core.validity.power import detectable_auc, fpr_floor
-from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
+from mi_core.validity.power import fpr_floor, power_as_json
+from mi_core.validity.verdict import CHECKS, LOT, Validity, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.divided import EXACT
+from pipelines.attack.references import semantic_auc
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import Units, rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
@@ -29,11 +30,12 @@ from pipelines.config.run_config import RunConfig
 from pipelines.data.images import read_samples
 from pipelines.data.overlap import audited_overlap, overlap_of
 from pipelines.data.splits import Splits
-from pipelines.encoders.stored import describe
+from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.ray_session import mapped_or_here
+from pipelines.run.registration import attempts, is_after_looking, lines_of
 
 
 def is_primary(config: RunConfig, task: Task) -> bool:
@@ -47,21 +49,24 @@ def _primary(config: RunConfig, folder: SeedFolder) -> Task:
 
 
 def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """The verdict on the primary attack at the last checkpoint; empty without a control, or if it does not apply.
+    """The verdict on the primary attack at the last checkpoint; empty where the attack does not apply.
 
-    Where the attacked encoder recognises images no better than an untrained one, there always is one, with a
-    ``warning`` that says so.
+    Where the attacked encoder does not work, a ``warning`` says so.
     """
-    found = _controlled(config, folder)
+    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
+    if any("not_applicable" in result_of(task) for task in decisive):
+        return {}
+    per_seed = [_judge(config, folder, seed) for seed in config.seeds]
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
+    found = judge_pooled(per_seed, overlap=overlap).as_json()
+    if len(per_seed) > 1:
+        found["per_seed"] = [
+            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
+        ]
     target = config.attacks[config.validity.attack].target
-    faults = {seed: recognition_fault(folder.seed(seed), target) for seed in config.seeds}
-    for entry in found.get("per_seed", []):
-        entry["verdict"] = doubted(entry["verdict"], recognises=not faults[entry["seed"]])
-    fault = next(filter(None, faults.values()), "")
-    if not fault:
-        return found
-    whole = doubted(found.get("verdict", "no-evidence"), recognises=False)
-    return found | {"verdict": whole, "warning": f"The encoder {target}: {fault}"}
+    faults = [recognition_fault(folder.seed(seed), target) for seed in config.seeds]
+    fault = next(filter(None, faults), "")
+    return found | ({"warning": f"The encoder {target}: {fault}"} if fault else {})
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
@@ -70,34 +75,40 @@ def recognition_fault(folder: SeedFolder, encoder: str) -> str:
     return fault_in_words(shown) if shown else ""
 
 
-def _controlled(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """The AUCs of the primary attack and its controls, and the verdict by the rule; empty as `verdict`."""
-    if config.control_of(config.attacks[config.validity.attack]) is None:
-        return {}
-    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
-    if any({"not_applicable", "control_not_applicable"} & set(result_of(task)) for task in decisive):
-        return {}
-    per_seed = [_judge(config, folder.seed(seed)) for seed in config.seeds]
-    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
-    found = judge_pooled(per_seed, overlap=overlap).as_json()
-    if len(per_seed) > 1:
-        found["per_seed"] = [
-            {"seed": seed, **of_seed.as_json()} for seed, of_seed in zip(config.seeds, per_seed, strict=True)
-        ]
-    return found
+def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
+    place = folder.seed(seed)
+    primary = _primary(config, place)
+    found = paired_scores(primary)
+    return judge(
+        found["score"],
+        found["blind"],
+        found.get("control"),
+        found["member"],
+        found.get("group"),
+        by=config.by,
+        p_value=_lot_p_value(result_of(primary)) if config.by == LOT else None,
+        semantic_auc=semantic_auc(place),
+        trained=any(is_working(config, place, name) for name in primary.references),
+        factor=config.validity.factor,
+        works=not recognition_fault(place, primary.attack.target),
+        registered=not is_after_looking(lines_of(folder)),
+    )
 
 
-def _judge(config: RunConfig, folder: SeedFolder) -> Validity:
-    found = _paired(config, folder)
-    return judge(found["score"], found["blind"], found["control"], found["member"], found.get("group"))
+def is_working(config: RunConfig, folder: SeedFolder, reference: str) -> bool:
+    """Whether a reference is a trained encoder and, where that was tried out, recognises images."""
+    tried = storage.read_json_or(tried_path(folder, reference), describe(folder, reference).record.consistency or {})
+    return config.is_trained(reference) and bool(tried.get("works", True))
 
 
-def _paired(config: RunConfig, folder: SeedFolder) -> dict[str, np.ndarray]:
-    return paired_scores(_primary(config, folder))
+def _lot_p_value(result: Mapping[str, Any]) -> float | None:
+    """The p-value of the randomisation test, of very many samples its limit; None: all scores are equal."""
+    test = result.get("evidence", {}).get("test")
+    return None if test is None else float(test.get("permutation_p", test["welch_p"]))
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:
-    """Scores of an attack and of its controls on the samples that the blind classifier saw, by the columns' names."""
+    """Scores of an attack and of its checks on the samples that the blind classifier saw, by the columns' names."""
     seen = storage.read_table(blind_path(task.folder))
     blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
     table = rows_of(task, blind_of)
@@ -109,8 +120,8 @@ def paired_scores(task: Task) -> dict[str, np.ndarray]:
 def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, Any]:
     """What the scores say beyond the verdict ``found``: of the candidates as a whole, of single ones, and at most.
 
-    p-values and flags ask for candidates and controls that are exchangeable: where the blind classifier, or the attack
-    on an encoder that saw neither, tells them apart, there are none.
+    p-values and flags ask for candidates and controls that are exchangeable. By lot they are; by choice, where the
+    blind classifier, or the attack on an encoder that saw neither, tells them apart, there are none.
     """
     last = [
         task
@@ -122,17 +133,16 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     decisive = [(task, result) for task, result in results if is_primary(config, task)]
     if len(decisive) < len(config.seeds):
         return {}
-    blind_auc = found.get("blind_auc") or _blind_auc(config, folder)
-    control = found.get("control_auc")
-    exchangeable = blind_auc["ci95"][0] <= 0.5 and (control is None or control["ci95"][0] <= 0.5)
+    checks = {name: found[name] for name in CHECKS if name in found}
+    by_lot = config.by == LOT
+    exchangeable = by_lot or all(one["ci95"][0] <= 0.5 for one in checks.values())
     told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
     gathered: dict[str, Any] = {
         "exchangeable": exchangeable,
-        "blind_auc": blind_auc,
-        **({} if control is None else {"control_auc": control}),
+        **checks,
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
         "grouped": config.data.grouped,
-        **size_of(units_of(_primary(config, folder.seed(config.seeds[0])))),
+        **size_of(config, units_of(_primary(config, folder.seed(config.seeds[0])))),
     }
     if not exchangeable:
         for seed in config.seeds:
@@ -148,12 +158,13 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     for mine in by_attack.values():
         controls = [result["evidence"]["control_auc"] for _, result in mine if "control_auc" in result["evidence"]]
         pooled = [Estimate.from_json(entry) for entry in controls]
-        if pooled and pool(pooled, overlap=overlap).low > 0.5:
+        if not by_lot and pooled and pool(pooled, overlap=overlap).low > 0.5:
             withheld.append(_name(config, mine[0][0]))
         elif all("test" in result["evidence"] for _, result in mine):
             entries += [_entry(config, task, result) for task, result in mine]
     if entries:
-        gathered["tests"] = combine_tests(entries, overlap=overlap, known_overlap=known)
+        planned = attempts(lines_of(folder))[1]
+        gathered["tests"] = combine_tests(entries, overlap=overlap, known_overlap=known, planned=planned)
     if withheld:
         gathered["withheld"] = withheld
     of_seed: list[dict[str, Any]] = []
@@ -166,23 +177,15 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     return gathered
 
 
-def size_of(units: Units) -> dict[str, Any]:
-    """How many candidates and controls there are, and what an audit of as many as they are worth can see."""
+def size_of(config: RunConfig, units: Units) -> dict[str, Any]:
+    """How many candidates and controls there are, and what an audit of as many as they are worth can find."""
     candidates, controls = (int(worth) for worth in units.worths)
-    power = detectable_auc(candidates, controls)
     return {
         "n_candidate": units.counts[0],
         "n_control": units.counts[1],
         "fpr_floor": fpr_floor(controls),
-        **({} if power is None else {"detectable_auc": power}),
+        "power": power_as_json(candidates, controls, by=config.by, factor=config.validity.factor),
     }
-
-
-def _blind_auc(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    found = [_paired(config, folder.seed(seed)) for seed in config.seeds]
-    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
-    estimates = [auc(of_seed["blind"], of_seed["member"], of_seed.get("group")) for of_seed in found]
-    return pool(estimates, overlap=overlap).as_json()
 
 
 def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:

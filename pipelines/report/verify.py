@@ -32,7 +32,6 @@ from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
 from pipelines.report.bindings import (
     CONFIG,
-    MANIFEST,
     OF_ENCODER,
     REPORT,
     file_digest,
@@ -44,7 +43,7 @@ from pipelines.report.bindings import (
 )
 from pipelines.report.verdict import recognition_fault
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import REGISTRATIONS, plan_digest
+from pipelines.run.registration import FILE, PLAN, ROLES, attempts, faults_of, is_after_looking, lines_of
 
 ORDER = ("weights", "roles", "registration", "config", "report", "verdict", "signature")
 """What is checked, in the order of the lines."""
@@ -229,33 +228,42 @@ def _faults_of_roles(entry: Part, folder: RunFolder) -> list[str]:
 
 def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["registrations"]
-    faults = _guarded(lambda: _changed_registrations(given, folder), MANIFEST)
-    faults += [
-        f"the plan registered {entry['registered']} does not have its sha256"
-        for entry in given
-        if entry["sha256"] != plan_digest(entry)
-    ]
-    binding = [entry for entry in given if _binds(entry, predicate)]
-    if not binding:
-        faults.append("no registered plan has this primary attack, its output and these roles")
-    times = " and ".join(entry["registered"] for entry in binding)
-    more = "" if len(given) == 1 else f"; it is one of {len(given)} plans that were registered"
-    return _lines("registration", faults, f"the plan registered {times} has this primary attack and these roles{more}")
+    faults = faults_of(given) + _guarded(lambda: _changed_registrations(given, folder), FILE)
+    plans = [line for line in given if line["event"] == PLAN]
+    roles = [line for line in given if line["event"] == ROLES]
+    if not plans or not _binds(plans[-1], predicate):
+        faults.append("the last registered plan has not this primary attack and output")
+    stated = {str(of_seed["seed"]): of_seed["roles"] for of_seed in predicate["roles"]}
+    if not roles or roles[-1]["roles"] != stated:
+        faults.append("the last registered roles are not those of the statement")
+    late = is_after_looking(given)
+    if late == predicate["verdict"].get("registered", not late):
+        faults.append("verdict.registered is not what the registration says")
+    if late:
+        fine = "what is judged was CHOSEN AFTER LOOKING: its images or its plan came after the first query"
+    else:
+        looks, attacks = attempts(given)[0], sum(attempts(given)[1].values())
+        fine = (
+            f"images and plan were registered {plans[0]['time'] if plans else 'never'}, before the first query, "
+            f"nonce: {plans[0]['nonce']['from'] if plans else 'none'}; {looks} reports, {attacks} attacks planned"
+        )
+    return _lines("registration", faults, fine)
 
 
 def _changed_registrations(given: list[Part], folder: RunFolder) -> list[str]:
-    changed = differences(given, storage.read_json(f"{folder.path}/{MANIFEST}")[REGISTRATIONS], REGISTRATIONS)
-    return [f"{MANIFEST}: other than stated: {_some(changed)}"] if changed else []
+    changed = differences(given, lines_of(folder), "registration")
+    return [f"{FILE}: other than stated: {_some(changed)}"] if changed else []
 
 
-def _binds(entry: Mapping[str, Any], predicate: Part) -> bool:
+def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
     """Whether a registered plan is the one that the statement's verdict follows."""
-    primary, plan = predicate["primary"], entry["primary_attack"]
-    roles = {str(of_seed["seed"]): of_seed["roles"] for of_seed in predicate["roles"]}
-    same = (plan["attack"], plan["target"], entry["output"]) == tuple(
+    primary, attack, told = predicate["primary"], plan["primary_attack"], predicate["verdict"]
+    same = (attack["attack"], attack["target"], plan["output"]) == tuple(
         primary[name] for name in ("attack", "target", "output")
     )
-    return bool(same and entry["roles"] == roles)
+    return bool(
+        same and plan["by"] == told.get("by", plan["by"]) and plan["factor"] == told.get("factor", plan["factor"])
+    )
 
 
 def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
@@ -309,10 +317,11 @@ def _some(names: list[str]) -> str:
 
 def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     given, said = predicate["verdict"], predicate["verdict"]["verdict"]
-    faults = [] if predicate["rule"] == rule() else ["the statement's rule is not the rule of this version"]
-    by_rule = verdict_by_rule(given)
-    if by_rule != said:
-        faults.append(f"the statement says {said}, but by the rule its numbers give {by_rule}")
+    stated = rule({"validity": given})
+    faults = [] if predicate["rule"] == stated else ["the statement's rule is not the rule of this version"]
+    by_rule, reason = verdict_by_rule(given)
+    if (by_rule, reason) != (said, given.get("reason")):
+        faults.append(f"the statement says {said}, but by the rule its numbers give {by_rule} ({reason})")
 
     def recognition() -> list[str]:
         target, seeds = predicate["primary"]["target"], [entry["seed"] for entry in predicate["roles"]]

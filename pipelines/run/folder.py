@@ -64,6 +64,7 @@ STAGE_FOLDERS = {
 SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
 OF_RUN = (
     "manifest.json",
+    "registration.jsonl",
     "progress.json",
     ".ray.json",
     SCAN,
@@ -196,15 +197,15 @@ class RunFolder:
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
         if force is not None:
             self._clear(force, config | {"seeds": [*config["seeds"], *dropped]})  # one that is dropped may come back
-        storage.write_atomic(before_path, yaml.safe_dump(config, sort_keys=False).encode())
-        self.update_manifest(
-            created=self.manifest.get("created", now()),
-            config_sha256=digest(config),
-            versions=versions(),
-            name=config["name"],
-        )
+        self.settle(config)
+        self.update_manifest(created=self.manifest.get("created", now()), versions=versions(), name=config["name"])
         self.append_manifest("runs", {"started": now(), "command": command, "forced": force or ""})
         return difference
+
+    def settle(self, config: dict[str, Any]) -> None:
+        """Write down a config in which something was settled since `open`."""
+        storage.write_atomic(f"{self.path}/config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
+        self.update_manifest(config_sha256=digest(config))
 
     def _check_changes(self, before: dict[str, Any], config: dict[str, Any], force: str | None) -> None:
         kept = STAGES if force is None else STAGES[: STAGES.index(force)]

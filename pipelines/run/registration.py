@@ -1,24 +1,156 @@
-"""The registration of a run: what the verdict will rest on, written down before the target is queried."""
+"""The registration of a run: what its verdict will rest on, written down before the target is queried.
+
+``registration.jsonl`` holds one line of JSON for every event, in their order: ``roles`` when images have their roles,
+``plan`` when it is settled what is judged and how, ``start`` whenever the target is about to be queried, ``look``
+whenever a report was written. Every line has the time and the SHA-256 of the line before it, so that none can be
+changed or taken out without changing all that follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from pipelines.files.digest import digest
-from pipelines.run.folder import RunFolder, now
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.run.folder import RunFolder, now, versions
 
-REGISTRATIONS = "registrations"  # the list in the manifest
-_OF_ENTRY = ("registered", "sha256")  # what an entry holds besides the plan
+FILE = "registration.jsonl"
+ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"
+"""What happened."""
+SYSTEM, GIVEN, SEED = "operating system", "given", "seed"
+"""Where a nonce comes from."""
+Line = Mapping[str, Any]
+_CHAIN = ("time", "previous", "sha256")  # what a line holds besides what happened
+_FIRST = "0" * 64
 
 
-def plan_digest(entry: Mapping[str, Any]) -> str:
-    """The digest of the plan in an entry of the list: of all but its time and its digest. 64 hex digits."""
-    return digest({name: part for name, part in entry.items() if name not in _OF_ENTRY})
+def lines_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """The lines of a run; none where nothing is registered yet.
+
+    Raises:
+        UserError: a line cannot be read.
+    """
+    path = f"{folder.path}/{FILE}"
+    if not storage.exists(path):
+        return []
+    try:
+        return [dict(json.loads(line)) for line in storage.read_bytes(path).decode().splitlines()]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged, and with it the registration; choose another --out") from error
 
 
-def write_down(folder: RunFolder, plan: Mapping[str, Any]) -> None:
-    """Add a plan to the manifest's list, with the time and its digest, unless it stands there."""
-    sha = plan_digest(plan)
-    if sha not in [entry["sha256"] for entry in folder.manifest.get(REGISTRATIONS, [])]:
-        folder.append_manifest(REGISTRATIONS, {"registered": now(), "sha256": sha, **plan})
+def write_down(folder: RunFolder, event: str, content: Mapping[str, Any]) -> None:
+    """Add a line; roles and plans only where the last line of their kind says something else."""
+    lines = lines_of(folder)
+    told = {"event": event, **content}
+    last = next((bare(line) for line in reversed(lines) if line["event"] == event), None)
+    if event in (ROLES, PLAN) and last == json.loads(json.dumps(told)):
+        return
+    line = {"time": now(), "previous": lines[-1]["sha256"] if lines else _FIRST, **told}
+    text = "".join(f"{_text(one)}\n" for one in [*lines, {**line, "sha256": line_digest(line)}])
+    storage.write_atomic(f"{folder.path}/{FILE}", text.encode())
+
+
+def bare(line: Line) -> dict[str, Any]:
+    """What happened, without the time and the digests."""
+    return {name: part for name, part in line.items() if name not in _CHAIN}
+
+
+def line_digest(line: Line) -> str:
+    """The SHA-256 of a line without its own: 64 hex digits."""
+    return hashlib.sha256(_text({name: part for name, part in line.items() if name != "sha256"}).encode()).hexdigest()
+
+
+def _text(line: Line) -> str:
+    return json.dumps(line, sort_keys=True, ensure_ascii=False)
+
+
+def faults_of(lines: Sequence[Line]) -> list[str]:
+    """What is wrong with the chain: lines that were changed, or whose predecessor is another one."""
+    faults, previous = [], _FIRST
+    for number, line in enumerate(lines, start=1):
+        if line.get("sha256") != line_digest(line):
+            faults.append(f"line {number} does not have its sha256")
+        if line.get("previous") != previous:
+            faults.append(f"line {number} does not follow line {number - 1}")
+        previous = str(line.get("sha256"))
+    return faults
+
+
+def is_after_looking(lines: Sequence[Line]) -> bool:
+    """Whether the images, or what the verdict rests on, were chosen after the first start of the queries.
+
+    What counts of a plan is `DECISIVE`: attacks that are only added to it change nothing.
+    """
+    first = next((number for number, line in enumerate(lines) if line["event"] == START), len(lines))
+    for event, parts in ((ROLES, ("roles",)), (PLAN, DECISIVE)):
+        told = [[line.get(part) for part in parts] for line in lines if line["event"] == event]
+        before = sum(line["event"] == event for line in lines[:first])
+        if any(later != told[max(0, before - 1)] for later in told[before:]) or (told and not before):
+            return True
+    return False
+
+
+DECISIVE = ("primary_attack", "output", "epoch", "nonce", "by", "factor", "references")
+"""The parts of a plan that a verdict rests on."""
+
+
+def attempts(lines: Sequence[Line]) -> tuple[int, dict[str, int]]:
+    """How many reports were written, and by target how many different attacks (on their outputs) were ever planned."""
+    planned = {
+        _text(attack): attack["target"] for line in lines if line["event"] == PLAN for attack in line.get("attacks", ())
+    }
+    return sum(line["event"] == LOOK for line in lines), dict(Counter(planned.values()))
+
+
+def registered(lines: Sequence[Line]) -> dict[str, Any]:
+    """What a report says of the registration; empty where nothing was planned."""
+    plan = next((line for line in lines if line["event"] == PLAN), None)
+    if plan is None:
+        return {}
+    reports, attacks = attempts(lines)
+    return {
+        "nonce": plan["nonce"],
+        "time": plan["time"],
+        "sha256": lines[-1]["sha256"],
+        "reports": reports,
+        "attacks": sum(attacks.values()),
+        "after_looking": is_after_looking(lines),
+    }
+
+
+def registered_nonce(folder: RunFolder) -> str | None:
+    """The nonce of the first plan; None: there is no plan yet, or its nonce is the seed."""
+    return _nonce(folder).get("value")
+
+
+def origin_of_nonce(folder: RunFolder) -> str:
+    """Where the nonce of the first plan comes from."""
+    return str(_nonce(folder)["from"])
+
+
+def _nonce(folder: RunFolder) -> Line:
+    return next((line["nonce"] for line in lines_of(folder) if line["event"] == PLAN), {})
+
+
+def new_nonce() -> str:
+    """A nonce of 128 bits from the operating system, as 32 hex digits."""
+    return secrets.token_hex(16)
+
+
+def code_digest() -> dict[str, Any]:
+    """Which tool this is: its version, and a digest of its code as it is installed."""
+    whole = hashlib.sha256()
+    for package in ("mi_core", "pipelines"):
+        root = Path(str(resources.files(package)))
+        for path in sorted(root.rglob("*.py")):
+            data = path.read_bytes()
+            whole.update(f"{package}/{path.relative_to(root).as_posix()}\0{len(data)}\0".encode() + data)
+    return {"version": versions()["encoder-audit"], "code_sha256": whole.hexdigest()}

@@ -8,9 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, ShapeError
 from mi_core.hashing import digest64
-from mi_core.streams import PURPOSES, batched_uniforms, philox, seeded_generators, stream_keys, uniforms
+from mi_core.streams import (
+    OF_PIXELS,
+    PURPOSES,
+    batched_uniforms,
+    philox,
+    pixel_streams,
+    seeded_generators,
+    stream_keys,
+    uniforms,
+)
+
+SHOWN = torch.randint(256, (5, 3, 4, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +59,7 @@ def test_uniforms_do_not_depend_on_batch_order_or_count() -> None:
 
 
 def test_uniforms_are_uniform_and_uncorrelated() -> None:
-    streams = stream_keys(0, "query", "pool", [f"{row}" for row in range(4000)])
+    streams = stream_keys(0, "train", "pool", [f"{row}" for row in range(4000)])
     drawn = uniforms(streams, epoch=0, view=0, count=9).numpy()
     assert drawn.min() >= 0
     assert drawn.max() < 1
@@ -65,16 +76,31 @@ def test_no_two_identities_share_a_stream() -> None:
         for purpose in PURPOSES:
             for source in ("a", "ab"):
                 seen |= set(stream_keys(seed, purpose, source, ["b", "", "1", "bb"]).tolist())
-    assert len(seen) == 2 * len(PURPOSES) * 2 * 4
+        for purpose in OF_PIXELS:
+            for nonce in ("", "7"):
+                seen |= set(pixel_streams(nonce, seed, purpose, SHOWN).tolist())
+    assert len(seen) == 2 * len(PURPOSES) * 2 * 4 + 2 * len(OF_PIXELS) * 2 * len(SHOWN)
     train = stream_keys(0, "train", "pool", ["x"])
     draws = {
         (epoch, view): tuple(uniforms(train, epoch=epoch, view=view, count=4)[0].tolist())
         for epoch in range(20)
         for view in range(4)
     }
-    query = stream_keys(0, "query", "pool", ["x"])
+    query = pixel_streams("", 0, "query", SHOWN[:1])
     drawn = [tuple(uniforms(query, epoch=0, view=view, count=4)[0].tolist()) for view in range(10)]
     assert len({*draws.values(), *drawn}) == 90
+
+
+def test_views_of_queries_are_those_of_the_pixels_alone() -> None:
+    streams = pixel_streams("n", 0, "query", SHOWN)
+    order = [3, 0, 4]
+    assert torch.equal(pixel_streams("n", 0, "query", SHOWN[order]), streams[order])  # no place among others counts
+    assert torch.equal(pixel_streams("n", 0, "query", SHOWN[:1].clone()), streams[:1])
+    changed = SHOWN.clone()
+    changed[:, 0, 0, 0] ^= 1  # the lowest bit of one value
+    assert not (pixel_streams("n", 0, "query", changed) == streams).any()
+    flat = SHOWN.reshape(5, 3, 2, 8)
+    assert not (pixel_streams("n", 0, "query", flat) == streams).any()  # nor do equal bytes of another shape
 
 
 def test_digest64_separates_parts_and_types() -> None:
@@ -83,8 +109,12 @@ def test_digest64_separates_parts_and_types() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ConfigError, match="purpose = 'evaluate', allowed: defense, probe, query, train"):
-        stream_keys(0, "evaluate", "pool", ["x"])
+    with pytest.raises(ConfigError, match="purpose = 'query', allowed: defense, train"):
+        stream_keys(0, "query", "pool", ["x"])
+    with pytest.raises(ConfigError, match="purpose = 'train', allowed: probe, query"):
+        pixel_streams("", 0, "train", SHOWN)
+    with pytest.raises(ShapeError, match="images"):
+        pixel_streams("", 0, "query", SHOWN[0])
     with pytest.raises(ConfigError, match="int64"):
         uniforms(torch.zeros(3), epoch=0, view=0, count=1)
     with pytest.raises(ConfigError, match="epoch = -1"):

@@ -8,7 +8,7 @@ import torch
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.views import make_views
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -34,13 +34,11 @@ def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[s
     return torch.from_numpy(anchors.images[[row_of[name] for name in first]]), first
 
 
-def query_views(stored: StoredEncoder, pixels: torch.Tensor, names: list[str], count: int) -> torch.Tensor:
+def query_views(stored: StoredEncoder, pixels: torch.Tensor, count: int) -> torch.Tensor:
     """Views (N, V, C, S, S) of images of one source by the recipe that an encoder was trained with."""
     config = stored.record.config
-    keys = [name.partition("/")[2] for name in names]
-    (source,) = {name.partition("/")[0] for name in names}
     recipe = build(AUGMENTATIONS[config["objective"]], config["augmentation"])
-    return make_views(pixels, stream_keys(0, "query", source, keys), recipe, views=count)
+    return make_views(pixels, pixel_streams("", 0, "query", pixels), recipe, views=count)
 
 
 def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Data:
         captions = [
             f"{digits.target[row]} {bytes(own.tolist()).decode()}" for row, own in zip(rows, letters, strict=True)
         ]
-        streams = sample_streams(seed, "query", [("digits", str(row)) for row in rows])
+        streams = sample_streams(seed, "train", [("digits", str(row)) for row in rows])
         return cls(images, captions, make_views(images, streams, setting.augmentation, views=10))
 
 

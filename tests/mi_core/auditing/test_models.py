@@ -1,4 +1,4 @@
-"""Encoders as programs have them; a control that kept nothing of what was learned."""
+"""Encoders as programs have them; an untrained copy that kept nothing of what was learned."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.auditing.config_text import OTHER_CONTROL
-from mi_core.auditing.models import Preparation, control_of, given_control, model_of, reinitialised
+from mi_core.auditing.models import Preparation, given_reference, model_of, reinitialised
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, fingerprint, weights_bytes
@@ -64,19 +63,24 @@ class Stubborn(nn.Linear):
 def test_a_network_that_cannot_be_built_anew_is_named() -> None:
     layer = Stubborn(4, 4)
     nn.init.normal_(layer.weight)
-    with pytest.raises(ConfigError, match=r"1\.weight keeps its trained values; give a control encoder of your own"):
+    with pytest.raises(ConfigError, match=r"1\.weight keeps its trained values"):
         reinitialised(nn.Sequential(nn.Flatten(), layer))
 
 
-def test_a_network_and_its_control_are_of_one_kind() -> None:
+def test_a_network_and_its_fresh_copy_are_of_one_kind() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 8))
     target = model_of(network, HOW)
-    control = control_of(network, target, HOW)
     images = torch.rand(2, 3, 16, 16)
-    assert torch.equal(target.encoder(images)["backbone"], network(images))
-    assert target.fingerprint == fingerprint(network) != control.fingerprint
-    assert control.fingerprint == control_of(network, target, HOW).fingerprint  # of the seed alone
-    assert control.fingerprint != control_of(network, target, Preparation(16, seed=1)).fingerprint
+    answer = target.encoder(images)["backbone"]
+    assert torch.equal(answer, network(images))
+    first, again, other = (model_of(network, Preparation(16, seed=seed)).reference for seed in (0, 0, 1))
+    assert first is not None and again is not None and other is not None
+    assert torch.equal(first(images)["backbone"], again(images)["backbone"])  # of the seed alone
+    for one in (answer, other(images)["backbone"]):
+        assert not torch.equal(first(images)["backbone"], one)
+    layer = Stubborn(3 * 16 * 16, 8)
+    nn.init.normal_(layer.weight)
+    assert model_of(nn.Sequential(nn.Flatten(), layer), HOW).reference is None
 
 
 def test_normalisation_reaches_the_network() -> None:
@@ -85,14 +89,12 @@ def test_normalisation_reaches_the_network() -> None:
     assert answer.tolist() == [2.0, 1.0, 0.5]
 
 
-def test_a_function_gets_another_fresh_network_as_control() -> None:
+def test_a_function_has_no_weights_to_read_or_reset() -> None:
     def embed(images: torch.Tensor) -> Any:
         return images.mean(dim=(2, 3)).numpy()
 
     target = model_of(embed, HOW)
-    control = control_of(embed, target, HOW)
-    assert not target.open and control.open
-    assert (target.load, control.load, control.weights) == ("the Python function embed", OTHER_CONTROL, "fresh ones")
+    assert (target.open, target.reference, target.load) == (False, None, "the Python function embed")
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,8 @@ def test_what_is_no_encoder(model: Any, message: str) -> None:
         model_of(model, HOW)
 
 
-def test_a_control_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
-    """Neither its weights, which would make the control the target, nor its key, which is another host's."""
+def test_a_reference_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
+    """Neither its weights, which would make the reference the target, nor its key, which is another host's."""
     files = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -118,12 +120,12 @@ def test_a_control_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
         surroundings = torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)
         files[-1].write_bytes(weights_bytes(Encoder(build_backbone("conv4", 3, 16), {}, *surroundings)))
     how = Preparation(16, files[0], (0.1,) * 3, (0.2,) * 3)
-    target, control = model_of("checkpoint:conv4", how), given_control("checkpoint:conv4", how, files[1])
-    assert control.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).fingerprint
-    assert control.fingerprint != target.fingerprint
-    assert control.settings == {"load": "checkpoint:conv4", "weights": str(files[1])}
-    with pytest.raises(ConfigError, match="control = 'checkpoint:conv4' needs weights; give control_weights=FILE"):
-        given_control("checkpoint:conv4", how, None)
+    target, other = model_of("checkpoint:conv4", how), given_reference(("checkpoint:conv4", files[1]), how, 0)
+    assert other.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).fingerprint
+    assert other.fingerprint != target.fingerprint
+    assert other.settings == {"load": "checkpoint:conv4", "weights": str(files[1])}
+    with pytest.raises(ConfigError, match=r"references\[2\] = 'checkpoint:conv4' needs weights; give the pair"):
+        given_reference("checkpoint:conv4", how, 2)
 
 
 def clients_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -138,10 +140,10 @@ def clients_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return made
 
 
-def test_a_control_behind_an_api_gets_no_key_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_behind_an_api_gets_no_key_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     made = clients_of(monkeypatch)
     how = Preparation(16, endpoint={"model": "a", "adapter": "openai"}, key="secret")
-    remote = given_control("https://b.example/json", how, None)
+    remote = given_reference("https://b.example/json", how, 0)
     assert remote.settings == {"endpoint": {"url": "https://b.example/json"}}
     assert "secret" not in str(made)
 

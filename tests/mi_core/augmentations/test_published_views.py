@@ -84,7 +84,7 @@ def test_views_have_the_distribution_of_the_published_transform(published: str) 
         torch.manual_seed(0)
         pillow = Image.fromarray(image.permute(1, 2, 0).numpy())
         theirs = torch.stack([transform(pillow) for _ in range(COUNT)])
-    streams = stream_keys(0, "query", "pool", list(map(str, range(COUNT))))
+    streams = stream_keys(0, "train", "pool", list(map(str, range(COUNT))))
     ours = AUGMENTATIONS[name]()(image.expand(COUNT, -1, -1, -1), streams, epoch=0, view=int(view or 0))
     expected = measures(theirs)
     for measure, found in measures(ours).items():
@@ -93,7 +93,7 @@ def test_views_have_the_distribution_of_the_published_transform(published: str) 
 
 def test_moco_v1_takes_the_colour_out_before_the_jitter() -> None:
     image = photo().expand(64, -1, -1, -1)
-    streams = stream_keys(0, "query", "pool", list(map(str, range(64))))
+    streams = stream_keys(0, "train", "pool", list(map(str, range(64))))
     gray = operations.grayscale(image / 255, torch.ones(64, dtype=torch.bool))
     whole = {"crop_scale": (1.0, 1.0), "crop_ratio": (1.0, 1.0), "flip": 0.0, "grayscale": 1.0}
     for rotation in (0.0, 1e-6):  # the compiled pass, and the batched operations

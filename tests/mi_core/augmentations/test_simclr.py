@@ -14,7 +14,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import clean, make_views
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.objectives import OBJECTIVES
-from mi_core.streams import stream_keys, uniforms
+from mi_core.streams import OF_PIXELS, pixel_streams, stream_keys, uniforms
 
 FULL = SimCLRAugmentation(rotation=15, blur=0.5, solarize=0.2)
 NUMBERS = 34  # random numbers of a view
@@ -30,7 +30,7 @@ OFF: dict[str, Any] = {
 def inputs(count: int = 60, channels: int = 3, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
-    return images, stream_keys(1, "query", "pool", [str(row) for row in range(count)])
+    return images, stream_keys(2, "train", "pool", [str(row) for row in range(count)])
 
 
 def test_every_framework_has_a_recipe() -> None:
@@ -71,16 +71,17 @@ def test_parameters_are_bit_identical_for_any_batch() -> None:
 
 def test_query_views_never_coincide_with_training_views() -> None:
     images, _ = inputs(8)
-    keys = [str(row) for row in range(8)]
+    training = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
+    asked = [pixel_streams(nonce, 0, purpose, images.byte()) for purpose in OF_PIXELS for nonce in ("", "7")]
     seen = torch.cat(
         [
-            FULL(images, stream_keys(0, purpose, "pool", keys), epoch=epoch, view=view)
-            for purpose, epochs in (("train", range(5)), ("query", range(1)), ("probe", range(1)))
+            FULL(images, streams, epoch=epoch, view=view)
+            for streams, epochs in ((training, range(5)), *((one, range(1)) for one in asked))
             for epoch in epochs
             for view in range(6)
         ]
     ).flatten(1)
-    assert len(torch.unique(seen, dim=0)) == len(seen) == 8 * 6 * 7
+    assert len(torch.unique(seen, dim=0)) == len(seen) == 8 * 6 * 9
 
 
 @pytest.mark.parametrize(

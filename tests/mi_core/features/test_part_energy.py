@@ -13,7 +13,7 @@ from mi_core.checks import ShapeError
 from mi_core.features.part_energy import _bumps, part_energies
 from mi_core.streams import stream_keys
 
-STREAMS = stream_keys(0, "query", "pool", ["a", "b", "c"])
+STREAMS = stream_keys(0, "train", "pool", ["a", "b", "c"])
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

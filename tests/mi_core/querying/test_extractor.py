@@ -40,7 +40,7 @@ def encoder(seed: int = 0) -> Encoder:
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     images = torch.randint(0, 256, (30, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    return images, stream_keys(0, "query", "pool", [name.split("/")[1] for name in IDS]), IDS
+    return images, stream_keys(0, "train", "pool", [name.split("/")[1] for name in IDS]), IDS
 
 
 def extractor(model: Any = None, **plan: Any) -> Extractor:

@@ -151,7 +151,7 @@ def test_groups_follow_the_layers_and_end_at_the_output() -> None:
 
 def test_the_extractor_takes_the_views_and_the_bank_that_it_says() -> None:
     images = torch.randint(0, 256, (11, 3, 12, 12), dtype=torch.uint8, generator=generator(11))
-    streams = stream_keys(0, "query", "pool", [str(row) for row in range(11)])
+    streams = stream_keys(0, "train", "pool", [str(row) for row in range(11)])
     ids = [f"pool/{row}" for row in range(6)]
     bank = Bank(images[6:], streams[6:], tuple("abcde"))
     augmentation = SimCLRAugmentation(crop_scale=(0.3, 1.0))
@@ -184,7 +184,7 @@ def test_keys_of_the_momentum_copy_stand_still_and_make_the_loss_that_moco_train
             weight.mul_(0.9)
     model.momentum = copied
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(12))
-    streams = stream_keys(0, "query", "pool", [str(row) for row in range(8)])
+    streams = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
     augmentation, need = SimCLRAugmentation(crop_scale=(0.3, 1.0)), f"{NEED}/momentum"
     plan = QueryPlan((need,), (output,))
     ask = Extractor({"e": model}, plan, augmentation, torch.device("cpu"), bank=Bank(images[3:], streams[3:]))

@@ -183,7 +183,7 @@ def test_the_extractor_gives_the_captions_of_the_images(made: Made, tmp_path: Pa
     encoder = made(tmp_path)
     assert encoder.text is not None
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(4))
-    streams = stream_keys(0, "query", "pool", [str(row) for row in range(8)])
+    streams = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
     bank, needs = Bank(images[3:], streams[3:], tuple("abcde")), [f"caption-gradient:{one}" for one in (IMAGE, BOTH)]
     plan = QueryPlan(tuple(needs), ("backbone", "projection"), batch_views=8)
     ask = Extractor({"e": encoder}, plan, SimCLRAugmentation(), torch.device("cpu"), bank=bank)

@@ -42,7 +42,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     generator = torch.Generator().manual_seed(1)
     flat = torch.randint(0, 200, (COUNT, 3, 1, 1), generator=generator)
     texture = torch.randint(0, 56, (COUNT, 3, 12, 12), generator=generator)
-    return (flat + texture).to(torch.uint8), stream_keys(0, "query", "pool", [name[5:] for name in IDS]), IDS
+    return (flat + texture).to(torch.uint8), stream_keys(0, "train", "pool", [name[5:] for name in IDS]), IDS
 
 
 def assert_same(found: np.ndarray, expected: np.ndarray) -> None:

@@ -18,6 +18,7 @@ from mi_core.report.evidence import combine_tests
 from mi_core.report.figures import draw_figures
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.share import least_share
+from mi_core.validity.verdict import Validity
 
 ATTACKS = {"encodermi-t": 1.0, "encodermi-v": 1.02, "encodermi-s": 1.03, "lpla": 0.45}
 OUTPUTS = {"projection": 2.05, "backbone": 0.55}
@@ -83,19 +84,22 @@ def attack_entry(attack: str, output: str, epoch: int, seed: int) -> dict[str, A
     return entry
 
 
-def validity(attack_auc: float, blind: float, control: float, n: int, verdict: str) -> dict[str, Any]:
-    def difference(value: float) -> dict[str, Any]:
+def validity(attack_auc: float, blind: float, control: float, n: int, **settled: Any) -> dict[str, Any]:
+    def difference(value: float) -> Estimate:
         half = 3.2 / math.sqrt(n) * 0.5
-        return {"value": value, "ci95": [value - half, value + half], "n": n}
+        return Estimate(value, value - half, value + half, n)
 
-    return {
-        "attack_auc": estimate(attack_auc, n),
-        "blind_auc": estimate(blind, n),
-        "control_auc": estimate(control, n),
-        "delta_auc": difference(attack_auc - blind),
-        "delta_control_auc": difference(attack_auc - control),
-        "verdict": verdict,
-    }
+    aucs = {"attack_auc": attack_auc, "blind_auc": blind, "control_auc": control}
+    return Validity(
+        **{name: Estimate.from_json(estimate(value, n)) for name, value in aucs.items()},
+        delta_auc=difference(attack_auc - blind),
+        delta_control_auc=difference(attack_auc - control),
+        **settled,
+    ).as_json()
+
+
+BY_LOT: dict[str, Any] = {"by": "lot", "p_value": 1e-4, "trained": True}
+BY_CHOICE: dict[str, Any] = {"by": "choice", "trained": True}
 
 
 def utility(epoch: int) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def evidence(seeds: tuple[int, ...], epoch: int, blind: dict[str, Any]) -> dict[
         "n_candidate": SIDE,
         "n_control": SIDE,
         "fpr_floor": 10 / SIDE,
-        "detectable_auc": 0.554,
+        "power": [{"used": 1.0, "auc": 0.554}, {"used": 0.1, "auc": 0.93}, {"used": 0.01}],
         "tests": combine_tests(tests),
         "samples": [{"seed": seed, **samples} for seed in seeds],
     }
@@ -168,9 +172,9 @@ def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (5
     attacks = [attack_entry(a, o, e, s) for s in seeds for o in OUTPUTS for e in epochs for a in ATTACKS]
     n = 2 * SIDE * len(seeds)
     auc = next(row for row in pool_seeds(attacks) if row.get("primary") and row["epoch"] == epochs[-1])["auc"]["value"]
-    verdict = validity(auc, 0.505, 0.497, n, "leak")
+    verdict = validity(auc, 0.505, 0.497, n, **BY_LOT)
     if len(seeds) > 1:
-        verdict["per_seed"] = [{"seed": s, **validity(auc, 0.505, 0.497, 2 * SIDE, "leak")} for s in seeds]
+        verdict["per_seed"] = [{"seed": s, **validity(auc, 0.505, 0.497, 2 * SIDE, **BY_LOT)} for s in seeds]
     roles = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
     sides = ("member", "nonmember")
     return {
@@ -274,6 +278,8 @@ def make_asked(seeds: tuple[int, ...] = (0,), epochs: tuple[int, ...] = (400,)) 
     """The same of candidates and controls: nobody knows who is a member, so there are no rates that take the truth."""
     changed = make_report(seeds, epochs)
     changed["membership"] = "asked"
+    auc = changed["validity"]["attack_auc"]["value"]
+    changed["validity"] = validity(auc, 0.505, 0.497, 2 * SIDE, **BY_CHOICE)
     roles = changed["data"]["roles"]
     changed["data"]["roles"] = {"candidate": roles["target-member"], "control": roles["target-nonmember"]}
     for row in (*changed["attacks"], *changed["pooled"]):

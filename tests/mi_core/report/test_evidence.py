@@ -106,7 +106,7 @@ def test_the_numbers_stand_in_the_page_and_in_the_terminal(report: dict[str, Any
     assert " ".join(dataset_sentence(row, SIDES).split()) in flat
     assert samples_sentence(report["evidence"]["samples"][0], SIDES) in flat
     assert power_sentence(report) in flat
-    assert "exchangeable" in flat
+    assert "drawn from one pool, so nothing but chance and training" in flat
 
 
 def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> None:
@@ -123,12 +123,14 @@ def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> 
 
 
 def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
-    assert "notices an AUC of .554 or more in four of five cases" in power_sentence(report)
+    assert ".554 or more if 100 % of the candidates were used, .930 or more if 10 %" in power_sentence(report)
+    assert "if 1 % were used, no AUC is enough" in power_sentence(report)
     assert "2.27 %" in power_sentence(report)
-    assert "beat both checks" in power_sentence(report)
+    assert believed(report).startswith("By lot: ")
+    report["validity"]["by"] = "choice"
     assert believed(report).startswith("A classifier given only files and pixels")
     report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
-    del report["evidence"]["detectable_auc"]
+    report["evidence"]["power"] = [{"used": 1.0}]
     assert "2 against 2 groups of images are too few" in power_sentence(report)
     assert "only if controls are surely unused and otherwise like candidates (exchangeable)" in believed(report)
 

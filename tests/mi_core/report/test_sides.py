@@ -57,12 +57,10 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
 def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
     for text in (Page(render_html(asked, {})).text, flat(said(asked))):
         question = text.index("Were your 440 images used")
-        answer = text.index("Yes: at least some of them were.")
-        least = text.index(
-            "of your 440 images were used (95 % confidence), and 300 of them can be named "
-            "(about 1 in 20 of those by error)."
-        )
-        assert question < answer < least < text.index("AUC")
+        answer = text.index("The encoder treats your images differently than the control images")
+        robust = text.index("A hidden difference between the two groups would have to be at least")
+        assert question < text.index("By choice: somebody chose the two groups")
+        assert question < answer < robust < text.index("AUC")
     report = copy.deepcopy(asked)
     report["validity"]["verdict"] = "no-evidence"
     found = wording.answer(report)

@@ -6,6 +6,7 @@ import base64
 import json
 from copy import deepcopy
 from itertools import product
+from statistics import NormalDist
 from typing import Any
 
 import jsonschema
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError
+from mi_core.records import Estimate
 from mi_core.report.card import card
 from mi_core.report.statement import (
     PAYLOAD_TYPE,
@@ -29,18 +31,19 @@ from mi_core.report.statement import (
     verdict_by_rule,
 )
 from mi_core.report.wording import RULE
+from mi_core.validity.verdict import Validity
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
-JUDGED = ("attack_auc", "blind_auc", "control_auc", "delta_auc", "delta_control_auc")
 
 
 def estimate(low: float) -> dict[str, Any]:
     return {"value": low + 0.05, "ci95": [low, low + 0.1], "n": 120}
 
 
-def validity(delta: float, delta_control: float, blind: float, control: float) -> dict[str, Any]:
-    lows = dict(zip(JUDGED, (0.6, blind, control, delta, delta_control), strict=True))
-    return {name: estimate(low) for name, low in lows.items()}
+def validity(attack: float, blind: float, delta: float, **settled: Any) -> dict[str, Any]:
+    lows = {"attack_auc": attack, "blind_auc": blind, "control_auc": 0.4, "delta_auc": delta, "delta_control_auc": 0.1}
+    found = {name: Estimate.from_json(estimate(low)) for name, low in lows.items()}
+    return Validity(**found, **{"trained": True, **settled}).as_json()
 
 
 def report(**parts: Any) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def report(**parts: Any) -> dict[str, Any]:
         "config_sha256": A,
         "versions": {"encoder-audit": "0.1.0"},
         "attacks": [row | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other", "primary": False}],
-        "validity": validity(0.1, 0.1, 0.4, 0.4) | {"verdict": "leak"},
+        "validity": validity(0.8, 0.4, 0.1),
     } | parts
 
 
@@ -72,11 +75,16 @@ def encoder(name: str = "target", kind: str = "weights") -> dict[str, Any]:
 
 def made(**parts: Any) -> dict[str, Any]:
     roles = {"target-member": {"n": 60, "sha256": A}}
-    plan = {"registered": "2026", "sha256": B, "output": "backbone", "threshold": "fitted", "roles": {"0": roles}}
+    plan = {"output": "backbone", "threshold": "fitted", "by": "choice", "factor": 2.0, "nonce": {"from": "seed"}}
+    lines = [
+        {"event": "roles", "time": "2026", "previous": "0" * 64, "sha256": A, "roles": {"0": roles}},
+        {"event": "plan", "time": "2026", "previous": A, "sha256": B, **plan}
+        | {"primary_attack": {"attack": "lpla", "target": "target"}},
+    ]
     files = [{"name": "seed-0/splits/roles.json", "digest": {"sha256": A}}]
     return statement(
         report(**parts),
-        registrations=[plan | {"primary_attack": {"attack": "lpla", "target": "target"}}],
+        registrations=lines,
         roles=[{"seed": 0, "roles": roles, "files": files, "folders": []}],
         encoders=[encoder(), encoder("shadow")],
         config={"name": "config.yaml", "digest": {"sha256": A}},
@@ -115,36 +123,44 @@ def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
         of_report(report(attacks=[]))
 
 
-def by_hand(told: dict[str, Any], found: dict[str, Any]) -> str:
-    """The verdict as a reader of the file finds it, who knows nothing of this package."""
-    for clause in told["clauses"]:
-        above = [found[name]["ci95"][0] > bound for name, bound in clause["lower_bounds_above"].items()]
-        if (clause["needs"] == "all" and all(above)) or (clause["needs"] == "any" and any(above)):
-            return str(clause["verdict"])
-    return str(told["otherwise"])
+def by_hand(told: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
+    """The verdict as a reader of the file finds it, who has read the rule's text and knows nothing of this package."""
+    if found["by"] == "lot":
+        return ("leak", "by-lot") if found["p_value"] <= told["level"] else ("no-evidence", "nothing-found")
+    checks = [found[name]["ci95"] for name in ("blind_auc", "control_auc")]
+    d = NormalDist().inv_cdf
+    most = d(max(high for _, high in checks))
+    enough = d(found["attack_auc"]["ci95"][0]) / most >= told["factor"]
+    above = all(found[name]["ci95"][0] > 0 for name in ("delta_auc", "delta_control_auc"))
+    if enough and above:
+        return ("leak", "robust") if found["trained"] else ("undecided", "untrained-references")
+    if any(low > 0.5 for low, _ in checks):
+        return "confounded", "checks-differ"
+    if found["attack_auc"]["ci95"][0] <= 0.5:
+        return "no-evidence", "nothing-found"
+    return "no-evidence", "not-robust" if above else "not-beyond-checks"
 
 
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule()["text"] == RULE
+    assert rule(report())["text"] == RULE
     seen = set()
-    for lows in product((-0.01, 0.0, 0.01), (-0.01, 0.0, 0.01), (0.49, 0.5, 0.51), (0.49, 0.5, 0.51)):
-        found = validity(*lows)
-        delta, delta_control, blind, control = lows
-        slow = (
-            "leak" if delta > 0 and delta_control > 0 else "confounded" if max(blind, control) > 0.5 else "no-evidence"
-        )
-        assert verdict_by_rule(found) == by_hand(rule(), found) == slow
-        broken = verdict_by_rule(found | {"warning": "it recognises nothing"})
-        assert broken == ("undecided" if slow == "no-evidence" else slow)
-        seen.add(slow)
-    assert seen == {"leak", "confounded", "no-evidence"}
-    assert verdict_by_rule({name: estimate(0.6) for name in JUDGED[:-1]}) == "undecided"
+    for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
+        found = validity(attack, blind, delta, trained=trained)
+        slow = by_hand(rule(report()), found)
+        assert verdict_by_rule(found) == slow == (found["verdict"], found["reason"])
+        seen.add(slow[1])
+    expected = {"robust", "untrained-references", "checks-differ", "nothing-found", "not-robust", "not-beyond-checks"}
+    assert seen == expected
+    for p_value in (0.01, 0.02):
+        found = validity(0.7, 0.9, -0.1, by="lot", p_value=p_value)
+        assert verdict_by_rule(found) == by_hand(rule(report()), found)
+    assert verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
 
 
 def test_a_run_without_control_is_stated_as_undecided() -> None:
     found = made(validity={})["predicate"]["verdict"]
     assert found == {"verdict": "undecided"}
-    assert verdict_by_rule(found) == "undecided"
+    assert verdict_by_rule(found) == ("undecided", None)
 
 
 def enveloped(content: Any, **parts: Any) -> dict[str, Any]:
@@ -235,7 +251,7 @@ def test_a_card_says_verdict_numbers_digests_and_limits() -> None:
     assert "2026-01-01" in text
     assert "nor that the encoder is anonymous" in text
     assert "no image can be recognised" not in text
-    nothing = report(validity=validity(-0.1, -0.1, 0.4, 0.4) | {"verdict": "no-evidence"})
+    nothing = report(validity=validity(0.45, 0.4, 0.1))
     assert "no image can be recognised" in card(nothing, made(), A)
 
 

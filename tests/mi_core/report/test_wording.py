@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mi_core.report import wording
+from mi_core.report import answers, wording
 from mi_core.report.html import render_html
 from mi_core.report.terminal import terminal_table
+from mi_core.validity.verdict import REASONS
 from tests.mi_core.report.page import Page
 
 
@@ -26,31 +27,46 @@ def flat(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-def with_verdict(report: dict[str, Any], verdict: str, **low: float) -> dict[str, Any]:
+def with_verdict(report: dict[str, Any], verdict: str, reason: str = "", **low: float) -> dict[str, Any]:
     changed = copy.deepcopy(report)
-    changed["validity"]["verdict"] = verdict
+    found = changed["validity"]
+    reasons = {"leak": "robust", "confounded": "checks-differ", "no-evidence": "nothing-found"}
+    found |= {"by": "choice", "verdict": verdict, "reason": reason or reasons.get(verdict, "no-checks")}
     for name, value in low.items():
         changed["validity"][name]["ci95"][0] = value
     return changed
 
 
 @pytest.mark.parametrize(
-    ("verdict", "title", "words"),
+    ("verdict", "reason", "title", "words"),
     [
-        ("leak", "Leak", "Yes: this encoder reveals which images"),
-        ("no-evidence", "No evidence of a leak", "This does not prove that it reveals nothing."),
-        ("confounded", "Confounded", "may come from that difference, not from training"),
-        ("undecided", "Undecided", "nothing to compare the attack with"),
+        ("leak", "robust", "Leak", "would have to be at least"),
+        ("no-evidence", "nothing-found", "No evidence of a leak", "This does not prove that it reveals nothing."),
+        ("confounded", "checks-differ", "Confounded", "may come from that difference, not from training"),
+        ("undecided", "no-checks", "Undecided", "nothing to compare the attack with"),
+        ("undecided", "untrained-references", "Undecided", "compared with untrained encoders only"),
+        ("undecided", "after-looking", "Undecided", "chosen after looking"),
+        ("undecided", "encoder-broken", "Undecided", "does not seem to work"),
     ],
 )
-def test_each_verdict_has_its_sentence(verdict: str, title: str, words: str, report: dict[str, Any]) -> None:
-    answer = wording.answer(with_verdict(report, verdict))
+def test_each_verdict_has_its_sentence(
+    verdict: str, reason: str, title: str, words: str, report: dict[str, Any]
+) -> None:
+    answer = wording.answer(with_verdict(report, verdict, reason))
     assert answer.title == title
     plain = " ".join((answer.headline, *answer.lines))
     assert words in plain
+    assert "By choice: somebody chose the two groups" in plain and "SaTML 2025" in plain
     assert not any(term in plain for term in ("AUC", "n 2,640", "encodermi", "interval", "["))
     assert "encodermi-v on the projection output" in answer.sentence
     assert f"{report['validity']['attack_auc']['value']:.3f}".removeprefix("0") in answer.sentence
+
+
+def test_every_reason_has_words() -> None:
+    said = {reason for verdict, reasons in REASONS.items() for reason in reasons if verdict in ("leak", "undecided")}
+    said |= {"no-evidence", "confounded"}
+    for words in (answers.HEADLINES[True], answers.HEADLINES[False], answers.PARTS, answers.SENTENCES):
+        assert set(words) == said
 
 
 @pytest.mark.parametrize("membership", ["known", "asked"])
@@ -58,12 +74,12 @@ def test_a_leak_says_how_sure_on_what_and_what_not(membership: str, report: dict
     """The four parts, in this order, in the page and in the terminal."""
     report["membership"] = membership
     answer = wording.answer(report)
-    labels = ["", "How sure", "What it rests on", "What it does not say"]
+    labels = ["How the groups came about", "", "How sure", "What it rests on", "What it does not say"]
     assert [label for label, _ in answer.parts] == labels
     rests = dict(answer.parts)["What it rests on"]
     assert "1,320" in rests and "in 3 repetitions" in rests and "chosen before the encoder was queried" in rests
     for shown in (Page(render_html(report, {})).text, flat(said(report))):
-        places = [shown.index(label) for label in (answer.headline, *labels[1:], "In numbers")]
+        places = [shown.index(label) for label in (answer.headline, *filter(None, labels), "In numbers")]
         assert places == sorted(places)
     del report["pooled"], report["attacks"][:]
     assert "What it rests on" not in dict(wording.answer(report).parts)
@@ -78,6 +94,7 @@ def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
 
 
 def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
+    report = with_verdict(report, "leak")
     report["validity"]["attack_auc"]["value"] = 0.937
     answer = wording.answer(report)
     assert any("tells which is which in 94 of 100 cases; guessing gives 50" in line for line in answer.lines)
@@ -85,9 +102,9 @@ def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
     report["validity"]["blind_auc"] |= {"value": 0.6, "ci95": [0.56, 0.64]}
     beyond = next(line for line in wording.answer(report).lines if "60 of 100" in line)
     assert "found nothing" not in beyond
-    assert "finds more than both" in beyond
+    assert "The attack finds more." in beyond
     confounded = wording.answer(with_verdict(report, "confounded"))
-    assert not any("finds more than both" in line for line in confounded.lines)
+    assert not any("The attack finds more." in line for line in confounded.lines)
 
 
 def test_a_leak_says_what_it_does_not_mean(report: dict[str, Any]) -> None:
@@ -106,23 +123,23 @@ def test_a_leak_says_what_it_does_not_mean(report: dict[str, Any]) -> None:
 def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
     """What could have been missed is the same number in the head and further down."""
     quiet = with_verdict(report, "no-evidence")
-    quiet["evidence"]["detectable_auc"] = 0.588
+    quiet["evidence"]["power"][0]["auc"] = 0.588
     answer = wording.answer(quiet)
     sure = dict(answer.parts)["How sure"]
-    assert "right 59 times in 100 is usually told from guessing; a leak verdict needs more." in sure
+    assert "a leak is usually found if the attack is right 59 times in 100 and all images were used" in sure
     for shown in (render_html(quiet, {}), said(quiet)):
-        assert "notices an AUC of .588" in " ".join(shown.split())
+        assert "the AUC of those used is .588 or more if 100 % of the candidates were used" in flat(shown)
         assert "could go unseen" not in shown
         assert "above the blind classifier" not in shown
 
 
 def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> None:
     fault = "The encoder target: this encoder recognises images no better than an untrained one. Wrong weights file?"
-    quiet = with_verdict(report, "undecided")
+    quiet = with_verdict(report, "undecided", "encoder-broken")
     quiet["validity"]["warning"] = fault
     answer = wording.answer(quiet)
     assert answer.headline == "No answer: this encoder does not seem to work."
-    assert "says nothing about the encoder you meant" in answer.lines[0]
+    assert "says nothing about the encoder you meant" in answer.lines[1]
     for shown in (Page(render_html(quiet, {})).text, flat(said(quiet))):
         assert shown.index("Undecided") < shown.index(fault) < shown.index("AUC")
         assert "No evidence" not in shown
@@ -131,7 +148,7 @@ def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> 
     leak = with_verdict(report, "leak")
     leak["validity"]["warning"] = fault
     assert fault in render_html(leak, {})
-    assert wording.answer(leak).headline.startswith("Yes")
+    assert "treats the members differently" in wording.answer(leak).headline
 
 
 def test_nothing_is_called_trained_that_was_not(report: dict[str, Any]) -> None:
@@ -143,15 +160,18 @@ def test_nothing_is_called_trained_that_was_not(report: dict[str, Any]) -> None:
         assert "Loading encoders" in shown
 
 
-def test_conditions_hold_when_the_lower_bound_is_above(report: dict[str, Any]) -> None:
-    names = [condition.holds for condition in wording.answer(report).conditions]
-    assert names == [True, True, False, False]
+def test_of_every_condition_a_yes_speaks_for_a_leak(report: dict[str, Any]) -> None:
+    (lot,) = wording.answer(report).conditions
+    assert (lot.measured, lot.needed, lot.holds) == (".0001 or less", "at most .01", True)
+    chosen = wording.answer(with_verdict(report, "leak")).conditions
+    assert [condition.holds for condition in chosen] == [True] * 6
     flipped = with_verdict(report, "confounded", delta_auc=-0.01, blind_auc=0.51)
-    assert [condition.holds for condition in wording.answer(flipped).conditions] == [False, True, True, False]
+    flipped["validity"]["blind_auc"]["ci95"][1] = 0.9
+    assert [one.holds for one in wording.answer(flipped).conditions] == [False, False, True, True, False, True]
 
 
 def test_far_needs_both_differences_far(report: dict[str, Any]) -> None:
-    assert "far better" in wording.answer(report).sentence
+    assert "far better" in wording.answer(with_verdict(report, "leak")).sentence
     assert "far better" not in wording.answer(with_verdict(report, "leak", delta_control_auc=0.05)).sentence
 
 
@@ -181,7 +201,7 @@ def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
     lead = next(row for row in report["pooled"] if row.get("primary"))
     assert f"Attacks on {lead['target']}, {lead['output']} output" in text
     assert text.count("Attacks on") == 1
-    assert "clearly above" in text
+    assert "What a leak takes" in text
     assert "In the report, and here with -v: other outputs" in " ".join(text.split())
     assert "Where the time went" not in text
     with console.capture() as capture:

@@ -224,22 +224,27 @@ TRIPLES = (
 def false_leaks(triple: Triple, n: int, simulations: int, *, seed: int) -> dict[str, Any]:
     """How often the verdict is ``leak`` where there is none, on normal scores.
 
+    References count as trained.
+
     Returns:
         ``setting``, ``exchangeable``, ``n`` (per class), ``simulations``; how often each verdict was found; ``ci95`` of
-        the rate of leaks (Clopper-Pearson).
+        the rate of leaks (Clopper-Pearson); ``above_both``: how often the attack was merely above both checks.
     """
     generator = np.random.default_rng(digest64(seed, "verdict", triple.name, n))
     r, b = triple.correlation, triple.blind_correlation
     factor = np.linalg.cholesky(np.array([[1.0, b, r], [b, 1.0, b], [r, b, 1.0]]))
     gaps = np.array([Population("normal", one).gap for one in triple.aucs])
     member = np.arange(2 * n) < n
-    verdicts = []
+    verdicts, above = [], 0
     for _ in range(simulations):
         attack, blind, control = factor @ generator.standard_normal((3, 2 * n)) + gaps[:, None] * member
-        verdicts.append(judge(attack, blind, control, member).verdict)
+        judged = judge(attack, blind, control, member, trained=True)
+        verdicts.append(judged.verdict)
+        assert judged.delta_auc is not None and judged.delta_control_auc is not None
+        above += judged.delta_auc.low > 0 and judged.delta_control_auc.low > 0
     found = {verdict: verdicts.count(verdict) for verdict in ("leak", "confounded", "no-evidence")}
     setting = {"setting": triple.name, "exchangeable": triple.exchangeable, "n": n, "simulations": simulations}
-    return {**setting, **found, "ci95": list(clopper_pearson(found["leak"], simulations))}
+    return {**setting, **found, "ci95": list(clopper_pearson(found["leak"], simulations)), "above_both": above}
 
 
 def every_cell(seed: int = 0) -> Iterator[dict[str, Any]]:

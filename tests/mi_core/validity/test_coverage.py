@@ -53,7 +53,7 @@ def test_intervals_hold_the_truth_as_often_as_recorded(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_false_leaks_are_as_rare_as_recorded() -> None:
     verdicts = [false_leaks(triple, n, 1000, seed=0) for triple, n in product(TRIPLES, (200, 1000))]
-    assert max(one["ci95"][1] for one in verdicts if one["exchangeable"]) <= 0.012
+    assert max(one["ci95"][1] for one in verdicts if one["exchangeable"]) <= 0.01
     for found, recorded in zip(verdicts, RECORDED["verdicts"], strict=True):
         assert (found["setting"], found["n"]) == (recorded["setting"], recorded["n"])
         assert found["leak"] == pytest.approx(recorded["leak"], abs=3), found["setting"]
@@ -162,19 +162,23 @@ def test_a_few_cells_of_every_interval() -> None:
         assert 0 < cell["mean_width"] < 0.5
 
 
-def test_a_shift_that_the_controls_do_not_see_passes_for_a_leak() -> None:
+def test_only_a_shift_that_no_check_sees_passes_for_a_leak() -> None:
     verdicts = [false_leaks(triple, 200, 100, seed=0) for triple in TRIPLES]
     for one in verdicts:
         assert one["leak"] + one["confounded"] + one["no-evidence"] == one["simulations"] == 100
-        assert not one["exchangeable"] or one["leak"] <= 8
-    assert max(one["leak"] for one in verdicts) > 50
+        assert not one["exchangeable"] or one["leak"] == 0
+    by_name = {one["setting"]: one for one in verdicts}
+    seen = by_name["shift seen much less by the controls"]
+    assert seen["above_both"] > 50 and seen["leak"] <= 5
+    unseen = next(triple for triple in TRIPLES if triple.name == "shift seen by the attack alone")
+    assert false_leaks(unseen, 1000, 20, seed=0)["leak"] > 15
 
 
 def test_the_seed_decides() -> None:
     case = Case("auc", 20, Population("heavy-tailed", 0.8))
     assert count(case, 50, seed=1) == count(case, 50, seed=1) != count(case, 50, seed=2)
     assert count_blind(20, 2, seed=1) == count_blind(20, 2, seed=1)
-    triple = Triple("mine", (0.7, 0.5, 0.5))
+    triple = Triple("mine", (0.85, 0.5, 0.5))
     assert not triple.exchangeable
     assert false_leaks(triple, 100, 20, seed=3) == false_leaks(triple, 100, 20, seed=3)
     assert false_leaks(triple, 100, 20, seed=3)["leak"] > 10

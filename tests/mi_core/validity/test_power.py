@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,16 @@ from scipy.stats import norm, rankdata
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import tpr_at_fpr
-from mi_core.validity.power import _standard_error, detectable_auc, fpr_floor
+from mi_core.validity.dataset import dataset_test
+from mi_core.validity.power import (
+    SHARES,
+    _standard_error,
+    detectable_auc,
+    fpr_floor,
+    needed_images,
+    verdict_power,
+)
+from mi_core.validity.verdict import CHOICE, LEVEL, LOT, judge
 
 
 def drawn_aucs(n_candidate: int, n_control: int, ratio: float, seed: int) -> np.ndarray:
@@ -37,39 +47,73 @@ def test_the_standard_error_at_a_half_is_that_of_ranks() -> None:
         assert _standard_error(0.5, n_candidate, n_control) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("n_candidate", "n_control"), [(50, 50), (200, 200), (1000, 1000), (100, 1000)])
-def test_the_interval_excludes_a_half_as_often_as_it_says(n_candidate: int, n_control: int) -> None:
-    truth = detectable_auc(n_candidate, n_control)
-    assert truth is not None
+def drawn_verdicts(n_candidate: int, n_control: int, truth: float, draws: int, seed: int) -> float:
+    """How often the rule itself says leak, of normal scores that correlate over attack and checks."""
     member = np.arange(n_candidate + n_control) < n_candidate
     gap = math.sqrt(2) * norm.ppf(truth)
-    generator = np.random.default_rng(n_candidate)
-    seen = [auc(generator.standard_normal(len(member)) + gap * member, member).low > 0.5 for _ in range(1000)]
-    assert 0.76 <= np.mean(seen) <= 0.86
+    generator = np.random.default_rng(seed)
+    leaks = 0
+    for _ in range(draws):
+        scores = math.sqrt(0.4) * generator.standard_normal((4, len(member)))
+        scores += math.sqrt(0.6) * generator.standard_normal(len(member))
+        judged = judge(
+            scores[0] + gap * member, *scores[1:3], member, semantic_auc=auc(scores[3], member), trained=True
+        )
+        leaks += judged.verdict == "leak"
+    return leaks / draws
 
 
-def test_power_and_level_are_what_they_are_called() -> None:
-    # at power .5 the alternative's own spread drops out: A - .5 is the quantile times the error at .5
-    half = detectable_auc(100, 50, power=0.5, level=0.05)
-    assert half == pytest.approx(0.5 + norm.ppf(0.95) * math.sqrt(151 / (12 * 5000)))
-    aucs = [detectable_auc(100, 50, power=power) or 1.0 for power in (0.5, 0.8, 0.9, 0.99)]
+@pytest.mark.parametrize(("n_candidate", "n_control"), [(150, 150), (500, 350), (1000, 1000)])
+def test_the_power_is_that_of_the_verdict(n_candidate: int, n_control: int) -> None:
+    """Correlated checks help a little, so what is promised is not less than what is found."""
+    truth = detectable_auc(n_candidate, n_control)
+    assert truth is not None
+    assert 0.76 <= drawn_verdicts(n_candidate, n_control, truth, 200, seed=n_candidate) <= 0.96
+    weak = 0.5 + 0.7 * (truth - 0.5)
+    assert abs(drawn_verdicts(n_candidate, n_control, weak, 200, 1) - verdict_power(n_candidate, n_control, weak)) < 0.1
+
+
+def test_the_power_by_lot_is_that_of_the_randomisation_test() -> None:
+    truth = detectable_auc(120, 120, by=LOT)
+    assert truth is not None
+    member, gap = np.arange(240) < 120, math.sqrt(2) * norm.ppf(truth)
+    found = [
+        dataset_test(
+            np.random.default_rng(seed).standard_normal(240) + gap * member, member, seed=seed, permutations=999
+        )
+        for seed in range(250)
+    ]
+    assert 0.72 <= np.mean([one.permutation_p <= LEVEL for one in found if one.permutation_p is not None]) <= 0.88
+
+
+def test_what_makes_a_leak_easier_to_find() -> None:
+    def least(**changed: Any) -> float:
+        return detectable_auc(**{"n_candidate": 400, "n_control": 400, **changed}) or 1.1
+
+    aucs = [least(power=power) for power in (0.5, 0.8, 0.9, 0.99)]
     assert aucs == sorted(set(aucs))
-    assert (detectable_auc(100, 50, level=0.001) or 1.0) > (detectable_auc(100, 50, level=0.05) or 1.0)
+    assert least(by=LOT) < least(factor=1) < least() < least(factor=3)
+    assert least(n_control=300) > least() > least(n_candidate=4000, n_control=4000)
+    per_side = [detectable_auc(n, n) or 1.1 for n in (30, 100, 500, 10**4, 10**6)]
+    assert per_side == sorted(per_side, reverse=True) and per_side[-1] < 0.51
+    shares = [detectable_auc(10**4, 10**4, share=share) for share in SHARES]
+    assert shares[0] is not None and shares[1] is not None and shares[2] is None
+    assert shares[1] - 0.5 == pytest.approx(10 * (shares[0] - 0.5), rel=0.02)  # a tenth used: a tenth of the excess
 
 
-def test_more_samples_see_less() -> None:
-    per_side = [detectable_auc(n, n) for n in (3, 5, 10, 50, 200, 1000, 10**6)]
-    assert all(value is not None for value in per_side)
-    assert per_side == sorted(per_side, key=lambda value: -(value or 0.0))
-    assert per_side[0] == pytest.approx(1, abs=0.001)
-    assert per_side[-1] == pytest.approx(0.5, abs=0.002)
-    assert (detectable_auc(50, 100) or 1.0) < (detectable_auc(50, 60) or 1.0)
+def test_too_few_samples_find_nothing() -> None:
+    assert detectable_auc(8, 8) is None
+    assert detectable_auc(1, 10**6, by=LOT) is None
+    assert verdict_power(100, 100, 0.5) == 0.0
 
 
-def test_too_few_samples_see_nothing() -> None:
-    assert detectable_auc(2, 2) is None
-    assert detectable_auc(1, 10**6) is None  # one candidate is never told from a control at this level
-    assert 0.5 - norm.ppf(0.975) * math.sqrt(5 / 48) < 0  # the reason: 2 + 2 give AUC 1 by chance too often
+def test_the_images_needed_are_the_inverse() -> None:
+    for auc_used, by in ((0.6, CHOICE), (0.52, LOT), (0.8, CHOICE)):
+        needed = needed_images(auc_used, by=by)
+        assert needed is not None
+        assert verdict_power(needed, needed, auc_used, by=by) >= 0.8
+        assert verdict_power(int(0.85 * needed), int(0.85 * needed), auc_used, by=by) < 0.8
+    assert needed_images(0.500001) is None
 
 
 def test_the_floor_is_the_smallest_supported_rate() -> None:
@@ -88,8 +132,11 @@ def test_bad_input() -> None:
         (lambda: detectable_auc(5, 0), "n_control = 0"),
         (lambda: detectable_auc(5, 5, power=1.0), r"power = 1.0, allowed: \[0.5, 1\)"),
         (lambda: detectable_auc(5, 5, power=0.4), "power = 0.4"),
-        (lambda: detectable_auc(5, 5, level=0.0), r"level = 0.0, allowed: \(0, 0.5\)"),
-        (lambda: detectable_auc(5, 5, level=0.5), "level = 0.5"),
+        (lambda: detectable_auc(5, 5, share=0.0), r"share = 0.0, allowed: \(0, 1\]"),
+        (lambda: detectable_auc(5, 5, factor=0.5), "factor = 0.5"),
+        (lambda: verdict_power(5, 5, 0.4), "auc = 0.4"),
+        (lambda: verdict_power(5, 5, 0.6, by="vote"), "by = 'vote', allowed: choice, lot"),
+        (lambda: needed_images(0.5), "auc = 0.5"),
         (lambda: fpr_floor(0), "n_control = 0"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -1,12 +1,16 @@
-"""The verdict follows its rule in its order, on planted cases and on the boundaries of the rule."""
+"""The verdict follows its rule in its order, on planted cases, on boundaries and against a slow oracle."""
 
 from __future__ import annotations
+
+import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+from mi_core.checks import ConfigError
 from mi_core.records import Estimate
-from mi_core.validity.verdict import Validity, doubted, judge, judge_pooled
+from mi_core.validity.verdict import CHOICE, LOT, REASONS, RESOLUTION, Validity, effect_size, judge, judge_pooled
 
 
 def scores(gap: float, seed: int, n: int = 300) -> np.ndarray:
@@ -17,65 +21,143 @@ MEMBER = np.arange(600) < 300
 
 
 @pytest.mark.parametrize(
-    ("attack", "blind", "control", "verdict"),
+    ("attack", "blind", "control", "said"),
     [
-        (2.0, 0.0, 0.0, "leak"),
-        (0.0, 0.0, 0.0, "no-evidence"),
-        (1.0, 1.0, 0.0, "confounded"),  # the groups differ: the attack is no better than pixels
-        (1.0, 0.0, 1.0, "confounded"),  # the same on an encoder that saw neither
-        (3.0, 0.6, 0.0, "leak"),  # shifted groups, but the attack is far above what the shift explains
-        (-2.0, 0.0, 0.0, "no-evidence"),
+        (2.0, 0.0, 0.0, ("leak", "robust")),
+        (0.0, 0.0, 0.0, ("no-evidence", "nothing-found")),
+        (1.0, 1.0, 0.0, ("confounded", "checks-differ")),  # the groups differ: the attack is no better than pixels
+        (1.0, 0.0, 1.0, ("confounded", "checks-differ")),  # the same on an encoder that saw neither
+        (3.0, 0.6, 0.0, ("leak", "robust")),  # shifted groups, but the attack is far above what the shift explains
+        (1.0, 0.6, 0.6, ("confounded", "checks-differ")),  # above both, but less than twice as strong
+        (0.4, 0.0, 0.0, ("no-evidence", "not-robust")),  # so weak that what these images do not resolve explains it
+        (-2.0, 0.0, 0.0, ("no-evidence", "nothing-found")),
     ],
 )
-def test_planted_cases(attack: float, blind: float, control: float, verdict: str) -> None:
-    result = judge(scores(attack, 1), scores(blind, 2), scores(control, 3), MEMBER)
-    assert result.verdict == verdict
-    assert result.as_json()["verdict"] == verdict
+def test_planted_cases_by_choice(attack: float, blind: float, control: float, said: tuple[str, str]) -> None:
+    result = judge(scores(attack, 1), scores(blind, 2), scores(control, 3), MEMBER, trained=True)
+    assert result.judgement == said
+    written = result.as_json()
+    assert (written["verdict"], written["reason"]) == said
+    assert Validity.from_json(written) == result
 
 
-def estimate(low: float, value: float = 0.6) -> Estimate:
-    return Estimate(value, low, 0.9, 600)
+def around(auc: float, reach: float = 0.04) -> Estimate:
+    return Estimate(auc, auc - reach, auc + reach, 1000)
+
+
+def chosen(attack: float, blind: float, control: float, **other: object) -> Validity:
+    found: dict[str, object] = {"blind_auc": around(blind), "control_auc": around(control), "trained": True}
+    found |= {"delta_auc": around(attack - blind), "delta_control_auc": around(attack - control)}
+    return Validity(around(attack), **(found | other))  # type: ignore[arg-type]
+
+
+def test_robustness_is_the_ratio_of_effect_sizes_at_the_cautious_ends() -> None:
+    found = chosen(0.8, 0.6, 0.55).robustness
+    d = NormalDist().inv_cdf
+    assert found is not None and found.check == "blind_auc"
+    assert found.at_least == pytest.approx(d(0.76) / d(0.64))
+    assert found.value == pytest.approx(d(0.8) / d(0.6))
+    assert found.at_most == pytest.approx(d(0.84) / d(0.56))
+    assert effect_size(0.76) == pytest.approx(math.sqrt(2) * d(0.76))
+
+
+def test_checks_below_guessing_count_as_what_the_images_resolve() -> None:
+    found = chosen(0.8, 0.4, 0.45).robustness
+    assert found is not None and (found.check, found.value, found.at_most) == (RESOLUTION, None, None)
+    assert found.at_least == pytest.approx(effect_size(0.76) / effect_size(0.54))
+
+
+def test_a_wider_check_lowers_the_robustness_and_a_semantic_check_counts() -> None:
+    plain = chosen(0.8, 0.5, 0.5).robustness
+    wide = chosen(0.8, 0.5, 0.5, blind_auc=around(0.5, 0.1)).robustness
+    semantic = chosen(0.8, 0.5, 0.5, semantic_auc=around(0.7)).robustness
+    assert plain is not None and wide is not None and semantic is not None
+    assert wide.at_least == pytest.approx(effect_size(0.76) / effect_size(0.6)) and wide.at_least < plain.at_least
+    assert semantic.check == "semantic_auc"
+    assert chosen(0.8, 0.5, 0.5, semantic_auc=around(0.7)).judgement == ("confounded", "checks-differ")
+
+
+def test_a_check_that_separates_all_leaves_nothing_to_prove() -> None:
+    whole = Estimate(1.0, 0.99, 1.0, 1000)
+    assert chosen(0.9, 0.5, 0.5, semantic_auc=whole).judgement == ("confounded", "checks-differ")
+    assert chosen(0.9, 0.5, 0.5, semantic_auc=whole).robustness.at_least == 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
-    ("delta", "delta_control", "blind", "control", "verdict"),
+    ("changed", "said"),
     [
-        (0.01, 0.01, 0.6, 0.6, "leak"),
-        (0.0, 0.01, 0.4, 0.4, "no-evidence"),  # a bound of exactly 0 is not above 0
-        (0.01, -0.01, 0.4, 0.51, "confounded"),
-        (-0.01, 0.01, 0.51, 0.4, "confounded"),
-        (0.01, -0.01, 0.5, 0.5, "no-evidence"),
+        ({}, ("leak", "robust")),
+        ({"trained": False}, ("undecided", "untrained-references")),
+        ({"control_auc": None, "delta_control_auc": None}, ("undecided", "no-checks")),
+        ({"blind_auc": None, "delta_auc": None}, ("undecided", "no-checks")),
+        ({"delta_auc": Estimate(0.1, 0.0, 0.2, 1000)}, ("no-evidence", "not-beyond-checks")),  # 0 is not above 0
+        ({"factor": 9.0}, ("no-evidence", "not-robust")),
+        ({"works": False}, ("leak", "robust")),  # an encoder that tells views badly may still have kept its images
+        ({"works": False, "factor": 9.0}, ("undecided", "encoder-broken")),
+        ({"registered": False}, ("undecided", "after-looking")),
+        ({"registered": False, "factor": 9.0}, ("no-evidence", "not-robust")),
     ],
 )
-def test_boundaries(delta: float, delta_control: float, blind: float, control: float, verdict: str) -> None:
-    validity = Validity(
-        attack_auc=estimate(0.5),
-        blind_auc=estimate(blind),
-        control_auc=estimate(control),
-        delta_auc=estimate(delta),
-        delta_control_auc=estimate(delta_control),
-    )
-    assert validity.verdict == verdict
+def test_what_each_condition_of_a_leak_is_for(changed: dict[str, object], said: tuple[str, str]) -> None:
+    assert chosen(0.8, 0.5, 0.5, **changed).judgement == said
+
+
+def test_nothing_found_needs_no_references() -> None:
+    nothing = {"control_auc": None, "delta_control_auc": None, "trained": False}
+    assert chosen(0.5, 0.5, 0.5, **nothing).judgement == ("no-evidence", "nothing-found")
+    assert chosen(0.8, 0.7, 0.5, **nothing).judgement == ("confounded", "checks-differ")
+    assert Validity(around(0.9)).judgement == ("undecided", "no-checks")
+
+
+@pytest.mark.parametrize(
+    ("p_value", "said"),
+    [(0.01, ("leak", "by-lot")), (0.0101, ("no-evidence", "nothing-found")), (None, ("no-evidence", "nothing-found"))],
+)
+def test_by_lot_the_randomisation_test_decides_alone(p_value: float | None, said: tuple[str, str]) -> None:
+    for blind in (0.5, 0.9):  # checks are shown and decide nothing
+        assert chosen(0.6, blind, 0.5, by=LOT, p_value=p_value, trained=False).judgement == said
+    assert Validity(around(0.6), by=LOT, p_value=p_value).judgement == said
 
 
 def test_pooling_gathers_evidence_that_single_seeds_lack() -> None:
-    runs = [judge(scores(0.2, seed), scores(0, 50 + seed), scores(0, 90 + seed), MEMBER) for seed in range(12)]
+    runs = [judge(scores(0.4, s), scores(0, 50 + s), scores(0, 90 + s), MEMBER, trained=True) for s in range(12)]
     assert [run.verdict for run in runs].count("leak") < 6
     pooled = judge_pooled(runs)
-    assert pooled.verdict == "leak"
+    assert pooled.judgement == ("leak", "robust")
     assert pooled.attack_auc.n == 12 * 600
-    nothing = [judge(scores(0, s), scores(0, 50 + s), scores(0, 90 + s), MEMBER) for s in range(12)]
+    nothing = [judge(scores(0, s), scores(0, 50 + s), scores(0, 90 + s), MEMBER, trained=True) for s in range(12)]
     assert judge_pooled(nothing).verdict == "no-evidence"
 
 
-@pytest.mark.parametrize(
-    ("verdict", "recognises", "said"),
-    [
-        ("no-evidence", False, "undecided"),
-        ("no-evidence", True, "no-evidence"),
-        ("leak", False, "leak"),
-        ("confounded", False, "confounded"),
-    ],
-)
-def test_nothing_found_in_an_encoder_that_does_not_work_is_no_answer(verdict: str, recognises: bool, said: str) -> None:
-    assert doubted(verdict, recognises=recognises) == said
+def test_pooling_combines_p_values_and_is_as_careful_as_its_weakest_run() -> None:
+    runs = [chosen(0.6, 0.5, 0.5, by=LOT, p_value=p) for p in (0.03, 0.0001)]
+    assert judge_pooled(runs).p_value == pytest.approx(2 / (1 / 0.03 + 1 / 0.0001), rel=0.01)
+    assert judge_pooled(runs[:1]) == runs[0]
+    weak = [chosen(0.8, 0.5, 0.5), chosen(0.8, 0.5, 0.5, trained=False)]
+    assert judge_pooled(weak).judgement == ("undecided", "untrained-references")
+    assert (
+        judge_pooled([chosen(0.5, 0.5, 0.5), chosen(0.5, 0.5, 0.5, works=False)]).judgement.reason == "encoder-broken"
+    )
+
+
+def test_every_reason_belongs_to_its_verdict() -> None:
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(3000):
+        attack, blind, control = rng.uniform(0.4, 0.95, 3)
+        p = float(rng.uniform(0, 0.02))
+        settled = {"by": str(rng.choice([LOT, CHOICE])), "p_value": p, "trained": bool(rng.integers(2))}
+        some = {} if rng.integers(3) else {"control_auc": None, "delta_control_auc": None}
+        verdict, reason = chosen(
+            attack, blind, control, works=bool(rng.integers(2)), registered=bool(rng.integers(9)), **settled, **some
+        ).judgement
+        assert reason in REASONS[verdict]
+        seen.add(reason)
+    assert seen == {reason for reasons in REASONS.values() for reason in reasons}
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="by"):
+        Validity(around(0.6), by="vote")
+    with pytest.raises(ConfigError, match="factor"):
+        Validity(around(0.6), factor=0.5)

@@ -18,7 +18,7 @@ from tests.conftest import small_config
 
 def task_with(folder: Path, scores: np.ndarray, inside: np.ndarray) -> Task:
     config = parse(small_config(), "small.yaml")
-    task = Task(SeedFolder(str(folder), 0), 0, config.attacks[0], "backbone", 3, None)
+    task = Task(SeedFolder(str(folder), 0), 0, config.attacks[0], "backbone", 3)
     ids = [f"digits/{number:05d}" for number in range(len(scores))]
     table = pa.table({"id": ids, "score": scores, "inside": inside})
     storage.write_table(f"{task.folder.attack(task.name)}/{CANARIES}", table)

@@ -23,7 +23,7 @@ SIZES = np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 31] *
 
 
 def task_with(folder: Path, columns: dict[str, np.ndarray]) -> Task:
-    task = Task(SeedFolder(str(folder), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3, None)
+    task = Task(SeedFolder(str(folder), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3)
     storage.write_table(scores_path(task), pa.table(columns))
     return task
 

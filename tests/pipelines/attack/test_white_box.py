@@ -51,10 +51,10 @@ def test_stored_numbers_are_those_of_encoder_bank_and_views(run: Path) -> None:
     encoder = for_queries(stored.load(3), "cpu")
     images, anchors = load_images(chosen.data, splits, ["target-member"]), bank_of_ten(chosen, splits)
     with torch.no_grad():
-        keys = BankKeys(encoder(query_views(stored, *anchors, 1)[:, 0])["projection"])
+        keys = BankKeys(encoder(query_views(stored, anchors[0], 1)[:, 0])["projection"])
     names = images.ids[:7]
     found = losses_and_gradients(
-        encoder, "projection", query_views(stored, torch.from_numpy(images.images[:7]), names, 2), keys, SETTING
+        encoder, "projection", query_views(stored, torch.from_numpy(images.images[:7]), 2), keys, SETTING
     )
     expected = [rows[name.partition("/")[2]] for name in names]
     np.testing.assert_allclose(found, expected, rtol=1e-3)
@@ -107,8 +107,8 @@ def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None,
     assert isinstance(encoder.text, TextTower)
     with torch.no_grad():
         texts = encoder.text([caption_of[name] for name in bank[1]])
-        keys = BankKeys(encoder(query_views(stored, *bank, 1)[:, 0])["projection"], texts)
-    shown = query_views(stored, torch.from_numpy(images.images[:7]), names, 2)
+        keys = BankKeys(encoder(query_views(stored, bank[0], 1)[:, 0])["projection"], texts)
+    shown = query_views(stored, torch.from_numpy(images.images[:7]), 2)
     found = losses_and_gradients(encoder, "projection", shown, keys, setting, encoder.text.tokens(images.captions[:7]))
     assert found.shape == (7, 1 + 3 + 3)
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)

@@ -51,7 +51,7 @@ def test_an_api_known_members_and_captions() -> None:
         url="https://api.example.com/v1/embeddings", adapter="openai", api_key_env="KEY", known="known", size=64
     )
     assert found.encoders["target"].endpoint.api_key_env == "KEY"  # type: ignore[union-attr]
-    assert found.encoders["fresh"].saw_nothing  # type: ignore[union-attr]
+    assert found.references_of(found.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
     assert [attack.attack for attack in found.attacks] == ["mean-cosine", "lpla"]
     assert {"known-member", "calibration-member"} <= set(found.data.roles)
     pytest.importorskip("open_clip")
@@ -61,6 +61,19 @@ def test_an_api_known_members_and_captions() -> None:
     assert [attack.attack for attack in paired.attacks] == ["mean-cosine", "clip-cosine"]
     assert [paired.data.sources[side].kind for side in IMAGES] == ["shards", "parquet"]
     assert paired.outputs_of(paired.attacks[1]) == (OUTPUTS[1],)
+    assert paired.references_of(paired.attacks[1]) == ()  # references trained on images alone read no captions
+    assert paired.passed_over(paired.attacks[1]) == ("reference-0", "has no text tower")
+
+
+def test_references_that_are_given_and_none() -> None:
+    shown = {"encoder": "timm:resnet18", "weights": "w.pth"}
+    found = config_of(**shown, references=("timm:resnet18", "python:m:f"), reference_weights=("r.pth",), nonce="x7")
+    assert found.validity.references == ("reference-0", "reference-1")
+    assert [found.encoders[name].load for name in found.validity.references] == ["timm:resnet18", "python:m:f"]  # type: ignore[union-attr]
+    assert found.encoders["reference-0"].weights == "r.pth"  # type: ignore[union-attr]
+    assert found.queries.nonce == "x7"
+    quick = config_of(**shown, quick=True)
+    assert quick.references_of(quick.attacks[0]) == () and list(quick.encoders) == ["target"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +83,16 @@ def test_an_api_known_members_and_captions() -> None:
         ({"encoder": "a:b", "url": "http://x"}, "--encoder and --encoder-url are both given"),
         ({}, "--encoder is missing"),
         ({"encoder": "python:m:f", "controls": None}, "--controls is missing; give the folder of the images"),
+        (
+            {"encoder": "python:m:f", "references": ("timm:a",)},
+            "--reference-weights is missing; give the file of .* timm:a",
+        ),
+        ({"encoder": "python:m:f", "reference_weights": ("w",)}, "--reference-weights is given without --reference"),
+        (
+            {"encoder": "python:m:f", "references": ("python:m:f",), "reference_weights": ("w",)},
+            "--reference-weights w belongs to no --reference",
+        ),
+        ({"encoder": "python:m:f", "references": ("python:m:f",), "quick": True}, "--quick leaves references out"),
     ],
 )
 def test_what_is_missing(flags: dict[str, Any], message: str) -> None:

@@ -22,7 +22,7 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.images import Decoder, encode_png
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
 from pipelines.config.load import parse
@@ -134,8 +134,8 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
         build(AUGMENTATIONS["simclr"], trained.record.config["augmentation"]),
         torch.device("cpu"),
     )
-    keys = [name.partition("/")[2] for name in ids]
-    expected = plain(torch.from_numpy(images), stream_keys(0, "query", "digits", keys), ids)["3"]
+    shown = torch.from_numpy(images)
+    expected = plain(shown, pixel_streams("", 0, "query", shown), ids)["3"]
     for output in ("projection", "backbone"):
         found = features(config, finished_run, output)
         assert found["ids"].tolist() == ids

@@ -251,7 +251,7 @@ def test_an_extractor_names_the_sample(server: FaultyServer) -> None:
     names = ["pool/a", "pool/b", "pool/c"]
     pixels = (images(3) * 255).to(torch.uint8)
     with pytest.raises(AnswerError, match=r"encoder target: http.*backbone is NaN or infinite for pool/b"):
-        extractor(pixels, stream_keys(0, "query", "pool", ["a", "b", "c"]), names)
+        extractor(pixels, stream_keys(0, "train", "pool", ["a", "b", "c"]), names)
 
 
 def test_views_are_drawn_at_the_size_of_the_endpoint(server: FaultyServer) -> None:
@@ -259,7 +259,7 @@ def test_views_are_drawn_at_the_size_of_the_endpoint(server: FaultyServer) -> No
     plan = QueryPlan(("pairwise:cosine", "norm:2"), ("backbone",), views=2)
     extractor = Extractor({"target": endpoint}, plan, SimCLRAugmentation(), torch.device("cpu"))
     pixels = (images(2, side=12) * 255).to(torch.uint8)
-    found = extractor(pixels, stream_keys(0, "query", "pool", ["a", "b"]), ["pool/a", "pool/b"])
+    found = extractor(pixels, stream_keys(0, "train", "pool", ["a", "b"]), ["pool/a", "pool/b"])
     assert np.isfinite(found["target"]["backbone.norm:2"]).all()  # another size would not fit the weights
     with pytest.raises(ConfigError, match="gives no feature map; leave part-crop out"):
         endpoint.feature_map(images())

@@ -1,0 +1,171 @@
+"""How the encoders of an audit are asked: the views of every image, trials, references trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.config_text import FAMILY, reference_settings
+from mi_core.auditing.models import Model
+from mi_core.auditing.reading import CANDIDATES, Samples, decoded
+from mi_core.auditing.record import Beside
+from mi_core.auditing.references import Made, make_references
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.views import make_views
+from mi_core.encoders.averaging import averaged
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.folding import for_queries
+from mi_core.hashing import digests64
+from mi_core.images import Decoder
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
+from mi_core.querying.precision import precision_on
+from mi_core.querying.sanity import view_consistency
+from mi_core.records import Features
+from mi_core.streams import pixel_streams
+
+CHUNK = 256  # images that are decoded and queried together
+PROBED = 256  # images on which an encoder is tried out
+EMBEDDING = "embedding"  # the need of the classifier on embeddings
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the encoders are asked."""
+
+    decoder: Decoder
+    recipe: SimCLRAugmentation
+    output: str
+    views: int
+    seed: int
+    nonce: str
+    device: torch.device
+    bar: Bar
+
+    def features(self, target: Model, beside: Sequence[Beside], samples: Samples) -> dict[str, Features]:
+        """Similarities of the views of all images on all encoders; of references also embeddings of the images."""
+        encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
+        outputs = {"target": self.output, **{one.name: one.output for one in beside}}
+        ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
+        need = MeanCosine(seed=self.seed).needs[0]
+        parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in ready}
+        extractors = [
+            Extractor(
+                {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
+                self._plan((need,) if place[2] else (need, EMBEDDING), place[0]),
+                self.recipe,
+                self.device,
+            )
+            for place in dict.fromkeys((outputs[name], one.size, name == "target") for name, one in ready.items())
+        ]
+        tick = self.bar.begin("asking the encoders", len(samples.items))
+        for rows, pixels in decoded(samples, self.decoder, CHUNK):
+            names, images = samples.ids[rows], torch.from_numpy(pixels)
+            streams = pixel_streams(self.nonce, self.seed, "query", images)
+            for extractor in extractors:
+                for name, columns in extractor(images, streams, names).items():
+                    for column, values in columns.items():
+                        parts[name].setdefault(column.partition(".")[2], []).append(values)
+            tick(len(names))
+        ids = np.array(samples.ids)
+        return {
+            name: Features(ids, {need: np.concatenate(values) for need, values in columns.items()})
+            for name, columns in parts.items()
+        }
+
+    def _plan(self, needs: tuple[str, ...], output: str) -> QueryPlan:
+        return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
+
+    def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
+        """Whether the encoder recognises images in two different views."""
+        names = sorted(samples.ids[:], key=lambda name: (not name.startswith(CANDIDATES), name))[:PROBED]
+        row_of = {name: row for row, name in enumerate(samples.ids)}
+        return self._tried(target.encoder, target.reference, samples, [row_of[name] for name in names])
+
+    @torch.inference_mode()
+    def _tried(self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
+        """Whether an encoder recognises some images."""
+        chosen = samples.at(rows)
+        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)]))
+        return view_consistency(
+            encoder.to(self.device),
+            None if fresh is None else fresh.to(self.device),
+            images,
+            pixel_streams("", self.seed, "probe", images),
+            self.recipe,
+            device=self.device,
+        )
+
+    def references(self, samples: Samples) -> list[Made]:
+        """Encoders trained here on halves of the images."""
+        planned = reference_settings()
+        tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
+        images = np.concatenate([pixels for _, pixels in decoded(samples, self.decoder, CHUNK)])
+        return make_references(
+            images, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
+        )
+
+    def beside_given(self, one: Model, number: int, samples: Samples) -> Beside:
+        """A reference that the user gave."""
+        encoder = one.encoder
+        output = self.output if self.output in encoder.outputs else encoder.outputs[0]
+        works = self._tried(
+            encoder, one.reference, samples, self._first(np.ones(len(samples.items), dtype=bool), samples)
+        )
+        seen = np.zeros(len(samples.items), dtype=bool)
+        return Beside(f"{FAMILY}-{number}", encoder, output, seen, works, one)
+
+    def beside_made(self, one: Made, samples: Samples) -> Beside:
+        """A reference that was trained here."""
+        output = self.output if self.output in one.encoder.outputs else one.encoder.outputs[0]
+        works = self._tried(one.encoder, one.fresh, samples, self._first(~one.seen, samples))
+        return Beside(one.name, one.encoder, output, one.seen, works, None)
+
+    def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
+        """Rows of the first wanted images by a hash of their pixels."""
+        ranks = digests64((self.seed, "first"), samples.hashes)
+        rows = np.flatnonzero(wanted)
+        return [int(row) for row in rows[np.argsort(ranks[rows], kind="stable")[:PROBED]]]
+
+    def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+        """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
+        names = sorted(name for name in samples.ids if name.startswith(f"{CANDIDATES}/"))[:4]
+        row_of = {name: row for row, name in enumerate(samples.ids)}
+        chosen = samples.at([row_of[name] for name in names])
+        (images,) = (pixels for _, pixels in decoded(chosen, self.decoder, CHUNK))
+        shown = torch.from_numpy(images)
+        drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
+        return images, (drawn * 255).round().to(torch.uint8).numpy()
+
+
+class Bar:
+    """A progress bar, or nothing."""
+
+    def __init__(self, shown: Progress | None) -> None:
+        self.shown = shown
+
+    def begin(self, title: str, total: int) -> Any:
+        """Begin a task; returns a function that counts."""
+        if self.shown is None:
+            return lambda count=1: None
+        bar, task = self.shown, self.shown.add_task(title, total=total)
+        return lambda count=1: bar.advance(task, count)
+
+
+@contextmanager
+def shown_bar(wanted: bool) -> Iterator[Bar]:
+    """A progress bar where it is wanted, else nothing."""
+    if not wanted:
+        yield Bar(None)
+        return
+    columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield Bar(shown)

@@ -1,0 +1,113 @@
+"""What a report answers, by the verdict and its reason: headlines, what follows, and the same with numbers.
+
+Names in braces are filled in by `mi_core.report.wording`.
+"""
+
+from __future__ import annotations
+
+from mi_core.validity.verdict import CHOICE, LOT
+
+HEADLINES = {  # whether the truth is known, what is said
+    True: {
+        "by-lot": "Yes: this encoder reveals which images it was trained on.",
+        "robust": "This encoder treats the members differently than the non-members, more than all checks explain.",
+        "no-evidence": "No evidence that this encoder reveals its training images.",
+        "confounded": "No answer: the two groups of images differ by themselves.",
+        "no-checks": "No answer: there is nothing to compare the attack with.",
+        "untrained-references": "No answer: the attack was compared with untrained encoders only.",
+        "after-looking": "No answer: what is judged was chosen after looking.",
+        "encoder-broken": "No answer: this encoder does not seem to work.",
+    },
+    False: {
+        "by-lot": "Yes: the encoder was trained on images that the lot drew.",
+        "robust": "The encoder treats your images differently than the control images, more than all checks explain.",
+        "no-evidence": "There is no evidence that they were.",
+        "confounded": "No answer: your images and the control images differ by themselves.",
+        "no-checks": "No answer: there is nothing to compare the attack with.",
+        "untrained-references": "No answer: the attack was compared with untrained encoders only.",
+        "after-looking": "No answer: what is judged was chosen after looking.",
+        "encoder-broken": "No answer: this encoder does not seem to work.",
+    },
+}
+GROUPS = "How the groups came about"
+KINDS = {
+    LOT: "By lot: chance alone decided which images were trained on. So a difference that chance does not "
+    "explain comes from training.",
+    CHOICE: "By choice: somebody chose the two groups. So no test can prove that images were used (Zhang, "
+    "Das, Kamath and Tramer, SaTML 2025); a difference that nobody looked for may stand behind any result.",
+}
+_SURE, _RESTS, _SILENT, _NEXT = "How sure", "What it rests on", "What it does not say", "What to do"
+PARTS = {
+    "by-lot": (("", "{proved}"), (_SURE, "{pair} {chance}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
+    "robust": (("", "{robust}"), (_SURE, "{pair} {compared}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
+    "no-evidence": (
+        (_SURE, "{pair} {unseen}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "This does not prove that {opposite}."),
+    ),
+    "confounded": (
+        ("Why", "{compared} Whatever an attack finds may come from that difference, not from training."),
+        (_RESTS, "{rests}"),
+        (_SILENT, "This says neither that {inside} were used nor that they were not."),
+        (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
+    ),
+    "no-checks": (
+        ("What was measured", "{pair}"),
+        ("What is missing", "A leak needs two checks: one without the encoder, and the same attack on trained encoders "
+         "that saw neither group."),
+        (_RESTS, "{rests}"),
+    ),
+    "untrained-references": (
+        ("What was measured", "{pair} {compared}"),
+        ("What is missing", "An untrained encoder does not see what trained encoders see in images, so it shows little "
+         "of how the two groups differ."),
+        (_NEXT, "Run the audit with trained references: leave out --quick, or give --reference."),
+        (_RESTS, "{rests}"),
+    ),
+    "after-looking": (
+        ("What was measured", "{pair}"),
+        ("What is missing", "A plan from before the first query. Whoever chooses after looking finds something by "
+         "chance."),
+        (_NEXT, "Run this plan on images that nobody has looked at, in a new folder."),
+        (_RESTS, "{rests}"),
+    ),
+    "encoder-broken": (
+        (_SILENT, "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder "
+         "you meant."),
+        (_NEXT, "Repair the weights or the preprocessing, and run the audit again."),
+        (_RESTS, "{rests}"),
+    ),
+}  # fmt: skip
+LIMITS = {  # whether the truth is known, what a leak does not say
+    True: "That anybody copied, stored or published the images. “Leak” means only that the encoder treats images it "
+    "was trained on differently.",
+    False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
+    "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
+}
+_NO_BETTER = (
+    "{attack}{auc} does not separate {inside} from {outside} so much better than the blind classifier that never "
+    "queries the encoder{blind} and than the same attack on reference encoders that saw neither group{control} that "
+    "the rule says leak."
+)
+_NOT_ENOUGH = "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but "
+SENTENCES = {
+    "by-lot": "{attack} separates {inside} from {outside}{auc}. A randomisation test has p {p}.",
+    "robust": (
+        "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
+        "the encoder{blind} and than the same attack on reference encoders that saw neither group{control}. Its effect "
+        "is at least {robustness} times that of {check}; the factor registered was {factor}."
+    ),
+    "no-evidence": _NO_BETTER,
+    "confounded": (
+        "{inside} and {outside} differ even without the encoder’s training: a check tells them apart (blind "
+        "classifier{blind}; same attack on reference encoders that saw neither group{control}). So the result of "
+        "{it}{auc} is no sign of a leak."
+    ),
+    "no-checks": (
+        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
+        "Without these checks its success says nothing about training."
+    ),
+    "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
+    "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",
+    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that learned nothing.",
+}

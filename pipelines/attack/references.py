@@ -1,0 +1,59 @@
+"""A check by what reference encoders see in the images: a classifier on their embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.metrics.delong import auc
+from mi_core.records import Estimate, among
+from mi_core.validity.blind import semantic_scores
+from pipelines.config.demands import embedding_of
+from pipelines.config.run_config import RunConfig
+from pipelines.data.splits import Splits
+from pipelines.extract.features import load_features
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
+
+
+def semantic_path(folder: SeedFolder) -> str:
+    """The file of the scores of the classifier on embeddings."""
+    return f"{folder.path}/validity/semantic.parquet"
+
+
+def run_references(config: RunConfig, folder: SeedFolder) -> None:
+    """Classify the audited images by what the references of the primary attack see in them."""
+    splits, names = Splits.load(folder.path), config.classified_on
+    parts = []
+    for name in names:
+        asking = embedding_of(config, name)
+        epoch = config.queried_epochs(name)[-1]
+        parts.append(load_features(config, folder, asking, epoch, asking.outputs[0], ["embedding"], config.audited))
+    ids = [name for name in parts[0].ids.tolist() if all(name in set(part.ids.tolist()) for part in parts[1:])]
+    rows = splits.samples(ids)
+    order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
+    chosen = np.array(ids)[order]
+    embeddings = np.concatenate([_rows(part.ids, part.values["embedding"], chosen) for part in parts], axis=1)
+    member = among(chosen, set(splits.ids(config.audited[:1])))
+    groups = splits.groups(chosen.tolist())
+    scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)
+    columns = {"id": chosen, "member": member, "score": scores} | ({} if groups is None else {"group": groups})
+    storage.write_table(semantic_path(folder), pa.table(columns))
+
+
+def _rows(ids: Any, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The rows of some samples, in their order."""
+    row_of = {name: row for row, name in enumerate(ids.tolist())}
+    found: np.ndarray = values[[row_of[name] for name in wanted.tolist()]]
+    return found
+
+
+def semantic_auc(folder: SeedFolder) -> Estimate | None:
+    """The AUC of the classifier on embeddings; None: there are no references."""
+    if not storage.exists(semantic_path(folder)):
+        return None
+    table = storage.read_table(semantic_path(folder))
+    groups = np.asarray(table["group"]) if "group" in table.column_names else None
+    return auc(np.asarray(table["score"]), np.asarray(table["member"]), groups)
