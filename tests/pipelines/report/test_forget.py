@@ -51,6 +51,20 @@ def test_scores_of_both_encoders_are_compared(run: Path) -> None:
     assert forget(str(run), f"{run}:shadow", f"{run}:shadow") == found  # the verdict is about target
 
 
+def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path) -> None:
+    found = forget(f"{run}:target", f"{run}:shadow", f"{run}:shadow")["found"]
+    assert list(found["tails"]) == ["mean-cosine on projection", "mean-cosine on backbone"]
+    config = load(f"{run}/config.yaml")
+    above = {}
+    for task in tasks(config, RunFolder(str(run)).seed(0)):
+        if task.attack.target == "shadow" and task.epoch == 3:
+            table = storage.read_table(scores_path(task))
+            score, member = np.asarray(table["score"]), np.asarray(table["member"])
+            ranks = (score[member][:, None] > score[~member]).mean(axis=1)
+            above[f"mean-cosine on {task.output}"] = (ranks > np.sort(ranks)[56]).mean()
+    assert {name: own["above"][0] for name, own in found["tails"].items()} == pytest.approx(above)
+
+
 def test_mistakes_are_one_line(run: Path, finished_run: Path) -> None:
     with pytest.raises(UserError, match="has no control encoder; give --retrained"):
         forget(f"{run}:target", f"{run}:shadow")
