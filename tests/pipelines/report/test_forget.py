@@ -104,10 +104,11 @@ def test_the_command(
 
 @pytest.mark.slow
 def test_planted_forgetting(local_ray: None, tmp_path: Path) -> None:
-    """Trained anew without the images: forgotten. One more epoch on others: not."""
+    """Trained anew without the images: little is left, but 300 images may hide some kept ones. One more epoch: not."""
     run = str(tmp_path / "run")
     audit.run(load("configs/forget-digits.yaml"), run)
-    verdicts = {
-        after: forget(f"{run}:before", f"{run}:{after}")["found"]["verdict"] for after in ("retrained", "tuned")
-    }
-    assert verdicts == {"retrained": "forgotten", "tuned": "not-forgotten"}
+    retrained, tuned = (forget(f"{run}:before", f"{run}:{after}")["found"] for after in ("retrained", "tuned"))
+    assert tuned["verdict"] == "not-forgotten"
+    assert retrained["verdict"] != "not-forgotten"
+    assert retrained["decided"]["test"] == "kept"
+    assert retrained["left_at_most"] <= retrained["tolerance"]
