@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report.numbers import estimate, percent
-from mi_core.validity.forgetting import KEPT, Forgetting
+from mi_core.validity.forgetting import Forgetting
 from mi_core.validity.kept import PERCENTILES
 
 TITLES = {
@@ -50,7 +50,7 @@ def in_words(found: Forgetting) -> str:
         >>> sure, none = Estimate(0.3, 0.2, 0.4, 200), Estimate(0.0, -0.05, 0.05, 200)
         >>> chance, half = Estimate(0.5, 0.4, 0.6, 200), Estimate(0.8, 0.7, 0.9, 200)
         >>> tails = {"lpla": Tail((0.05, 0.01), 0.0, None, none, none, 0.04)}
-        >>> in_words(Forgetting(half, chance, chance, chance, sure, none, sure, none, 0.2, 0.25, tails))
+        >>> in_words(Forgetting(half, chance, chance, chance, sure, none, sure, none, 0.2, 0.25, 0.05, tails))
         'Little of what the attack knew before is left: at most 20 %. Up to 4 % of the images may be kept in full.'
     """
     test, attack = found.decided
@@ -74,7 +74,7 @@ def in_words(found: Forgetting) -> str:
             return f"Little of what the attack knew before is left: at most {most}.{some}{part * (found.left.low > 0)}"
         return (
             f"{kept} of the images may be kept in full, though little is left of the rest; 'forgotten' asks for at "
-            f"most {percent(KEPT)}. More images, more controls or a stronger attack tell more."
+            f"most {percent(found.kept)}. More images, more controls or a stronger attack tell more."
         )
     if found.known.low <= 0:
         return "The attack did not find the images on the encoder before. So it cannot see whether they were forgotten."

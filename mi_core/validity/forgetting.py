@@ -19,8 +19,8 @@ Rule, in this order:
    ``left`` and of after - blind are above 0), or if the tail of some attack shows kept images and exceeds that of the
    blind classifier too. All tails together err in at most 2.5 %.
 2. ``cannot-tell`` if the attack did not find the images before (the lower bound of ``known`` is not above 0), if more
-   than a quarter may be left, if a tail shows images that the blind classifier might know too, or if more than 5 % of
-   the images may be kept in full.
+   than a quarter may be left (``tolerance``), if a tail shows images that the blind classifier might know too, or if
+   more than 5 % of the images may be kept in full (``kept``).
 3. ``forgotten`` else. So an encoder may have ``forgotten`` although something is surely left (the lower bound of
    ``left`` is above 0); the words of the report then say so.
 
@@ -61,6 +61,7 @@ class Forgetting:
         left_at_most: upper bound of the share of ``known`` that is left, in steps of .01, at 97.5 % confidence; None:
             all of it may be left, or more.
         tolerance: the share from which on images do not count as forgotten.
+        kept: the share of the images that may be kept in full where they count as forgotten.
         tails: what the upper tail says, by attack; the chosen one first.
     """
 
@@ -74,6 +75,7 @@ class Forgetting:
     left_blind: Estimate
     left_at_most: float | None
     tolerance: float
+    kept: float
     tails: Mapping[str, Tail]
 
     @property
@@ -106,14 +108,14 @@ class Forgetting:
             return "not-forgotten" if self.left.low > 0 and self.left_blind.low > 0 else "cannot-tell"
         if test != "kept":
             return "not-forgotten" if self.tails[attack].excess_blind.low > 0 else "cannot-tell"
-        kept = self.tails[attack].kept_at_most
-        return "forgotten" if kept is not None and kept <= KEPT else "cannot-tell"
+        most = self.tails[attack].kept_at_most
+        return "forgotten" if most is not None and most <= self.kept else "cannot-tell"
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:
         """What `as_json` wrote."""
         tails = {name: Tail.from_json(own) for name, own in entry["tails"].items()}
-        plain = {name: entry[name] for name in ("left_at_most", "tolerance")}
+        plain = {name: entry[name] for name in ("left_at_most", "tolerance", "kept")}
         values: dict[str, Any] = {
             field.name: Estimate.from_json(entry[field.name])
             for field in fields(cls)
@@ -137,6 +139,7 @@ def forgetting(
     name: str = "chosen",
     overlap: float = 0.0,
     tolerance: float = TOLERANCE,
+    kept: float = KEPT,
 ) -> Forgetting:
     """Judge whether images were forgotten, from one or more seeds.
 
@@ -146,13 +149,15 @@ def forgetting(
         name: of the chosen attack.
         overlap: share of a seed's samples that another seed has too, as `mi_core.metrics.pooled.pool`.
         tolerance: share of what the attack knew before that may be left, in (0, 1].
+        kept: share of the images that may be kept in full, in (0, 1].
 
     Raises:
-        ConfigError: tolerance is out of range, or ``member`` is not boolean.
+        ConfigError: tolerance or kept is out of range, or ``member`` is not boolean.
         ShapeError: no seed, scores of different lengths, or fewer than 2 samples of a kind.
         NumericError: a score is NaN or infinite.
     """
-    check_range("tolerance", tolerance, 0, 1, open_low=True)
+    for share, value in (("tolerance", tolerance), ("kept", kept)):
+        check_range(share, value, 0, 1, open_low=True)
     shares = np.arange(_STEPS + 1) / _STEPS
     left_of = [[-share, 1.0, share - 1, 0.0] for share in shares.tolist()]
     wanted = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, -1.0, 0.0], [1.0, -1.0, 0.0, 0.0], [0.0, 1.0, 0.0, -1.0], *left_of]
@@ -172,4 +177,4 @@ def forgetting(
         most = share
     every = {name: seeds, **others}
     tails = {one: tail(own, overlap=overlap, attacks=len(every)) for one, own in every.items()}
-    return Forgetting(before, after, unseen, blind, known, left, removed, left_blind, most, tolerance, tails)
+    return Forgetting(before, after, unseen, blind, known, left, removed, left_blind, most, tolerance, kept, tails)

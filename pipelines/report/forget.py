@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mi_core.report.contents import fault_of
-from mi_core.validity.forgetting import TOLERANCE, forgetting
+from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
 from mi_core.validity.kept import Scored
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import Task, tasks
@@ -22,14 +22,16 @@ from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
 
 
-def forget(before: str, after: str, retrained: str | None = None, *, tolerance: float = TOLERANCE) -> dict[str, Any]:
+def forget(
+    before: str, after: str, retrained: str | None = None, *, tolerance: float = TOLERANCE, kept: float = KEPT
+) -> dict[str, Any]:
     """Judge whether the encoder of one audit forgot what that of another one knew.
 
     Args:
         before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
             another encoder of the run than the one that its verdict is about.
         retrained: the same of an encoder that never saw the images; None: the control encoder of ``after``.
-        tolerance: as `mi_core.validity.forgetting.forgetting`.
+        tolerance, kept: as `mi_core.validity.forgetting.forgetting`.
 
     Returns:
         JSON values: ``found`` as `mi_core.validity.forgetting.Forgetting.as_json`, and what it rests on.
@@ -37,7 +39,7 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
     Raises:
         UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
             before and after are the same, or there is no encoder that never saw the images.
-        ConfigError: tolerance is out of range.
+        ConfigError: tolerance or kept is out of range.
     """
     first, second = _Side.of(before), _Side.of(after)
     third = None if retrained is None else _Side.of(retrained)
@@ -59,7 +61,7 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
         if name in second.others and name in unseen.others and (third or second.others[name][0].control)
     }
     overlap = audited_overlap(first.config, first.tasks[0].folder)
-    judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance)
+    judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     member = found[0].member
     return {
         "found": judged.as_json(),

@@ -149,6 +149,8 @@ def test_few_images_may_all_be_kept() -> None:
     kept = found.tails["chosen"].kept_at_most
     assert kept is not None
     assert 0.05 < kept < 0.25
+    assert forgetting([drawn(400, 0)], kept=kept).verdict == "forgotten"
+    assert forgetting([drawn(400, 0)], kept=kept - 0.001).verdict == "cannot-tell"
     assert f"Up to {100 * kept:.4g} % of the images may be kept in full" in in_words(found)
 
 
@@ -198,6 +200,8 @@ def test_json_goes_there_and_back() -> None:
 def test_a_tolerance_out_of_range_is_refused() -> None:
     with pytest.raises(ConfigError, match="tolerance = 0"):
         forgetting([drawn(50, 9)], tolerance=0)
+    with pytest.raises(ConfigError, match="kept = 1.1"):
+        forgetting([drawn(50, 9)], kept=1.1)
 
 
 def shown(found: Forgetting) -> str:
