@@ -13,9 +13,10 @@ draws of 16 to 200 candidates without a difference.
 
 Here the samples come in five folds, one after another. Each is scored by the regression on those before it, the first
 by the first number alone. Given the earlier folds, it is chance which samples of a fold are candidates if there is
-no difference. So results of folds do not depend on each other and tests hold: of 2,500 draws with 30 candidates .0112
-alarmed at .01 and .050 at .05. A score is measured in the standard deviations of all audited samples' scores by the
-same regression, which no label enters.
+no difference. So results of folds do not depend on each other, and tests and intervals hold asymptotically. They are
+not exact, as those of a score are that was fixed before: relabelling the scores does not fit anew. Of 2,500 draws with
+30 candidates .0112 alarmed at .01 and .050 at .05. A score is measured in the standard deviations of all audited
+samples' scores by the same regression, which no label enters.
 """
 
 from __future__ import annotations

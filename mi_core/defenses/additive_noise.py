@@ -36,6 +36,7 @@ from mi_core.defenses.privacy import (
     guarantee,
     pairs_for_gamma,
     random_dp_gamma,
+    rescaled_epsilon,
     standard_deviation,
 )
 from mi_core.defenses.sensitivity import (
@@ -139,7 +140,9 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         A scale that is calibrated by a sampled sensitivity shows something of the images: see `NoiseParameters`.
 
         A scale that is calibrated to an ``epsilon`` shows the number of images, of which a convex head's bound depends.
-        So then its promise is about a replaced image alone, which leaves the number as it is.
+        So then its promise is about a replaced image alone, which leaves the number as it is. Of Gaussian noise the
+        number ``epsilon_leave_one_out`` is the epsilon of an image that is there or not
+        (`mi_core.defenses.privacy.rescaled_epsilon`); of the others there is none, as the tails have no common bound.
         """
         if self.parameters.head != CONVEX:
             return (self.parameters.adjacency,)
@@ -212,6 +215,7 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
                 prepared[f"proved_{name}_norm"] = np.array(
                     sensitivity_bound(settings.penalty, len(labels), weights=many)
                 )
+            prepared["images"] = np.array(len(labels))
             return prepared
         return prepared | {"bias": weights[split:]}
 
@@ -259,11 +263,24 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             "scale": float(bound.scale),
             **({"epsilon": float(bound.epsilon)} if bound.scale else {}),
             **({"delta": bound.delta} if bound.scale and bound.delta else {}),
+            **self._without_one(prepared, bound.scale),
             "sensitivity": sensitivity,
             **({"pairs": float(settings.pairs)} if settings.pairs else {}),
             **({"sampled_sensitivity": float(prepared[norm])} if settings.pairs and proved is not None else {}),
             **({} if proved is not None else _of_samples(settings.pairs)),
         }
+
+    def _without_one(self, prepared: State, scale: float) -> dict[str, float]:
+        """The epsilon of an image that is there or not, where the scale is calibrated to the number of images."""
+        settings = self.parameters
+        images = int(prepared.get("images", 0))
+        if not settings.epsilon or self.mechanism != "gaussian" or images < 2:
+            return {}
+        distance = sensitivity_bound(settings.penalty, images)
+        fewer = sensitivity_bound(settings.penalty, images - 1)
+        other = calibrated(self.mechanism, settings.epsilon, fewer, delta=settings.delta, rule=settings.rule).scale
+        weights = int(prepared["weight"].size)
+        return {"epsilon_leave_one_out": rescaled_epsilon((scale, other), distance, weights, delta=settings.delta)}
 
 
 def _of_samples(pairs: int) -> dict[str, float]:

@@ -36,7 +36,7 @@ from mi_core.defenses.sensitivity import ADJACENCIES
 HINT = "pip install 'encoder-audit[dp]'"
 EXACT, NUMERICAL, SUM = METHODS = ("gaussian", "numerical", "sum")
 """How an epsilon was composed: by adding squares of mu, from privacy losses, or by basic composition."""
-_REPLACE = ADJACENCIES[0]
+_REPLACE, LEAVE = ADJACENCIES
 _MOST = 50.0  # a sum of epsilons above this promises nothing anyhow, and its privacy losses take long
 
 
@@ -154,6 +154,27 @@ def release_of(defense: Defense, numbers: Mapping[str, float]) -> Release | None
         mechanism = SampledGaussian(numbers["noise_multiplier"], numbers["sample_rate"], int(numbers["steps"]))
     sampled = {"gamma": numbers["gamma"], "sampled": numbers["sensitivity"]} if "gamma" in numbers else {}
     return Release(*promise, defense.adjacencies, mechanism, **sampled)
+
+
+def present_or_not(defense: Defense, numbers: Mapping[str, float]) -> tuple[float, float] | None:
+    """The (epsilon, delta) of a fitted defense about one image that is there or not; None: it promises none.
+
+    A promise about a replaced image says nothing of it. Only a mechanism that is known may have such an epsilon too.
+
+    Args:
+        defense, numbers: as `release_of`.
+
+    Example:
+        >>> from mi_core.defenses.additive_noise import AdditiveGaussian, NoiseParameters
+        >>> replaced = AdditiveGaussian(NoiseParameters(head="convex", epsilon=1.0))
+        >>> told = {"epsilon": 1.0, "delta": 1e-5}
+        >>> present_or_not(replaced, told), present_or_not(replaced, told | {"epsilon_leave_one_out": 1.3})
+        (None, (1.3, 1e-05))
+    """
+    if LEAVE in defense.adjacencies:
+        return promised(numbers)
+    epsilon = numbers.get("epsilon_leave_one_out")
+    return None if epsilon is None else (epsilon, numbers.get("delta", 0.0))
 
 
 def composed(releases: Sequence[Release], delta: float | None = None) -> Composed:

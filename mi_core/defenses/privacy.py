@@ -22,7 +22,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scipy.special import lambertw, log_ndtr
+import numpy as np
+import numpy.typing as npt
+from scipy.special import chdtri, lambertw, log_ndtr, ndtr
 
 from mi_core.checks import ConfigError, check_choice, check_range
 
@@ -121,6 +123,88 @@ def calibrated(
     else:
         scale = sensitivity / _analytic_ratio(epsilon, delta)
     return Guarantee(scale, epsilon, delta)
+
+
+def rescaled_epsilon(scales: tuple[float, float], distance: float, weights: int, *, delta: float = 1e-5) -> float:
+    """The smallest epsilon between two releases whose Gaussian noise differs in scale, rounded up.
+
+    Noise that is calibrated to the number of images has another scale where an image is missing. That shows in the
+    length of the noise, the more the more weights there are. Between P = N(a, s^2 I) and Q = N(b, t^2 I) the privacy
+    loss is L = w ln(t / s) + |x - b|^2 / (2 t^2) - |x - a|^2 / (2 s^2), and delta = P[L > epsilon] - e^epsilon
+    Q[L > epsilon] (Balle and Wang, 2018, theorem 5), in both directions. Given the part of the noise across a - b,
+    whose squared length is chi-squared with w - 1 degrees of freedom, L is a quadratic of the part along it. Where a
+    and b are closer, delta is no larger: two balls overlap the more, the closer their centres are.
+
+    Args:
+        scales: s and t, above 0.
+        distance: the largest of a and b, in the 2-norm, above 0.
+        weights: w, at least 1.
+        delta: in (0, 1).
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Example:
+        >>> round(rescaled_epsilon((1.0, 1.0), 1.0, 5), 3), round(rescaled_epsilon((1.0, 1.01), 1.0, 1000), 3)
+        (4.377, 5.056)
+    """
+    for scale in scales:
+        check_range("scale", scale, 0, _LARGEST, open_low=True)
+    _check("gaussian", distance, delta, "analytic")
+    check_range("weights", weights, 1)
+    across = _chi_squared(weights - 1)
+    pairs = (scales, scales[::-1])
+
+    def holds(epsilon: float) -> bool:
+        return all(_rescaled_delta(*pair, distance, weights, epsilon, across) <= delta for pair in pairs)
+
+    if holds(0.0):
+        return 0.0
+    high = 1.0
+    while not holds(high):
+        high *= 2
+    return _bisected(holds, high, 0.0)
+
+
+def _chi_squared(degrees: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Nodes and weights of a mean over a chi-squared variable, by Gauss and Legendre on its normal quantile."""
+    if not degrees:
+        return np.zeros(1), np.ones(1)
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    normal = 9 * nodes
+    return chdtri(degrees, ndtr(-normal)), 9 * weights * np.exp(-(normal**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _rescaled_delta(
+    scale: float,
+    other: float,
+    distance: float,
+    weights: int,
+    epsilon: float,
+    across: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+) -> float:
+    """P[L > epsilon] - e^epsilon Q[L > epsilon] of `rescaled_epsilon`."""
+    squares, shares = across
+    ratio = scale / other
+    bent = (ratio - 1) * (ratio + 1) / 2
+    slope = -ratio * distance / other
+
+    def more(lengths: npt.NDArray[np.float64], move: float, stretch: float) -> float:
+        """The chance that L is above epsilon where the part along is move + stretch times a standard normal."""
+        level = (distance / other) ** 2 / 2 - weights * math.log(ratio) + lengths * bent - epsilon
+        root = slope**2 - 4 * bent * level
+        far = (np.sqrt(np.maximum(root, 0)) - slope) / 2
+        near = (level / far - move) / stretch
+        if not bent:
+            return float(shares @ ndtr(near))
+        away = (far / bent - move) / stretch
+        if bent < 0:  # between the roots
+            chances = np.where(root > 0, ndtr(near) - ndtr(away), 0.0)
+        else:
+            chances = np.where(root > 0, ndtr(near) + ndtr(-away), 1.0)
+        return float(shares @ chances)
+
+    return more(squares, 0.0, 1.0) - math.exp(epsilon) * more(squares / ratio**2, distance / scale, 1 / ratio)
 
 
 def promised(numbers: Mapping[str, float]) -> tuple[float, float] | None:

@@ -122,6 +122,42 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
     return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes)
 
 
+def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> float:
+    """How many times as large an AUC's variance is because samples of a group are alike: Kish, "Survey sampling", 1965.
+
+    The variance by groups (Obuchowski, 1997, section 3) over DeLong's: about 1 where samples of a group are
+    independent, and 1 where an AUC has no variance. Intervals by groups widen further where groups are few: they take
+    Student's quantile, and a variance that is rather too large.
+
+    Args:
+        scores, member, groups: as `auc`.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: as `auc`.
+
+    Example:
+        >>> scores, member = np.repeat([3.0, 1.0, 2.0, 0.0], 10), np.arange(40) < 20
+        >>> round(design_effect(scores, member, np.arange(40) // 10), 1)  # two shards a side, all images alike
+        19.0
+    """
+    placed = placements(scores, member)
+    grouped = Groups.of(groups, member)
+    alone = sum(float(row.var(ddof=1)) / len(row) for row in placed)
+    return ratio_of_variances(_influence(*placed, grouped), grouped.sizes, alone)
+
+
+def ratio_of_variances(influence: _Float64, sizes: GroupSizes, alone: float) -> float:
+    """The variance of an AUC by groups over that of independent samples, ``alone``; 1 where there is none.
+
+    Args:
+        influence, sizes: as `clustered_auc`.
+        alone: 0 or above.
+    """
+    if alone <= 1e-28:
+        return 1.0
+    return float(sizes.covariance(influence[:1], influence[1:], careful=False)[0, 0]) / alone
+
+
 def auc_difference(
     scores_a: FloatArray, scores_b: FloatArray, member: BoolArray, groups: _Integers | None = None
 ) -> Estimate:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ShapeError, check_shape
-from mi_core.metrics.delong import clustered_auc, clustered_difference
+from mi_core.metrics.delong import clustered_auc, clustered_difference, ratio_of_variances
 from mi_core.metrics.histograms import ScoreHistograms
 from mi_core.metrics.intervals import GroupSizes, rate_of_groups, worth_of, worth_of_counted
 from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics, Worth, allowed_alarms
@@ -45,6 +45,19 @@ def auc_of_groups(placed: Sums, sizes: GroupSizes) -> Estimate:
         1.0
     """
     return clustered_auc(*_influence(placed, sizes), sizes)
+
+
+def design_effect_of_groups(both: ScoreHistograms, placed: Sums, sizes: GroupSizes) -> float:
+    """As `mi_core.metrics.delong.design_effect`.
+
+    Args:
+        both: of all samples.
+        placed, sizes: as in `auc_of_groups`.
+
+    Raises:
+        ShapeError: placed are not (2, G).
+    """
+    return ratio_of_variances(_influence(placed, sizes)[1], sizes, both.auc_and_variance()[1])
 
 
 def auc_difference_of_groups(placed_a: Sums, placed_b: Sums, sizes: GroupSizes) -> Estimate:

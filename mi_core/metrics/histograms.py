@@ -249,6 +249,12 @@ class ScoreHistograms:
 
     def auc(self) -> Estimate:
         """As `mi_core.metrics.delong.auc`."""
+        value, variance = self.auc_and_variance()
+        pairs = min(self.members.n, self.nonmembers.n)
+        return interval_on_logits(value, math.sqrt(variance), NORMAL_95, pairs, self.n)
+
+    def auc_and_variance(self) -> tuple[float, float]:
+        """The AUC, and DeLong's variance of it if all samples are independent."""
         v10 = self.placements(self.members.codes, of_members=True)
         v01 = self.placements(self.nonmembers.codes, of_members=False)
         value = float(v10 @ self.members.counts / self.members.n)
@@ -256,8 +262,7 @@ class ScoreHistograms:
             float((placed - value) ** 2 @ side.counts) / (side.n - 1) / side.n
             for placed, side in ((v10, self.members), (v01, self.nonmembers))
         ]
-        pairs = min(self.members.n, self.nonmembers.n)
-        return interval_on_logits(value, math.sqrt(sum(squares)), NORMAL_95, pairs, self.n)
+        return value, sum(squares)
 
     def tpr_at_fpr(self, fpr: float, *, seed: int, resamples: int = 1000, worth: Worth | None = None) -> Estimate:
         """As `mi_core.metrics.membership.tpr_at_fpr`; for groups see `mi_core.metrics.group_sums`.

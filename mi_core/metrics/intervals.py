@@ -14,14 +14,13 @@ single samples.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv, logit, stdtrit
+from scipy.special import betaincinv, stdtrit
 
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
 from mi_core.records import BoolArray, Estimate
@@ -103,7 +102,11 @@ class GroupSizes:
         return inside, outside
 
     def covariance(
-        self, inside: npt.NDArray[np.floating[Any]], outside: npt.NDArray[np.floating[Any]]
+        self,
+        inside: npt.NDArray[np.floating[Any]],
+        outside: npt.NDArray[np.floating[Any]],
+        *,
+        careful: bool = True,
     ) -> npt.NDArray[np.float64]:
         """Covariance (S, S) of S statistics from the influence of every group on them (Obuchowski, 1997, section 3).
 
@@ -115,9 +118,12 @@ class GroupSizes:
         Args:
             inside: (S, G) summed influence of each group's members; every row sums to 0.
             outside: (S, G) that of its non-members.
+            careful: with this division. Without it the variance is right on average where groups are of one size and
+                samples independent; with it four times as large for two groups of a class.
         """
-        outside_share = 1 - self.counts / self.totals[:, None]
-        inside, outside = inside / outside_share[0], outside / outside_share[1]
+        if careful:
+            outside_share = 1 - self.counts / self.totals[:, None]
+            inside, outside = inside / outside_share[0], outside / outside_share[1]
         with_members, with_nonmembers = self.with_class
         cross = inside @ outside.T
         return np.asarray(
@@ -204,23 +210,6 @@ def worth_of(sizes: npt.NDArray[np.floating[Any]]) -> float:
         (2.0, True)
     """
     return float(sizes.sum() ** 2 / (sizes**2).sum())
-
-
-def design_effect(grouped: Estimate, independent: Estimate) -> float:
-    """How many times as many samples an AUC needs because samples of a group are alike: Kish, "Survey sampling", 1965.
-
-    The squared ratio of the lengths of its two intervals, on the logit scale.
-
-    Args:
-        grouped: the AUC with its interval by groups.
-        independent: the same AUC, as if all samples were independent.
-
-    Example:
-        >>> round(design_effect(Estimate(0.5, 0.4, 0.6, 100), Estimate(0.5, 0.45, 0.55, 100)), 1)
-        4.1
-    """
-    long, short = (float(logit(one.high) - logit(one.low)) for one in (grouped, independent))
-    return (long / short) ** 2 if 0 < short < math.inf and long < math.inf else 1.0
 
 
 def quantile_95(degrees: float) -> float:

@@ -62,6 +62,11 @@ def basis(entry: Mapping[str, Any]) -> str:
         told += " The bound is that of any mechanism."
     if "mu" in entry:
         told += f" As Gaussian differential privacy: mu of at least {epsilon(entry['mu'])}."
+    if "replaced" in entry.get("promised", {}):
+        told += (
+            f" The defense is set to an epsilon of {epsilon(entry['promised']['replaced'])} for a replaced image. A "
+        )
+        told += f"coin leaves an image out: of that its noise promises {epsilon(entry['promised']['epsilon'])}."
     if "gamma" in entry.get("promised", {}):
         told += f" The defense promises its epsilon for random pairs of data sets only. {SAMPLED}"
     return told + f" With every guess right, the run would show {epsilon(entry['most'])}."

@@ -43,7 +43,7 @@ _REFERENCES = {
     "known": "fitted on known members and non-members",
     "nonmembers": "fitted on known non-members",
     "unlabelled": "fitted on unlabelled samples and known non-members",
-    "audited": "fitted on the audited samples before the one that is judged",
+    "audited": "fitted on the audited samples before the one that is judged: p-value and intervals are asymptotic",
 }
 
 

@@ -2,7 +2,8 @@
 
 One sample alone says little; many together can say much (Maini, Yaghini and Papernot, "Dataset inference", ICLR 2021).
 The candidates' mean score is compared with the controls' by Welch's t (Biometrika, 1947), once against Student's
-distribution and once against random relabelling, which is exact where candidates and controls are exchangeable and
+distribution and once against random relabelling, which is exact where candidates and controls are exchangeable,
+if the score was not fitted on them (`mi_core.attacks.regression`), and
 stays valid for large samples whose variances differ, because the statistic is studentised (Janssen, "Studentized
 permutation tests for non-i.i.d. hypotheses and the generalized Behrens-Fisher problem", Statistics and Probability
 Letters, 1997). Its p-value counts the data among the relabellings and is never 0 (Phipson and Smyth, 2010). Both tests

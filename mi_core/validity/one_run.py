@@ -12,7 +12,10 @@ Two bounds on the chance of v or more right guesses among r, with m canaries:
   "Auditing f-differential privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2. Such a
   mechanism tells no more than one number of each canary, from N(mu, 1) if it is in and from N(0, 1) if not.
 
-Both are about data sets that differ in one sample that is there or not. `epsilon_bound` and `mu_bound` turn them
+Both are about data sets that differ in one sample that is there or not, as a coin leaves a sample out. A promise about
+a replaced sample is another one. With a known number of samples it implies none of a missing one, while an epsilon at
+delta of a missing one implies 2 epsilon at (1 + e^epsilon) delta of a replaced one
+(`mi_core.defenses.composition.present_or_not`). `epsilon_bound` and `mu_bound` turn them
 around: the largest promise that the guesses still refute. A lower bound is no measure of the epsilon that holds: a
 better attack or more canaries may show more.
 """

@@ -10,6 +10,7 @@ control", Annals of Statistics, 2004, section 3).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,6 +186,40 @@ def least_share_of_histograms(
     return _least(lower_ends(codes, dropped), ranks, inside.within(codes), inside.n, outside.n, worth_in, worth_out)
 
 
+def least_share_above(
+    after: FloatArray, unseen: FloatArray, percentiles: Sequence[float], worth: float, level: float
+) -> tuple[LeastShare, tuple[float, ...]]:
+    """A lower bound of the share w where ``after`` is (1 - w) ``unseen`` + w anything, at few percentiles alone.
+
+    As `least_share`, with the thresholds at percentiles of ``unseen`` instead of at its own ranks.
+
+    Args:
+        after, unseen: (n,) each, higher = more likely a member.
+        percentiles: in (0, 1), of ``unseen``; the chance of an error is split evenly among them.
+        worth: as how many independent samples each side counts, at least 1.
+        level: the chance of a bound that is too high, in (0, 1).
+
+    Returns:
+        the bound, with the position in ``percentiles`` at which it was found as its threshold; and for each percentile
+        the share of ``after`` above it.
+
+    Raises:
+        ShapeError: a side is empty.
+        ConfigError: level or a percentile is out of range, or worth below 1.
+    """
+    inside, outside = np.sort(np.asarray(after)), np.sort(np.asarray(unseen))
+    if not len(inside) or not len(outside):
+        raise ShapeError(f"both sides are needed, got {len(inside)} and {len(outside)}")
+    check_range("worth", worth, 1)
+    for name, number in [("level", level), *(("percentile", one) for one in percentiles)]:
+        check_range(name, number, 0, 1, open_low=True)
+    ranks = np.maximum(1, np.floor(np.array(percentiles) * len(outside) + 0.5)).astype(np.int64)
+    reached = np.searchsorted(inside, outside[ranks - 1], "right")
+    positions = np.arange(len(ranks), dtype=np.float64)
+    found = _least(positions, ranks, reached, len(inside), len(outside), worth, worth, level)
+    return found, tuple((1 - reached / len(inside)).tolist())
+
+
 def _least(
     thresholds: _Float64,
     ranks: npt.NDArray[np.int64],
@@ -193,11 +228,12 @@ def _least(
     n_outside: int,
     worth_in: float,
     worth_out: float,
+    error: float = 0.05,
 ) -> LeastShare:
     """The least share from thresholds (K,), their ranks among the controls, and the candidates up to each."""
     of_controls, of_candidates = ranks / n_outside, reached / n_inside
     slack = sum(np.sqrt(part * (1 - part) / n) for part, n in ((of_controls, worth_out), (of_candidates, worth_in)))
-    level, low, threshold = 0.05 / len(ranks), 0.0, None
+    level, low, threshold = error / len(ranks), 0.0, None
     for index in np.argsort(of_candidates / of_controls + 3 * slack):  # the likely best first; the result is the same
         rank, called = of_controls[index] * worth_out, of_candidates[index] * worth_in
         if 1 - of_candidates[index] / of_controls[index] <= low:

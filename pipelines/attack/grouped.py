@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.hashing import digests64
-from mi_core.metrics.group_sums import auc_of_groups, metrics_of_groups
+from mi_core.metrics.group_sums import auc_of_groups, design_effect_of_groups, metrics_of_groups
 from mi_core.metrics.histograms import Histogram, ScoreHistograms
 from mi_core.metrics.intervals import GroupSizes, worth_of
 from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics
@@ -96,6 +96,10 @@ class ByGroup:
             for side in (0, 1)
         )
         return dataset_test_of_groups(inside, outside, seed=seed)
+
+    def design_effect(self) -> float:
+        """By how much the variance of the AUC grows because samples of a group are alike."""
+        return design_effect_of_groups(self.sums.both("score"), self.of["placed"], self.sizes)
 
     def control_auc(self) -> Estimate:
         """The AUC of the attack on the control encoder."""

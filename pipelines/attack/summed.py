@@ -81,6 +81,7 @@ def finish(
         metrics = both.metrics(sums.called, method.threshold, seed=seed)
     else:
         metrics = grouped.metrics(method.threshold, seed)
+        result["design_effect"] = grouped.design_effect()
     if task.epoch == config.attacked_epochs(task.attack.target)[-1]:
         result["evidence"] = _evidence(config, task, splits, fitted, sums, grouped)
     score_canaries(config, task, splits, method)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mi_core.defenses.convex_head import sensitivity_bound
+from mi_core.defenses.privacy import calibrated
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
 from pipelines.config.attacks import NONMEMBERS
 from pipelines.config.checks import build
@@ -126,7 +128,9 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
         "augmentation": {"crop_scale": [1.0, 1.0], "flip": 0},
     }
     settings = {"head": "convex", "penalty": 1e-4, "delta": _DELTA}
-    labelled = {HONEST: settings | {"epsilon": _EPSILON}, BROKEN: settings | {"scale": 0.0}}
+    fewest = _OTHERS + canaries(config) // 3  # with fewer coins that say in than one in a million times
+    scale = calibrated("gaussian", _EPSILON, sensitivity_bound(1e-4, fewest), delta=_DELTA).scale
+    labelled = {HONEST: settings | {"scale": scale}, BROKEN: settings | {"scale": 0.0}}
     plain = _plain(config)
     return build(
         plain

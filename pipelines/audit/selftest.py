@@ -6,7 +6,8 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
   group, and an encoder with random weights.
 - Non-members that were saved at a lower quality or shrunk differ from members by themselves, and that must never be
   called a leak.
-- Trained anew without the members, the encoder forgot them; after one more epoch on other images it did not.
+- Trained anew without the members, the encoder forgot them, but for a tenth at most. After one more epoch on other
+  images it did not.
 - Images that stand 16 times in training are memorised more than those that stand there once.
 - A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
   with classes, and enough of them.
@@ -45,12 +46,13 @@ _CASES = {
     "random-weights": ("an encoder with random weights", "no-evidence"),
     "compression": ("random weights; non-members saved at a lower quality", "confounded"),
     "size": ("random weights; non-members shrunk", "confounded"),
-    "forgotten": ("trained anew without the members", "forgotten"),
+    "forgotten": ("trained anew without the members, a tenth may be kept", "forgotten"),
     "not-forgotten": ("trained on, for one epoch on other images", "not-forgotten"),
     "duplicates": ("images that stand once and 16 times in training", "in-order"),
     "honest-dp": ("a promise of epsilon 1, with its noise", "not-refuted"),
     "broken-dp": ("a promise of epsilon 1, without noise", "refuted"),
 }
+_KEPT = 0.1  # share of the images that may be kept in full where they were forgotten
 _FIGURES = {
     "attack_auc": "AUC",
     "blind_auc": "blind",
@@ -177,8 +179,11 @@ def of_verdict(name: str, folder: RunFolder) -> Outcome:
 
 
 def of_forgetting(name: str, folder: RunFolder, before: str, after: str) -> Outcome:
-    """Whether an encoder of a finished run forgot what another one knew."""
-    found = forget(f"{folder.path}:{before}", f"{folder.path}:{after}")["found"]
+    """Whether an encoder of a finished run forgot what another one knew, but for a tenth of the images at most.
+
+    A few hundred images cannot rule out less.
+    """
+    found = forget(f"{folder.path}:{before}", f"{folder.path}:{after}", kept=_KEPT)["found"]
     figures = {name: found[name] for name in ("before_auc", "after_auc", "unseen_auc", "left_at_most")}
     return Outcome(name, found["verdict"], figures, folder.path)
 

@@ -55,13 +55,14 @@ def forget(
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="Share of what the attack knew before that may be left.")
     ] = 0.25,
+    kept: Annotated[float, typer.Option("--kept", help="Share of the images that may be kept in full.")] = 0.05,
     json: Annotated[str | None, typer.Option("--json", help="Write what was found to a file.", metavar="FILE")] = None,
 ) -> None:
     """Judge whether an encoder forgot images: the same audit before and after. RUN:ENCODER names one of several."""
     from mi_core.report.forgetting import table
     from pipelines.report.forget import forget as judged
 
-    found = judged(before, after, retrained, tolerance=tolerance)
+    found = judged(before, after, retrained, tolerance=tolerance, kept=kept)
     output.print(table(found))
     if json is not None:
         storage.write_json(storage.target(json), found)

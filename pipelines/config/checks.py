@@ -9,12 +9,15 @@ from pydantic import ValidationError
 
 from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
+from mi_core.defenses.additive_noise import CONVEX
+from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
 from mi_core.encoders.architectures import check_architecture
 from mi_core.features import of_momentum
 from pipelines.config.attack_checks import check_attack, check_roles
 from pipelines.config.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
 from pipelines.config.demands import Demand, demands_of
+from pipelines.config.dp_audit import GAUSSIAN
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
@@ -229,6 +232,8 @@ def check_dp_audit(config: RunConfig) -> None:
         raise ValueError(f"dp_audit.guesses = {most} exceeds the {canaries} canaries; lower it")
     for position in config.dp_audits:
         _check_guesser(config, config.attacks[position])
+    for name in sorted(config.promising):
+        _check_adjacency(config, name)
     if chosen.epsilon is None:
         for name in sorted(config.promising):
             _check_delta(config, name)
@@ -261,6 +266,31 @@ def _check_delta(config: RunConfig, name: str) -> None:
         raise ValueError(
             f"dp_audit.delta = {chosen.delta:g} without epsilon, but {name} promises an epsilon at a delta of its own; "
             "give dp_audit.epsilon too, or leave delta out"
+        )
+
+
+def _check_adjacency(config: RunConfig, name: str) -> None:
+    """Raise ValueError if a promise about a replaced image would be judged by coins that leave an image out."""
+    encoder, chosen = config.encoders[name], config.dp_audit
+    if chosen is None or not isinstance(encoder, DefendedConfig):
+        return
+    defense = encoder.method(0)
+    if not defense.adjacencies or LEAVE in defense.adjacencies:
+        return
+    told, calibrated = encoder.settings, encoder.settings["head"] == CONVEX
+    if calibrated:
+        remedy = f"settings.scale in place of settings.epsilon = {told['epsilon']:g}, whose noise shows their number"
+    else:
+        remedy = f"settings.adjacency = {LEAVE!r} in place of {told['adjacency']!r}"
+    if chosen.epsilon is None and not (calibrated and defense.mechanism == GAUSSIAN):
+        raise ValueError(
+            f"dp_audit: {name} promises an epsilon of a replaced image, but a coin leaves an image out; "
+            f"give it {remedy}"
+        )
+    if chosen.epsilon is not None and told["epsilon"] and chosen.epsilon <= told["epsilon"]:
+        raise ValueError(
+            f"dp_audit.epsilon = {chosen.epsilon:g} is what {name} promises of a replaced image, but a coin leaves an "
+            f"image out; give the epsilon of that, or give {name} {remedy}"
         )
 
 

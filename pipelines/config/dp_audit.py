@@ -23,7 +23,8 @@ class DpAuditConfig(Section):
     epsilon: float | None = Field(
         default=None,
         gt=0,
-        description="promised epsilon, of the defended encoders if there are any; default: what each defense promises",
+        description="promised epsilon of an image that is there or not (leave-one-out), as a coin leaves an image "
+        "out; of the defended encoders if there are any; default: what each defense promises of it",
     )
     delta: float | None = Field(
         default=None,

@@ -109,8 +109,9 @@ def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:
         means = "The config says that samples stand in shards at random (data.shuffled)."
     else:
         means = (
-            f"Samples of a shard may be alike, so intervals count shards, not samples. They are as wide as those of "
-            f"{effect:.2g} times fewer independent samples (Kish's design effect)."
+            "Samples of a shard may be alike, so intervals count shards, not samples. The variance of the primary AUC "
+            f"is {effect:.2g} times that of independent samples (Kish's design effect). Few shards widen intervals "
+            "further."
         )
     return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
 

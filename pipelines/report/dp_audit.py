@@ -7,8 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from mi_core.defenses import DEFENSES
-from mi_core.defenses.privacy import promised
+from mi_core.defenses.composition import LEAVE, present_or_not
 from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
 from pipelines.attack.canaries import guessed, guesses_canaries
 from pipelines.attack.results import result_of
@@ -79,11 +78,13 @@ def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[s
 def family_of(config: RunConfig, target: str) -> str:
     """Which bound is taken of an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
 
-    Of an encoder without a defense the config knows, if the promise is about it.
+    Of an encoder without a defense the config knows, if the promise is about it. Noise whose scale depends on the
+    number of images is not Gaussian where an image is missing.
     """
     encoder = config.encoders[target]
     if isinstance(encoder, DefendedConfig):
-        fits = DEFENSES[encoder.defense].mechanism == GAUSSIAN
+        method = encoder.method(config.seeds[0])
+        fits = method.mechanism == GAUSSIAN and LEAVE in method.adjacencies
     else:
         fits = target in config.promising
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
@@ -98,8 +99,11 @@ def _promise(config: RunConfig, folder: RunFolder, target: str) -> dict[str, Any
     if not isinstance(encoder, DefendedConfig):
         return {}
     numbers = [describe(folder.seed(seed), target).record.defense for seed in config.seeds]
-    found = [promise for of_seed in numbers if (promise := promised(of_seed)) is not None]
+    method = encoder.method(config.seeds[0])
+    found = [promise for of_seed in numbers if (promise := present_or_not(method, of_seed)) is not None]
     if len(found) < len(numbers):
         return {}
     gamma = {"gamma": max(one["gamma"] for one in numbers)} if all("gamma" in one for one in numbers) else {}
-    return {"epsilon": max(one[0] for one in found), "delta": max(one[1] for one in found), "by": "defense", **gamma}
+    replaced = {} if LEAVE in method.adjacencies else {"replaced": max(one["epsilon"] for one in numbers)}
+    epsilon, delta = (max(one[part] for one in found) for part in (0, 1))
+    return {"epsilon": epsilon, "delta": delta, "by": "defense", **replaced, **gamma}

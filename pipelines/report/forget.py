@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from mi_core.report.contents import fault_of
-from mi_core.validity.forgetting import TOLERANCE, Scored, forgetting
-from pipelines.attack.results import result_of
+from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
+from mi_core.validity.kept import Scored
+from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.load import load
 from pipelines.config.run_config import RunConfig
@@ -21,14 +22,16 @@ from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
 
 
-def forget(before: str, after: str, retrained: str | None = None, *, tolerance: float = TOLERANCE) -> dict[str, Any]:
+def forget(
+    before: str, after: str, retrained: str | None = None, *, tolerance: float = TOLERANCE, kept: float = KEPT
+) -> dict[str, Any]:
     """Judge whether the encoder of one audit forgot what that of another one knew.
 
     Args:
         before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
             another encoder of the run than the one that its verdict is about.
         retrained: the same of an encoder that never saw the images; None: the control encoder of ``after``.
-        tolerance: as `mi_core.validity.forgetting.forgetting`.
+        tolerance, kept: as `mi_core.validity.forgetting.forgetting`.
 
     Returns:
         JSON values: ``found`` as `mi_core.validity.forgetting.Forgetting.as_json`, and what it rests on.
@@ -36,7 +39,7 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
     Raises:
         UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
             before and after are the same, or there is no encoder that never saw the images.
-        ConfigError: tolerance is out of range.
+        ConfigError: tolerance or kept is out of range.
     """
     first, second = _Side.of(before), _Side.of(after)
     third = None if retrained is None else _Side.of(retrained)
@@ -44,14 +47,22 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
         _check_alike(first, other)
     if first.encoder_told["fingerprint"] == second.encoder_told["fingerprint"]:
         raise UserError(f"{before} and {after} are the same weights; give the encoder after unlearning")
+    unseen = third or second
     found = [
         _scored(first, second, third, seed_tasks)
-        for seed_tasks in zip(first.tasks, second.tasks, third.tasks if third else second.tasks, strict=True)
+        for seed_tasks in zip(first.tasks, second.tasks, unseen.tasks, strict=True)
     ]
+    others = {
+        name: [
+            _scored(first, second, third, seed_tasks)
+            for seed_tasks in zip(mine, second.others[name], unseen.others[name], strict=True)
+        ]
+        for name, mine in first.others.items()
+        if name in second.others and name in unseen.others and (third or second.others[name][0].control)
+    }
     overlap = audited_overlap(first.config, first.tasks[0].folder)
-    judged = forgetting(found, overlap=overlap, tolerance=tolerance)
+    judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     member = found[0].member
-    unseen = third or second
     return {
         "found": judged.as_json(),
         "attack": first.tasks[0].attack.attack,
@@ -72,13 +83,19 @@ def forget(before: str, after: str, retrained: str | None = None, *, tolerance: 
 
 @dataclass(frozen=True)
 class _Side:
-    """One audit: its run, and the results on one of its encoders, one for each seed."""
+    """One audit: its run, and the results on one of its encoders, one for each seed.
+
+    Args:
+        tasks: of the primary attack.
+        others: of every other attack and output that applies, by name.
+    """
 
     run: str
     encoder: str
     config: RunConfig
     report: dict[str, Any]
     tasks: tuple[Task, ...]
+    others: dict[str, tuple[Task, ...]]
 
     @classmethod
     def of(cls, words: str) -> _Side:
@@ -95,18 +112,30 @@ class _Side:
         if same not in config.attacks:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
-        position = config.attacks.index(same)
         last = config.attacked_epochs(encoder)[-1]
-        chosen = [
-            task
-            for seed in config.seeds
-            for task in tasks(config, folder.seed(seed))
-            if (task.position, task.output, task.epoch) == (position, config.primary_output, last)
-        ]
+        by_name: dict[str, list[Task]] = {}
+        for seed in config.seeds:
+            for task in tasks(config, folder.seed(seed)):
+                if task.attack.target == encoder and task.epoch == last:
+                    by_name.setdefault(_name(config, task), []).append(task)
+        position = config.attacks.index(same)
+        chosen = next(
+            mine for mine in by_name.values() if (mine[0].position, mine[0].output) == (position, config.primary_output)
+        )
         for task in chosen:
             if "not_applicable" in result_of(task):
                 raise UserError(f"{words}: {result_of(task)['not_applicable']}")
-        return cls(run, encoder, config, report, tuple(chosen))
+        others = {
+            name: tuple(mine)
+            for name, mine in by_name.items()
+            if mine is not chosen and not any("not_applicable" in result_of(task) for task in mine)
+        }
+        return cls(run, encoder, config, report, tuple(chosen), others)
+
+    @property
+    def name(self) -> str:
+        """Of the primary attack, as others are named."""
+        return _name(self.config, self.tasks[0])
 
     @property
     def encoder_told(self) -> dict[str, Any]:
@@ -129,6 +158,18 @@ class _Side:
             "output": self.config.primary_output,
             "images": [self.report["data"]["roles"][role] for role in self.config.audited],
         }
+
+
+def _name(config: RunConfig, task: Task) -> str:
+    """An attack and its output, apart from the others on the same encoder."""
+    alike = [
+        one
+        for one in config.attacks
+        if (one.attack, one.target) == (task.attack.attack, task.attack.target)
+        and one.reference != task.attack.reference
+    ]
+    reference = f"against {task.attack.reference}" if alike else ""
+    return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), reference, "on", task.output)))
 
 
 def _parted(words: str) -> tuple[str, str]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
-from mi_core.metrics.delong import auc
-from mi_core.metrics.intervals import design_effect
+from mi_core.metrics.delong import auc, design_effect
 from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
@@ -211,20 +210,18 @@ def _share(result: dict[str, Any]) -> tuple[float, bool]:
 
 
 def shard_effect(config: RunConfig, folder: SeedFolder) -> float | None:
-    """How many times as many images the primary attack needs because images of a shard are alike; None: they are not.
+    """How many times as large the variance of the primary AUC is because images of a shard are alike.
 
-    See `mi_core.metrics.intervals.design_effect`.
+    None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
     """
     primary = _primary(config, folder)
     result = result_of(primary)
     if not config.data.by_shard or "not_applicable" in result:
         return None
-    if (sums := sums_of(primary)) is not None:
-        plain = sums.both("score").auc()
-    else:
-        table = storage.read_table(scores_path(primary))
-        plain = auc(np.asarray(table["score"]), np.asarray(table["member"]))
-    return design_effect(Estimate.from_json(result["metrics"]["auc"]), plain)
+    if sums_of(primary) is not None:
+        return float(result["design_effect"])
+    table = storage.read_table(scores_path(primary))
+    return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
 
 
 def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from mi_core.defenses.additive_noise import (
     NoiseParameters,
 )
 from mi_core.defenses.base import ProviderData, numbers
+from mi_core.defenses.composition import present_or_not
 from mi_core.defenses.convex_head import sensitivity_bound, solve_head
 from mi_core.defenses.head import head_inputs
 from mi_core.defenses.privacy import NORMS, calibrated, guarantee, random_dp_gamma, standard_deviation
@@ -32,7 +33,7 @@ from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.metrics.intervals import rate
 from mi_core.training.optimizers import OptimizerParameters
-from tests.mi_core.defenses.bounds import highest_tpr
+from tests.mi_core.defenses.bounds import highest_tpr, slow_epsilon
 from tests.mi_core.defenses.classifiers import classifier, digits
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]
@@ -286,6 +287,26 @@ def test_a_convex_head_is_the_optimum_and_what_it_guarantees_is_proved(method: t
     assert 0 < told["sampled_sensitivity"] < sensitivity
     assert "gamma" not in told
     assert told["weights"] == best.size
+
+
+def test_the_epsilon_of_an_image_that_is_there_or_not_is_told(method: type[AdditiveNoise]) -> None:
+    """A scale for 80 images differs from that for 79, and shows the number in every weight."""
+    encoder, data = classifier(), labelled()
+    settings = NoiseParameters(epsilon=1.0, **CONVEX)
+    told = numbers(method(settings, seed=4).fit(encoder, data))
+    fixed = numbers(method(NoiseParameters(scale=told["scale"], **CONVEX), seed=4).fit(encoder, data))
+    assert "epsilon_leave_one_out" not in fixed
+    unscaled = method(NoiseParameters(scale=1.0, **CONVEX))
+    assert present_or_not(unscaled, fixed) == pytest.approx((1.0, fixed.get("delta", 0.0)))
+    if method.mechanism != "gaussian":
+        assert "epsilon_leave_one_out" not in told
+        assert present_or_not(method(settings), told) is None
+        return
+    scales = [calibrated("gaussian", 1.0, sensitivity_bound(0.05, images)).scale for images in (80, 79)]
+    expected = slow_epsilon(scales, sensitivity_bound(0.05, 80), int(told["weights"]), 1e-5)
+    assert told["epsilon_leave_one_out"] == pytest.approx(expected, rel=1e-6)
+    assert expected > 2
+    assert present_or_not(method(settings), told) == (told["epsilon_leave_one_out"], 1e-5)
 
 
 def test_a_convex_head_is_served_on_unit_lengths_and_survives_being_stored(method: type[AdditiveNoise]) -> None:

@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from mi_core.checks import ConfigError
+from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import (
     NORMS,
     _delta,
@@ -17,10 +18,11 @@ from mi_core.defenses.privacy import (
     guarantee,
     pairs_for_gamma,
     random_dp_gamma,
+    rescaled_epsilon,
     standard_deviation,
     utility_loss,
 )
-from tests.mi_core.defenses.bounds import highest_tpr
+from tests.mi_core.defenses.bounds import highest_tpr, slow_epsilon
 
 DENSITIES = {"logistic": stats.logistic, "laplace": stats.laplace, "gaussian": stats.norm}
 
@@ -177,3 +179,45 @@ def test_names_that_do_not_exist() -> None:
         calibrated("gaussian", 1.0, 1.0, rule="exact")
     with pytest.raises(ConfigError, match="pairs = 0"):
         random_dp_gamma(0)
+
+
+@pytest.mark.parametrize(("images", "weights"), [(20, 1), (100, 2), (250, 1280), (1000, 640)])
+def test_noise_of_two_scales_is_told_apart_by_balls(images: int, weights: int) -> None:
+    scales = (1 / images, 1 / (images - 1))
+    expected = slow_epsilon(scales, 0.3 / images, weights, 1e-5)
+    assert rescaled_epsilon(scales, 0.3 / images, weights) == pytest.approx(expected, rel=1e-6)
+    assert rescaled_epsilon(scales[::-1], 0.3 / images, weights) == pytest.approx(expected, rel=1e-6)
+
+
+def test_noise_of_one_scale_is_that_of_the_analytic_rule() -> None:
+    plain = guarantee("gaussian", 2.0, 0.5).epsilon
+    assert rescaled_epsilon((2.0, 2.0), 0.5, 50) == pytest.approx(plain)
+    assert rescaled_epsilon((2.0, 2.0 * (1 + 1e-8)), 0.5, 50) == pytest.approx(plain, rel=1e-5)
+
+
+def test_the_epsilon_of_a_replaced_image_is_too_small_for_one_that_is_missing() -> None:
+    """250 images, ten classes of 128 weights: the promise of epsilon 1 is one of 1.34."""
+    found = []
+    for images in (250, 1000, 10**6):
+        distances = [sensitivity_bound(1e-4, count) for count in (images, images - 1)]
+        scales = [calibrated("gaussian", 1.0, distance).scale for distance in distances]
+        found.append(rescaled_epsilon((scales[0], scales[1]), distances[0], 1280))
+    assert found == pytest.approx([1.338, 1.034, 1.000], abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (((0.0, 1.0), 1.0, 5), "scale = 0"),
+        (((1.0, math.inf), 1.0, 5), "scale = inf"),
+        (((1.0, 2.0), 0.0, 5), "sensitivity = 0"),
+        (((1.0, 2.0), 1.0, 0), "weights = 0"),
+    ],
+)
+def test_impossible_noise_of_two_scales_is_refused(
+    arguments: tuple[tuple[float, float], float, int], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        rescaled_epsilon(*arguments)
+    with pytest.raises(ConfigError, match="delta = 1"):
+        rescaled_epsilon((1.0, 2.0), 1.0, 5, delta=1.0)

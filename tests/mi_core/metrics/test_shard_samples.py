@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mi_core.metrics.delong import auc, auc_difference
-from mi_core.metrics.intervals import design_effect
+from mi_core.metrics.delong import auc, auc_difference, design_effect, placements
+from mi_core.metrics.group_sums import design_effect_of_groups
+from mi_core.metrics.histograms import ScoreHistograms
+from mi_core.metrics.intervals import Groups
 
 SIMULATIONS, SHARDS, EACH, DRAWN = 200, 200, 30, 30  # shards of either side, samples of a shard, shards that are read
 
@@ -37,12 +39,52 @@ def test_some_shards_tell_of_all(alike: float) -> None:
         held += grouped.low <= of_all <= grouped.high
         careless += plain.low <= of_all <= plain.high
         held_difference += difference.low <= of_both <= difference.high
-        effects.append(design_effect(grouped, plain))
+        effects.append(design_effect(score[rows], member[rows], shard[rows]))
     assert held >= 0.92 * SIMULATIONS
     assert held_difference >= 0.92 * SIMULATIONS
     if alike:
         assert careless <= 0.75 * SIMULATIONS  # who takes the samples of a shard for independent is too sure
         within = alike**2 / (1 + alike**2)
-        assert np.median(effects) == pytest.approx(1 + (EACH - 1) * within, rel=0.3)  # Kish's formula
+        assert np.median(effects) == pytest.approx(1 + (EACH - 1) * within, rel=0.2)  # Kish's formula
     else:
-        assert np.median(effects) == pytest.approx(1, abs=0.25)
+        assert np.median(effects) == pytest.approx(1, abs=0.1)
+
+
+def test_few_independent_shards_have_an_effect_of_one_on_average() -> None:
+    """Two shards a side. The ratio of the intervals' squared lengths is above 8, by Student's quantile and its care."""
+    generator = np.random.default_rng(0)
+    member, shard = np.arange(400) < 200, np.arange(400) // 100
+    effects = [design_effect(generator.standard_normal(400) + member, member, shard) for _ in range(500)]
+    assert np.mean(effects) == pytest.approx(1, abs=3 * np.std(effects) / np.sqrt(500))
+    assert np.std(effects) / np.sqrt(500) < 0.06
+
+
+def test_the_effect_is_the_ratio_of_two_variances_by_slow_sums() -> None:
+    generator = np.random.default_rng(1)
+    member = np.arange(60) < 24
+    shard = np.where(member, np.arange(60) // 6, 4 + np.arange(60) % 9)
+    scores = np.round(generator.standard_normal(60) + generator.standard_normal(13)[shard] + member, 1)
+    by_shard, alone = 0.0, 0.0
+    for side in (True, False):
+        own, others = scores[member == side], scores[member != side]
+        placed = np.array([np.mean((others < one) + 0.5 * (others == one)) for one in own])
+        shards = shard[member == side]
+        alone += placed.var(ddof=1) / len(placed)
+        names = np.unique(shards)
+        for name in names:
+            rows = shards == name
+            moved = (placed[rows] - placed.mean()).sum() / len(placed)
+            by_shard += moved**2 * len(names) / (len(names) - 1)
+    expected = by_shard / alone
+    assert expected > 1.3
+    assert design_effect(scores, member, shard) == pytest.approx(expected)
+    groups = Groups.of(shard, member)
+    placed = np.empty(60)
+    placed[member], placed[~member] = placements(scores, member)
+    both = ScoreHistograms.of(scores, member)
+    assert design_effect_of_groups(both, groups.sums(placed), groups.sizes) == pytest.approx(expected)
+
+
+def test_an_auc_without_variance_has_an_effect_of_one() -> None:
+    member = np.arange(40) < 20
+    assert design_effect(member * 1.0, member, np.arange(40) // 5) == 1

@@ -56,6 +56,14 @@ def audited(short_report: dict[str, Any]) -> dict[str, Any]:
     return short_report | {"dp_audit": [REFUTED, KEPT, UNPROMISED]}
 
 
+def test_a_promise_of_a_replaced_image_is_told_apart_from_the_one_that_is_judged(audited: dict[str, Any]) -> None:
+    converted = KEPT | {"promised": {"epsilon": 1.34, "delta": 1e-5, "by": "defense", "replaced": 1.0}}
+    jsonschema.validate(audited | {"dp_audit": [converted]}, schema())
+    assert sentence(converted).startswith("Promised epsilon 1.34; ")
+    assert "set to an epsilon of 1 for a replaced image" in basis(converted)
+    assert "of that its noise promises 1.34." in basis(converted)
+
+
 def test_the_result_is_one_sentence() -> None:
     assert sentence(REFUTED) == "Promised epsilon 1; this run shows at least 2.71 with 95 % confidence: refuted."
     assert sentence(KEPT) == "Promised epsilon 1; this run shows at least 0 with 95 % confidence: not refuted."

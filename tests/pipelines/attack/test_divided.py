@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mi_core.metrics.delong import design_effect
 from pipelines.attack import divided, scores, summed
 from pipelines.attack.fitting import Scored
 from pipelines.attack.tasks import Task, tasks
@@ -157,6 +158,12 @@ def test_parts_say_what_the_whole_says(both: tuple[RunConfig, Path, Path]) -> No
     before = pq.read_table(whole / "seed-0" / "attacks" / attacked.name / "scores.parquet")
     assert together.sort_by("id").equals(before.sort_by("id"))
     assert scores.ScoreSums.load(str(attacked / "sums.npz")).parts == 2 * SHARDS
+
+    told = json.loads((attacked / "result.json").read_text())
+    assert ("design_effect" in told) is grouped
+    if grouped:
+        expected = design_effect(*(np.asarray(before[name]) for name in ("score", "member", "group")))
+        assert told["design_effect"] == pytest.approx(expected, rel=1e-6)
 
     first, second = report_of(whole), report_of(parts)
     compared = ("attacks", "pooled", "validity", "evidence", "classes", "caveats")

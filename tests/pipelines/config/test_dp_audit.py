@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from mi_core.defenses.convex_head import sensitivity_bound
+from mi_core.defenses.privacy import guarantee
 from pipelines.config.demands import demands_of
+from pipelines.config.encoders import DefendedConfig
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -70,13 +73,16 @@ def test_the_same_attack_guesses_the_coins_of_each_encoder_with_canaries() -> No
 
 def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
     """Of a kept promise of Laplace noise it would say more than the promise allows."""
-    defenses = [{"defense": f"additive-{noise}", "settings": CONVEX} for noise in ("gaussian", "laplace")]
+    fixed = {"head": "convex", "scale": 1.0}
+    defenses = [{"defense": f"additive-{noise}", "settings": fixed} for noise in ("gaussian", "laplace")]
     wanted = {"epsilon": 1, "delta": 1e-5, "family": "gaussian"}
     config = parsed(defenses=defenses, dp_audit=wanted)
     assert family_of(config, "target+additive-gaussian") == "gaussian"
     assert family_of(config, "target+additive-laplace") == family_of(config, "target") == "approximate"
     assert family_of(parsed(defenses=[], dp_audit=wanted), "target") == "gaussian"  # whose promise the config tells
     assert family_of(parsed(), "target+additive-gaussian") == "approximate"
+    scaled = parsed(dp_audit={"family": "gaussian"})  # its scale depends on the number of images
+    assert family_of(scaled, "target+additive-gaussian") == "approximate"
 
 
 def small(config: RunConfig) -> set[tuple[str, str]]:
@@ -119,6 +125,19 @@ def test_canaries_are_no_utility_data_and_hide_no_knowledge() -> None:
         ({"encoders__target__train_on": ["target-member", "canary"]}, "holds canaries whose coin says out"),
         ({"encoders__shadow__train_on": "canary-out"}, "encoders.shadow.train_on holds canaries whose coin says out"),
         ({"attacks__0__count": 20}, "queries count = 20 of each role; every canary is scored"),
+        (
+            {"defenses__0__defense": "additive-laplace"},
+            "dp_audit: target+additive-laplace promises an epsilon of a replaced image, but a coin leaves an image "
+            "out; give it settings.scale in place of settings.epsilon = 1",
+        ),
+        (
+            {"defenses__0__settings": {"pairs": 5, "scale": 1.0}},
+            "give it settings.adjacency = 'leave-one-out' in place of 'replace-one'",
+        ),
+        (
+            {"dp_audit": {"epsilon": 1, "delta": 1e-5}},
+            "dp_audit.epsilon = 1 is what target+additive-gaussian promises of a replaced image, but a coin leaves an",
+        ),
         ({"encoders__target__parameters": {}}, "the backbone of target was trained on canary-in too"),
         ({"encoders__backbone__train_on": "canary-in"}, "the backbone of target was trained on canary-in too"),
     ],
@@ -160,7 +179,27 @@ def test_a_promise_for_the_whole_classifier_may_be_given() -> None:
     assert len(config.dp_audits) == 2
 
 
+def test_a_promise_of_an_image_that_is_there_or_not_is_taken() -> None:
+    sampled = {"pairs": 5, "scale": 1.0, "adjacency": "leave-one-out"}
+    for changes in (
+        {"dp_audit": {"epsilon": 1.3, "delta": 1e-5}},
+        {"defenses__0__settings": sampled},
+        {"defenses__0__settings": sampled | {"epsilon": 1.0}, "dp_audit": {"epsilon": 1.0, "delta": 1e-5}},
+        {"defenses__0__settings": {"head": "convex", "scale": 1.0}},
+        {"defenses": [{"defense": "dp-sgd", "settings": {"batch_size": 5}}]},
+    ):
+        assert parsed(**changes).dp_audits
+
+
 def test_the_shipped_config_promises_the_same_of_both() -> None:
     config = load(str(SHIPPED))
     assert config.promising == {"target+honest", "target+noise-forgotten"}
     assert len(config.dp_audits) == 3
+    honest = config.encoders["target+honest"]
+    assert isinstance(honest, DefendedConfig)
+    distance = sensitivity_bound(honest.settings["penalty"], 200)  # 300 coins say in less often once in 10^8 runs
+    assert config.dp_audit is not None
+    assert config.dp_audit.epsilon is not None
+    found = guarantee("gaussian", honest.settings["scale"], distance, delta=1e-5)
+    assert 0.99 < found.epsilon <= config.dp_audit.epsilon
+    assert "leave-one-out" in honest.method(0).adjacencies

@@ -11,12 +11,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
+from mi_core.metrics.delong import design_effect
 from mi_core.report.contents import schema
 from pipelines.config.data import DataConfig
 from pipelines.config.load import parse
 from pipelines.data.draw import draw
 from pipelines.data.scan import scan
 from pipelines.data.splits import Splits
+from pipelines.files import storage
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
@@ -102,7 +104,9 @@ def test_a_run_on_some_shards_says_so(local_ray: None, tmp_path: Path) -> None:
     Draft202012Validator(schema()).validate(report)
     assert report["data"]["shards"] == {name: {"read": 6, "of": SHARDS} for name in ("mine", "rest")}
     assert report["data"]["roles"]["candidate"]["n"] == 6 * EACH
-    assert report["data"]["design_effect"] > 0
+    table = storage.read_table(str(next((tmp_path / "run").glob("seed-0/attacks/*/scores.parquet"))))
+    expected = design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
+    assert report["data"]["design_effect"] == pytest.approx(expected, abs=1e-3)
     assert any("6 of 10 of mine" in told and "design effect" in told for told in report["caveats"])
     assert report["evidence"]["grouped"]
     assert report["evidence"]["n_candidate"] == 6
