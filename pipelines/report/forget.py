@@ -30,7 +30,7 @@ def forget(
     Args:
         before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
             another encoder of the run than the one that its verdict is about.
-        retrained: the same of an encoder that never saw the images; None: the control encoder of ``after``.
+        retrained: the same of an encoder that never saw the images; None: the reference encoders of ``after``.
         tolerance, kept: as `mi_core.validity.forgetting.forgetting`.
 
     Returns:
@@ -58,7 +58,7 @@ def forget(
             for seed_tasks in zip(mine, second.others[name], unseen.others[name], strict=True)
         ]
         for name, mine in first.others.items()
-        if name in second.others and name in unseen.others and (third or second.others[name][0].control)
+        if name in second.others and name in unseen.others and (third or second.others[name][0].references)
     }
     overlap = audited_overlap(first.config, first.tasks[0].folder)
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
@@ -195,6 +195,8 @@ def _scored(first: _Side, second: _Side, third: _Side | None, of_seed: Sequence[
                 f"{side.run} has scores of other samples than {first.run}; some were rejected in one of them"
             )
     if third is None and "control" not in after:
-        raise UserError(f"{second.run} has no control encoder; give --retrained, an encoder that never saw the images")
+        raise UserError(
+            f"{second.run} has no reference encoder; give --retrained, an encoder that never saw the images"
+        )
     never = unseen["score"] if third is not None else after["control"]
     return Scored(before["score"], after["score"], never, after["blind"], before["member"], before.get("group"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
-from mi_core.metrics.delong import auc, design_effect
+from mi_core.metrics.delong import design_effect
 from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
