@@ -67,7 +67,7 @@ def test_it_loads(path: Path) -> None:
     if path.stem in ("quickstart", "cifar10", "cifar10-resnet18"):
         assert trained(config, "shadow").epochs == trained(config).epochs
         assert trained(config, "shadow").train_on == ("shadow-member",)
-    assert all(config.control_of(attack) is not None for attack in config.attacks)  # a verdict is possible
+    assert all(config.references_of(attack) for attack in config.attacks)  # a verdict is possible
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):
             assert demands_of(config), name
@@ -132,7 +132,7 @@ def test_lpla_table_1(data: str) -> None:
         mine = {attack.attack for attack in config.attacks if attack.target == f"moco-v{version}"}
         assert mine == {"lpla", "encodermi-v", "sd-mi", "feature-mi"}
     assert {attack.reference for attack in config.attacks} == {"known"}
-    assert all(config.control_of(attack) == f"stranger-{attack.target[5:]}" for attack in config.attacks)
+    assert all(config.references_of(attack) == (f"stranger-{attack.target[5:]}",) for attack in config.attacks)
     norms = [
         point.config.attacks[0].parameters().p for point in points(config, RunFolder("x")) if point.sweep[-1] == "p"
     ]
@@ -183,7 +183,7 @@ def test_lpla_with_transformers() -> None:
 def test_lpla_on_the_official_weights() -> None:
     config = loaded(CONFIGS / "papers/lpla-official.yaml")
     assert {attack.attack for attack in config.attacks} == {"lpla"}
-    assert {config.control_of(attack) for attack in config.attacks} == {"fresh"}
+    assert {config.references_of(attack) for attack in config.attacks} == {("fresh",)}
     assert {name: encoder.saw_nothing for name, encoder in config.encoders.items()} == {
         "moco-v2": False, "moco-v3": False, "fresh": True,
     }  # fmt: skip
@@ -360,7 +360,7 @@ def test_auditing_an_encoder_from_elsewhere() -> None:
     fresh = config.encoders["fresh"]
     assert isinstance(fresh, LoadedConfig)
     assert (fresh.load, fresh.saw_nothing, fresh.weights) == ("checkpoint:resnet50-imagenet", True, "weights.pth")
-    assert config.control_of(config.attacks[0]) == "fresh"
+    assert config.references_of(config.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
 
 
 def test_extending(tmp_path: Path) -> None:

@@ -195,8 +195,6 @@ def _scored(first: _Side, second: _Side, third: _Side | None, of_seed: Sequence[
                 f"{side.run} has scores of other samples than {first.run}; some were rejected in one of them"
             )
     if third is None and "control" not in after:
-        raise UserError(
-            f"{second.run} has no reference encoder; give --retrained, an encoder that never saw the images"
-        )
+        raise UserError(f"{second.run} has no reference; give --retrained, an encoder that never saw the images")
     never = unseen["score"] if third is not None else after["control"]
     return Scored(before["score"], after["score"], never, after["blind"], before["member"], before.get("group"))

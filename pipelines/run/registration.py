@@ -41,7 +41,7 @@ def lines_of(folder: RunFolder) -> list[dict[str, Any]]:
     if not storage.exists(path):
         return []
     try:
-        return [dict(json.loads(line)) for line in storage.read_bytes(path).decode().splitlines()]
+        return [dict(json.loads(line)) for line in storage.read_bytes(path).decode().split("\n")[:-1]]
     except (TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged, and with it the registration; choose another --out") from error
 
@@ -54,8 +54,12 @@ def write_down(folder: RunFolder, event: str, content: Mapping[str, Any]) -> Non
     if event in (ROLES, PLAN) and last == json.loads(json.dumps(told)):
         return
     line = {"time": now(), "previous": lines[-1]["sha256"] if lines else _FIRST, **told}
-    text = "".join(f"{_text(one)}\n" for one in [*lines, {**line, "sha256": line_digest(line)}])
-    storage.write_atomic(f"{folder.path}/{FILE}", text.encode())
+    storage.write_atomic(f"{folder.path}/{FILE}", file_of([*lines, {**line, "sha256": line_digest(line)}]))
+
+
+def file_of(lines: Sequence[Line]) -> bytes:
+    """The content of the file that holds some lines."""
+    return "".join(f"{_text(one)}\n" for one in lines).encode()
 
 
 def bare(line: Line) -> dict[str, Any]:

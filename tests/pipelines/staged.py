@@ -12,7 +12,7 @@ from typing import Any
 from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
-from pipelines.audit.run import register
+from pipelines.audit.run import registered, with_nonce
 from pipelines.config.encoders import ForeignConfig
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -26,6 +26,7 @@ from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run.folder import SCAN, RunFolder
 from pipelines.run.points import Run
+from pipelines.run.registration import LOOK, START, registered_nonce, write_down
 
 
 def prepare(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:
@@ -49,12 +50,12 @@ def begin(config: RunConfig, folder: Path) -> RunFolder:
 
 def query(config: RunConfig, folder: Path) -> RunFolder:
     """The stages up to extraction; loading an encoder takes Ray."""
-    place = begin(config, folder)
-    runs = [Run(config, place)]
+    runs = registered([Run(config, begin(config, folder))])
+    ((config, place),) = runs
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
         adopt.run(runs)
     pretrain.here(runs, 1)
-    register(config, place)
+    write_down(place, START, {"command": ""})
     extract.here(runs, stopping_rule, Memory(), Kept())
     return place
 
@@ -62,7 +63,9 @@ def query(config: RunConfig, folder: Path) -> RunFolder:
 def judge(config: RunConfig, folder: Path) -> Path:
     """All stages of a run without sweeps."""
     place = query(config, folder)
+    config = with_nonce(config, registered_nonce(place))
     for seed in config.seeds:
         attack.here(config, place.seed(seed))
+    write_down(place, LOOK, {"command": ""})
     report.run(config, place)
     return folder

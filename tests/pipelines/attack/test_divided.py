@@ -57,7 +57,7 @@ def config_of(place: Path, *, grouped: bool) -> RunConfig:
         "encoders": {"target": fresh, "fresh": fresh},
         "queries": {"views": 3, "outputs": ["backbone"]},
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
-        "validity": {"control": "fresh", "fdr": 0.9},
+        "validity": {"references": ["fresh"], "fdr": 0.9},
     }
     return parse(raw, "given.yaml")
 

@@ -98,7 +98,7 @@ def audited(place: Path, quality: int, **data: Any) -> dict[str, Any]:
         "encoders": {"target": fresh, "fresh": fresh},
         "queries": {"views": 3, "outputs": ["backbone"]},
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
-        "validity": {"control": "fresh"},
+        "validity": {"references": ["fresh"]},
     }
 
 

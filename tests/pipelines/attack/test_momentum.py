@@ -200,7 +200,7 @@ def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(ru
 def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(loaded: Path) -> None:
     report = storage.read_json(f"{loaded}/report.json")
     assert report["encoders"]["target"]["used"].endswith(", momentum copy 34")
-    assert "The control of white-box on target is fresh: shadow has no momentum copy." in report["caveats"]
+    assert "The reference of white-box on target is fresh: shadow has no momentum copy." in report["caveats"]
     assert report["validity"]["control_auc"]["n"] == 96  # without the 24 known samples
     parts = {
         name: {one["annotations"]["part"]: one["name"] for one in encoder_of(RunFolder(str(loaded)), 0, name)["files"]}
@@ -256,12 +256,11 @@ def test_a_file_without_the_copy_is_refused_before_a_query(run: Path, local_ray:
 def test_a_control_that_is_not_named_has_a_copy() -> None:
     raw = loaded_config(Path("moco.pth"))
     _, attack = checked(raw).attacks
-    assert checked(raw).control_of(attack) == "fresh"
+    assert checked(raw).references_of(attack) == ("fresh",)
     own = checked(loaded_config(Path("moco.pth"), keys="own"))
-    assert (own.control_of(own.attacks[1]), own.passed_over(own.attacks[1])) == ("shadow", None)
+    assert (own.references_of(own.attacks[1]), own.passed_over(own.attacks[1])) == (("shadow",), None)
     del raw["encoders"]["fresh"]
     alone = checked(raw)
-    assert alone.control_of(attack) is None
-    assert of_controls(alone) == ["No control for white-box on target: shadow has no momentum copy."]
-    with pytest.raises(ValueError, match="keys = 'momentum', but shadow has no momentum copy; "):
-        checked(raw | {"validity": {"control": "shadow"}})
+    assert alone.references_of(attack) == ()
+    assert of_controls(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
+    assert checked(raw | {"validity": {"references": ["shadow"]}}).references_of(attack) == ()

@@ -13,6 +13,7 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.load import load
 from pipelines.data.splits import Splits
+from pipelines.run.registration import lines_of
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"
 
@@ -31,6 +32,6 @@ def test_forgotten_noise_is_refuted_and_honest_noise_is_not(local_ray: None, tmp
     splits = Splits.load(folder.seed(0).path)
     for entry in found.values():
         assert (entry["canaries"], entry["inside"]) == (300, splits.count(["canary-in"]))
-    registered = folder.manifest["registrations"][0]["dp_audit"]
+    registered = next(line["dp_audit"] for line in lines_of(folder) if line["event"] == "plan")
     assert (registered["epsilon"], registered["attack"]) == (1.0, 0)
     assert "refuted" in (tmp_path / "report.html").read_text()

@@ -28,6 +28,7 @@ from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.report import index
 from pipelines.run.folder import RunFolder
+from pipelines.run.registration import faults_of, is_after_looking, lines_of
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
@@ -122,7 +123,10 @@ def test_a_finished_run_is_not_done_again(finished_run: Path, tmp_path: Path) ->
     for name in ("attacks", "validity", "encoders", "queries", "data"):
         assert again[name] == report[name]
     assert len(RunFolder(str(folder)).manifest["runs"]) == 3
-    assert len(RunFolder(str(folder)).manifest["registrations"]) == 1
+    events = [line["event"] for line in lines_of(RunFolder(str(folder)))]
+    assert (events.count("roles"), events.count("plan")) == (1, 1)
+    assert not faults_of(lines_of(RunFolder(str(folder)))) and not is_after_looking(lines_of(RunFolder(str(folder))))
+    assert again["registration"]["reports"] == events.count("look") == report["registration"]["reports"] + 1
 
 
 def test_force_redoes_a_stage_and_gives_the_same(finished_run: Path, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
     assert config.members_of(planted.TUNED) == {"target-member", "shadow-member"}
     assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
     _, forgetting = config.sweep["audited"]
-    assert config.members_of(forgetting["validity.control"]) == {"shadow-nonmember"}
-    assert [config.control_of(attack) for attack in config.attacks[:2]] == ["shadow", "fresh"]
+    assert [config.members_of(name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
+    assert [config.references_of(attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
 
 
 def test_canaries_take_the_place_of_audited_images() -> None:

@@ -95,7 +95,9 @@ def test_overrides_reach_into_sections_and_lists() -> None:
         ),
         ({"queries.outputs": ["pixels"]}, "outputs = 'pixels', allowed: backbone, "),
         ({"queries.outputs": ["logits"]}, "asks for 'logits', but the encoder 'target' has backbone, projection"),
-        ({"validity": {"control": "target"}}, "a control saw neither group"),
+        ({"validity": {"references": ["target"]}}, "a reference saw neither group"),
+        ({"validity": {"references": ["nobody"]}}, "validity.references = 'nobody', allowed: "),
+        ({"validity": {"factor": 0.5}}, "validity.factor"),
         (
             {"validity": {"output": "backbone"}, "attacks.0.outputs": ["projection"]},
             "validity.output = 'backbone', allowed: projection",

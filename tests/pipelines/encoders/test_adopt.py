@@ -94,7 +94,7 @@ def config_of(folders: dict[str, Path], **sections: Any) -> dict[str, Any]:
             {"attack": "mean-cosine", "reference": "nonmembers"},
             {"attack": "lpla", "reference": "known"},
         ],
-        "validity": {"control": "fresh"},
+        "validity": {"references": ["fresh"]},
         "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
     } | sections
 
@@ -180,12 +180,12 @@ def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
     assert fault in told.out + told.err
     assert "160 images for 2 encoders, 320 in all" in told.out + told.err
     assert "1 result," in told.out + told.err
-    del config["validity"], config["encoders"]["fresh"]  # without a control there was no verdict at all
+    del config["validity"], config["encoders"]["fresh"]
     staged.judge(parse(config, "foreign.yaml"), tmp_path / "alone")
     alone = json.loads((tmp_path / "alone/report.json").read_text())
     jsonschema.validate(alone, schema())
-    assert alone["validity"].keys() == {"verdict", "warning"}
-    assert alone["validity"]["verdict"] == "undecided"
+    assert (alone["validity"]["verdict"], alone["validity"]["reason"]) == ("undecided", "encoder-broken")
+    assert "control_auc" not in alone["validity"]
 
 
 def test_one_that_is_meant_to_be_random_is_no_broken_one(audited: Path) -> None:
@@ -319,7 +319,7 @@ def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path
     target = parse(config, "foreign.yaml").encoders["target"]
     assert target.objective == "clip"
     assert target.augmentation["crop_scale"] == (0.9, 1.0)
-    assert parse(config, "foreign.yaml").control_of(parse(config, "foreign.yaml").attacks[0]) is None
+    assert parse(config, "foreign.yaml").references_of(parse(config, "foreign.yaml").attacks[0]) == ()
 
 
 def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> None:

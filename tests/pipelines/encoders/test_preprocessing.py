@@ -39,7 +39,7 @@ def config_of(load: str, *, encoder: dict[str, Any] | None = None, **data: Any) 
         },
         "queries": {"views": 4, "outputs": ["backbone"]},
         "attacks": [{"attack": "mean-cosine", "reference": "nonmembers"}],
-        "validity": {"control": "fresh"},
+        "validity": {"references": ["fresh"]},
     }
 
 

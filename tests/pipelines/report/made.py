@@ -15,8 +15,8 @@ from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
-from mi_core.validity.verdict import Validity, judge, judge_pooled
-from pipelines.audit.run import register
+from mi_core.validity.verdict import LOT, Validity, judge, judge_pooled
+from pipelines.audit.run import registered
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -35,6 +35,8 @@ from pipelines.encoders.stored import (
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.points import Run
+from pipelines.run.registration import LOOK, ROLES, START, lines_of, write_down
 from tests.conftest import small_config
 
 
@@ -55,7 +57,9 @@ def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
         draw(config.data, scanned, seed, folder.seed(seed).path)
         for name in config.encoders:
             _encoder(config, folder.seed(seed), name)
-    register(config, folder)
+    ((config, _),) = registered([Run(config, folder)])
+    for event in (START, LOOK):
+        write_down(folder, event, {"command": "encoder-audit audit small.yaml"})
     report = _report(config, folder, 2.0 * leak)
     jsonschema.validate(report, schema())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
@@ -98,18 +102,19 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
     return write_record(folder, replace(record, fingerprints=marks))
 
 
-def _validity(seed: int, shift: float) -> Validity:
+def _validity(config: RunConfig, seed: int, shift: float) -> Validity:
     random = np.random.default_rng(seed)
     member = np.arange(120) < 60
     blind, control = random.normal(size=(2, 120))
-    return judge(random.normal(size=120) + shift * member, blind, control, member)
+    settled = {"by": config.by, "p_value": 1e-4 if shift else 0.5} if config.by == LOT else {"by": config.by}
+    return judge(random.normal(size=120) + shift * member, blind, control, member, trained=True, **settled)
 
 
 def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
     epoch = config.attacked_epochs(primary.target)[-1]
-    plan = folder.manifest["registrations"][-1]
-    found = {seed: _validity(seed, shift) for seed in config.seeds}
+    roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
+    found = {seed: _validity(config, seed, shift) for seed in config.seeds}
     per_seed = [{"seed": seed, **of_seed.as_json()} for seed, of_seed in found.items()]
     pooled = judge_pooled(list(found.values())).as_json()
     auc = pooled["attack_auc"]
@@ -140,7 +145,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
         "config_sha256": manifest["config_sha256"],
         "versions": manifest["versions"],
         "membership": "known",
-        "data": {"source": "digits", "roles": plan["roles"][str(config.seeds[0])], "duplicates_removed": 0},
+        "data": {"source": "digits", "roles": roles[str(config.seeds[0])], "duplicates_removed": 0},
         "encoders": {name: {"load": "made"} | _fingerprints(folder, config, name) for name in config.encoders},
         "attacks": rows,
         "validity": pooled | ({"per_seed": per_seed} if len(per_seed) > 1 else {}),

@@ -13,6 +13,7 @@ import pytest
 
 from pipelines.cli import app as cli
 from pipelines.report.verify import FAILS, Check, verify
+from pipelines.run.registration import file_of, line_digest
 
 A = "a" * 64
 
@@ -54,3 +55,12 @@ def edited(path: Path, place: str, change: Callable[[Any], Any]) -> None:
     key = int(last) if isinstance(inner, list) else last
     inner[key] = change(inner[key])
     path.write_text(json.dumps(content))
+
+
+def reregistered(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write the registration anew with other content, as somebody could who writes the whole chain anew."""
+    lines: list[dict[str, Any]] = []
+    for line in map(json.loads, (run / "registration.jsonl").read_text().splitlines()):
+        changed = line | change(line) | {"previous": lines[-1]["sha256"] if lines else "0" * 64}
+        lines.append(changed | {"sha256": line_digest(changed)})
+    (run / "registration.jsonl").write_bytes(file_of(lines))

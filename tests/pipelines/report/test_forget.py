@@ -66,7 +66,7 @@ def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path) -> None:
 
 
 def test_mistakes_are_one_line(run: Path, finished_run: Path) -> None:
-    with pytest.raises(UserError, match="has no control encoder; give --retrained"):
+    with pytest.raises(UserError, match="has no reference; give --retrained"):
         forget(f"{run}:target", f"{run}:shadow")
     with pytest.raises(UserError, match="are the same weights"):
         forget(str(run), f"{run}:target")

@@ -122,7 +122,7 @@ def test_halves_stand_for_several_encoders() -> None:
     assert [name for name in config.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
     assert config.shadows(config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
     assert config.reference_roles(config.attacks[1]) == ("target-member", "target-nonmember")
-    assert config.control_of(config.attacks[1]) == "shadow"  # those of halves saw members
+    assert config.references_of(config.attacks[1]) == ("shadow",)  # those of halves saw members
     assert parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json", by_alias=True))), "again") == config
 
 
@@ -280,7 +280,7 @@ def test_the_control_is_of_the_targets_kind() -> None:
     raw["data"]["roles"]["known-nonmember"] = {"from": "target-nonmember", "count": 12}
     raw["attacks"] = [{"attack": "lpla", "reference": "known"}]
     config = parse(raw, "wide.yaml")
-    assert config.control_of(config.attacks[0]) == "second"
+    assert config.references_of(config.attacks[0]) == ("second",)
 
 
 @pytest.mark.parametrize("reference", ["target", "twin"])

@@ -21,7 +21,7 @@ from pipelines.report.statement import state, write
 from pipelines.report.verify import HOLDS, NOTE, OPEN, ORDER
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
-from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
+from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
 
 BACKBONE = {"queries": {"views": 4, "outputs": ["backbone"]}, "attacks": [{"attack": "lpla", "reference": "known"}]}
 
@@ -36,7 +36,8 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
     assert predicate["verdict"]["delta_auc"] == report["validity"]["delta_auc"]
     assert predicate["roles"][0]["roles"] == report["data"]["roles"]
     assert content["subject"][0]["annotations"]["fingerprint"] == report["encoders"]["target"]["fingerprint"]
-    assert predicate["registrations"] == json.loads((stated_run / "manifest.json").read_text())["registrations"]
+    lines = (stated_run / "registration.jsonl").read_text().splitlines()
+    assert predicate["registrations"] == [json.loads(line) for line in lines]
     assert state(str(stated_run)) == content
     assert called(monkeypatch, "verify", stated_run / "statement.json", stated_run) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -79,8 +80,8 @@ def test_an_encoder_that_is_not_the_reported_one_is_not_stated(copied: Path) -> 
 
 
 def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:
-    edited(copied / "manifest.json", "registrations", lambda plans: [plans[0] | {"roles": {}}])
-    with pytest.raises(UserError, match="registration: the plan registered"):
+    reregistered(copied, lambda line: {"roles": {}} if line["event"] == "roles" else {})
+    with pytest.raises(UserError, match="registration: the last registered roles are not those"):
         state(str(copied))
 
 
@@ -153,7 +154,7 @@ def test_seeds_that_share_their_splits_name_them_once(copied: Path) -> None:
     """A seed that has the splits of another one points there."""
     shutil.rmtree(copied / "seed-1/splits")
     Splits.load(f"{copied}/seed-0").lend(f"{copied}/seed-1")
-    edited(copied / "manifest.json", "registrations", lambda plans: [_lent(plans[0])])
+    reregistered(copied, lambda line: _lent(line) if line["event"] == "roles" else {})
     write(str(copied))
     assert not faults(checked(copied))
     path = copied / "seed-0/splits/shards.parquet"
@@ -161,11 +162,8 @@ def test_seeds_that_share_their_splits_name_them_once(copied: Path) -> None:
         assert faults(checked(copied)) == ["roles: seed-0/splits/shards.parquet has other bytes than stated"]
 
 
-def _lent(plan: dict[str, Any]) -> dict[str, Any]:
-    from pipelines.run.registration import plan_digest
-
-    lent = plan | {"roles": {"0": plan["roles"]["0"], "1": plan["roles"]["0"]}}
-    return lent | {"sha256": plan_digest(lent)}
+def _lent(line: dict[str, Any]) -> dict[str, Any]:
+    return {"roles": {"0": line["roles"]["0"], "1": line["roles"]["0"]}}
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")

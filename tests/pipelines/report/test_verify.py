@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.report.statement import PAYLOAD_TYPE
-from pipelines.report.verify import NOTE, verify
+from mi_core.validity.verdict import Validity
+from pipelines.report import statement
+from pipelines.report.verify import HOLDS, NOTE, verify
+from pipelines.run.folder import RunFolder
+from pipelines.run.registration import attempts, bare, faults_of, is_after_looking, lines_of, write_down
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
 
@@ -27,37 +31,43 @@ def roles(run: Path) -> list[Path]:
     return sorted([*run.glob("seed-*/splits/*"), *run.rglob("scan/*/*/part-*.parquet")])
 
 
-def registered(run: Path) -> range:
-    """Where the plans stand in manifest.json."""
-    text = (run / "manifest.json").read_text()
-    start = text.index('"registrations": [')
-    end = text.find('\n  "', start)
-    return range(start, end if end > 0 else text.rindex("}"))
-
-
 @settings(max_examples=80)
 @given(st.data())
 def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.DataObject) -> None:
     files = {"weights": weights(stated_run), "roles": roles(stated_run)}
-    files |= {"registration": [stated_run / "manifest.json"], "report": [stated_run / "report.json"]}
+    files |= {"registration": [stated_run / "registration.jsonl"], "report": [stated_run / "report.json"]}
     about = data.draw(st.sampled_from(sorted(files)))
     path = data.draw(st.sampled_from(files[about]))
-    places = registered(stated_run) if about == "registration" else range(path.stat().st_size)
-    plans = json.loads((stated_run / "manifest.json").read_text())["registrations"]
-    with flipped(path, data.draw(st.sampled_from(places)), data.draw(st.integers(0, 7))):
-        if about == "registration":  # 1e-05 and 1E-05 are one number
-            assume(plans != _plans(path))
+    with flipped(path, data.draw(st.sampled_from(range(path.stat().st_size))), data.draw(st.integers(0, 7))):
         found = faults(checked(stated_run))
     name = path.relative_to(stated_run).as_posix()
     named = [name, *(f"{parent} " for parent in map(str, path.relative_to(stated_run).parents) if "scan" in parent)]
     assert any(fault.startswith(f"{about}: ") and any(one in fault for one in named) for fault in found), found
 
 
-def _plans(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())["registrations"]
-    except (KeyError, TypeError, ValueError):
-        return None
+def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
+    """Another attack is chosen once scores exist: the statement says so, and a leak is none any more."""
+    folder = RunFolder(str(copied))
+    plan = next(line for line in lines_of(folder) if line["event"] == "plan")
+    write_down(folder, "plan", {name: part for name, part in bare(plan).items() if name != "event"} | {"epoch": 99})
+    edited(
+        copied / "report.json", "validity", lambda found: Validity.from_json({**found, "registered": False}).as_json()
+    )
+    statement.write(str(copied))
+    (told,) = [check for check in checked(copied) if check.about == "registration"]
+    assert told.outcome == HOLDS and "CHOSEN AFTER LOOKING" in told.text
+    assert json.loads((copied / "statement.json").read_text())["predicate"]["verdict"]["reason"] == "after-looking"
+
+
+def test_attacks_that_are_only_added_leave_the_plan_in_force(copied: Path) -> None:
+    folder = RunFolder(str(copied))
+    plan = bare(next(line for line in lines_of(folder) if line["event"] == "plan"))
+    more = {"attacks": [*plan["attacks"], plan["attacks"][0] | {"output": "backbone"}]}
+    write_down(folder, "plan", {name: part for name, part in plan.items() if name != "event"} | more)
+    assert not is_after_looking(lines_of(folder)) and not faults_of(lines_of(folder))
+    assert attempts(lines_of(folder))[1] == {"target": len(plan["attacks"]) + 1}
+    write_down(folder, "roles", {"roles": {}})
+    assert is_after_looking(lines_of(folder))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +76,6 @@ def _plans(path: Path) -> Any:
         ("report.json", "validity.delta_auc.n", lambda n: n + 1, "report.json .* validity .*verdict.delta_auc.n"),
         ("report.json", "name", lambda name: f"{name}2", r"parts that differ: name \(run.name\)"),
         ("report.json", "queries.total", lambda n: n + 1, "parts that differ: queries$"),
-        ("manifest.json", "registrations.0.output", lambda _: "backbone", "manifest.json: .* registrations.0.output"),
-        ("manifest.json", "registrations.0.registered", lambda _: "2020", "registrations.0.registered"),
         ("config.yaml", "", None, "config: config.yaml has other bytes"),
         (
             "seed-1/encoders/target/encoder.json",
@@ -92,17 +100,14 @@ def test_a_changed_field_is_named(
     ("place", "change", "fault"),
     [
         ("predicate.verdict.verdict", lambda _: "no-evidence", "the statement says no-evidence, but .* give leak"),
-        ("predicate.verdict.delta_auc.ci95.0", lambda _: -0.1, "the statement says leak, but .* give no-evidence"),
+        ("predicate.verdict.p_value", lambda _: 0.2, "the statement says leak, but .* give no-evidence"),
+        ("predicate.verdict.registered", lambda _: False, "verdict.registered is not what the registration says"),
         (
             "predicate.verdict.attack_auc.n",
             lambda n: n + 1,
             "statement's verdict.attack_auc.n is not as report.json",
         ),
-        (
-            "predicate.rule.clauses.0.lower_bounds_above.delta_auc",
-            lambda _: -1.0,
-            "rule is not the rule of this version",
-        ),
+        ("predicate.rule.level", lambda _: 0.5, "rule is not the rule of this version"),
         ("predicate.verdict.warning", lambda _: "broken", "verdict.warning is not what encoder.json says"),
         (
             "predicate.roles.0.roles.target-member.n",
@@ -112,8 +117,15 @@ def test_a_changed_field_is_named(
         ("predicate.roles.1.seed", lambda _: 7, "roles: seed-7/splits cannot be read"),
         ("predicate.roles.1.files.0.name", lambda _: "/etc/hosts", "roles: /etc/hosts is no name of a file in a run"),
         ("predicate.roles.1.files.0.name", lambda _: "seed-1/splits", "roles: seed-1/splits cannot be read"),
-        ("predicate.registrations.0.sha256", lambda _: A, "does not have its sha256"),
-        ("predicate.primary.attack", lambda _: "lpla", "no registered plan has this primary attack"),
+        ("predicate.registrations.0.sha256", lambda _: A, "line 1 does not have its sha256"),
+        ("predicate.registrations.1.previous", lambda _: A, "line 2 does not follow line 1"),
+        (
+            "predicate.registrations.1.output",
+            lambda _: "backbone",
+            "registration.jsonl: other .* registration.1.output",
+        ),
+        ("predicate.registrations", lambda lines: lines[:-1], "registration.jsonl: other than stated"),
+        ("predicate.primary.attack", lambda _: "lpla", "the last registered plan has not this primary attack"),
         ("predicate.encoders.0.fingerprints.3", lambda _: A, "encoder.json has other fingerprints than stated"),
         ("predicate.encoders.0.files.1.digest.sha256", lambda _: A, "has other bytes than stated"),
         ("predicate.encoders", lambda every: every[:-1], "statement's encoders is not as report.json"),
