@@ -24,6 +24,7 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
+    VIEWS,
     Agreement,
     agreement,
     consistency_in_words,
@@ -75,10 +76,10 @@ class Adoption(EncoderJob):
         return self.queries_on(self.probed)
 
     def queries_on(self, images: int) -> int:
-        """Queries on some images: two views of each, and some images once more in two ways."""
+        """Queries on some images: views of each, and some images once more in two ways."""
         config = self.config
         again = preprocessing.compared(config, self.data) if isinstance(config, LoadedConfig) else REPEATED
-        return 2 * images + 2 * min(again, images)
+        return VIEWS * images + 2 * min(again, images)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
