@@ -167,12 +167,13 @@ def view_consistency(
     Raises:
         ShapeError, ConfigError: as `similarities`.
     """
-    others = {RAW_PIXELS: None} | ({} if reference is None else {FRESH: reference})
+    others: dict[str, Encoder | None] = {RAW_PIXELS: None} | ({} if reference is None else {FRESH: reference})
     name = list(others)[-1]
-    ways, matched = [], {}
+    ways: list[dict[str, Any]] = []
+    matched: dict[str, Estimate] = {}
     for recipe, count in ((HARD, _HARD), (views, _OWN)):
         own = similarities(encoder, images, streams, recipe, views=count, device=device, output=encoder.outputs[0])
-        baselines = {}
+        baselines: dict[str, dict[str, Any]] = {}
         for one, network in others.items():
             similar = similarities(network, images, streams, recipe, views=count, device=device)
             matched.setdefault(one, _matched(similar))

@@ -226,7 +226,7 @@ def _adopt(job: Adoption, access: Access | None, commit: str | None) -> None:
 
 def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
     """Write an encoder down without asking it anything, as if it had been tried out on ``probed`` images."""
-    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}}))
+    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}, "queries": VIEWS * probed}))
 
 
 def _adopt_weights(
