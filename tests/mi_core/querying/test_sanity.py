@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from mi_core.augmentations.clip import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder, channelwise
@@ -26,6 +27,7 @@ from mi_core.querying.sanity import (
     view_consistency,
 )
 from mi_core.streams import stream_keys
+from tests.encoder_works import SHARED, cifar10, published, scrambled, untrained
 
 COUNT = 100
 IMAGES = torch.randint(0, 256, (COUNT, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -171,6 +173,17 @@ def test_what_is_said_of_it() -> None:
     weak = shown("noise", None)
     assert "recognises images no better than a comparison of raw pixels." in fault_in_words(weak)
     assert consistency_in_words(weak) == f"WARNING: {fault_in_words(weak)}"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the published networks are not there")
+def test_a_published_classifier_works_and_its_scrambled_weights_do_not() -> None:
+    """It was trained with labels, and two views of CLIP's recipe are easy for everything."""
+    images, _ = cifar10("test", 0)
+    encoder = published(20)
+    fresh = untrained(encoder, 0)
+    for asked, works in ((encoder, True), (scrambled(encoder, 0), False)):
+        found = view_consistency(asked, fresh, images[:128], torch.arange(128), CLIPAugmentation())
+        assert [way["better"] for way in found["ranking"]] == [works, False]
 
 
 def test_bad_input() -> None:
