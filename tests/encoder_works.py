@@ -269,7 +269,7 @@ class Judge:
         knn = None if kind in NEVER_USEFUL else self.accuracy(encoder)
         row = {"name": name, "kind": kind, "views": recipe, "works": shown["works"]}
         row["works_beside_pixels"] = any(
-            way["baselines"]["raw pixels"]["p"] <= 0.0125 and way["baselines"]["raw pixels"]["mean"]["value"] < 0.9
+            way["baselines"]["raw pixels"]["p"] <= 0.0125 and way["baselines"]["raw pixels"]["mean"]["value"] < 0.95
             for way in shown["ranking"]
         )
         hard = shown["ranking"][0]

@@ -158,9 +158,25 @@ def test_the_views_of_the_audit_count_while_they_are_not_too_easy(monkeypatch: p
 
     worse = {(True, True): 0.6, (False, True): 0.7}
     assert asked({**worse, (True, False): 0.9, (False, False): 0.8})["works"]
-    assert not asked({**worse, (True, False): 0.99, (False, False): 0.95})["works"]
+    assert not asked({**worse, (True, False): 0.99, (False, False): 0.96})["works"]
     assert not asked({**worse, (True, False): 0.7, (False, False): 0.8})["works"]
     assert asked({(True, True): 0.99, (False, True): 0.95, (True, False): 0.7, (False, False): 0.8})["works"]
+
+
+def test_no_view_of_the_audit_is_one_that_fresh_networks_know_better_than_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipes = []
+
+    def given(encoder: Encoder | None, images: torch.Tensor, streams: torch.Tensor, recipe: Any, **more: Any) -> Any:
+        recipes.append(recipe)
+        return similarities(encoder, images, streams, recipe, **more)
+
+    monkeypatch.setattr("mi_core.querying.sanity.similarities", given)
+    for scale, kept in (((0.1, 0.3), (0.7, 0.7)), ((0.2, 1.0), (0.7, 1.0)), ((0.9, 1.0), (0.9, 1.0))):
+        recipes.clear()
+        shown("pixels", None, SimCLRAugmentation(crop_scale=scale, hue=0.4))
+        assert recipes == [HARD, HARD] + [SimCLRAugmentation(crop_scale=kept, flip=0, hue=0.4)] * 2
 
 
 def test_what_is_said_of_it() -> None:
