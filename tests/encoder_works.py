@@ -305,7 +305,7 @@ def main(result: Path, cache: Path, runs: int = 24) -> dict[str, Any]:
         fresh = untrained(encoder, 77)
         base = judge.accuracy(fresh)
         judge.ask(name, "published", encoder, fresh, base, depth)
-        if not logits:
+        if depth == 20 and not logits:
             for number, (kind, change) in enumerate(BROKEN.items()):
                 judge.ask(name, kind, change(encoder, depth + number), fresh, base, depth + number)
     written: dict[str, Any] = {}
