@@ -77,8 +77,7 @@ class Adoption(EncoderJob):
 
     def queries_on(self, images: int) -> int:
         """Queries on some images: views of each, and some images once more in two ways."""
-        config = self.config
-        again = preprocessing.compared(config, self.data) if isinstance(config, LoadedConfig) else REPEATED
+        again = preprocessing.compared(self.config, self.data) if isinstance(self.config, LoadedConfig) else REPEATED
         return VIEWS * images + 2 * min(again, images)
 
     def images(self, limit: int) -> Loaded:
