@@ -2,7 +2,7 @@
 
 ``python tests/encoder_works.py RESULT.json CACHE`` trains encoders on CIFAR-10, breaks as many, asks of each whether it
 works, and writes the answers and both error rates. CACHE is a folder that keeps the trained networks. The views, the
-test and its level were chosen on other networks: own ones of other seeds, and the published ResNet-20.
+test and its level were chosen on other networks: own ones of other seeds, and the two published ones.
 """
 
 from __future__ import annotations
