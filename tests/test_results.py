@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests import encoder_works
+
 ROOT = Path(__file__).parents[1]
 CIFAR10 = ROOT.parent / "shared" / "data" / "cifar10"
 
@@ -102,3 +104,14 @@ def test_every_framework_learns_something(tmp_path: Path) -> None:
         assert losses[last] < losses[first], name
         assert found[name][0] > least, f"{name}: {found}"
     assert any("saw no real captions" in caveat for caveat in report["caveats"])
+
+
+@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")
+def test_working_encoders_are_told_from_broken_ones(tmp_path: Path) -> None:
+    """A third of the table of configs/results; the published networks are among them."""
+    found = encoder_works.main(tmp_path / "result.json", tmp_path / "cache", runs=8)
+    working, broken = found["trained_called_broken"], found["broken_called_working"]
+    assert working["kinds"]["published"] == {"wrong": 0, "n": 4}
+    assert working["error"]["n"] >= 15
+    assert broken["error"]["n"] >= 20
+    assert max(working["error"]["value"], broken["error"]["value"]) <= 0.1

@@ -216,7 +216,7 @@ def report_of(
 
 
 def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
-    """Queries by encoder and side; two views of some images tried the target out."""
+    """Queries by encoder and side; views of some images tried the target out."""
     inside = int(measured.samples.candidate.sum())
     sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
     per_image = {
@@ -227,7 +227,7 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
     tried = measured.consistency["encoder"]["n"]
     entries = [
         {"encoder": name, "role": role, "seed": seed, "images": images, "queries": queries}
-        for name, role, images, queries in [*asked, ("target", "trying it out", tried, 2 * tried)]
+        for name, role, images, queries in [*asked, ("target", "trying it out", tried, measured.consistency["queries"])]
     ]
     return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
 

@@ -24,6 +24,7 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
+    VIEWS,
     Agreement,
     agreement,
     consistency_in_words,
@@ -75,10 +76,9 @@ class Adoption(EncoderJob):
         return self.queries_on(self.probed)
 
     def queries_on(self, images: int) -> int:
-        """Queries on some images: two views of each, and some images once more in two ways."""
-        config = self.config
-        again = preprocessing.compared(config, self.data) if isinstance(config, LoadedConfig) else REPEATED
-        return 2 * images + 2 * min(again, images)
+        """Queries on some images: views of each, and some images once more in two ways."""
+        again = preprocessing.compared(self.config, self.data) if isinstance(self.config, LoadedConfig) else REPEATED
+        return VIEWS * images + 2 * min(again, images)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
@@ -225,7 +225,7 @@ def _adopt(job: Adoption, access: Access | None, commit: str | None) -> None:
 
 def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
     """Write an encoder down without asking it anything, as if it had been tried out on ``probed`` images."""
-    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}}))
+    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}, "queries": VIEWS * probed}))
 
 
 def _adopt_weights(

@@ -21,7 +21,7 @@ def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
     record = describe(folder, encoder).record
     of_answers = record.answers.get("queries", 0) + 2 * record.decoding.get("images", 0)
     checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
-    return 2 * probed_images(folder, encoder) + int(of_answers) + checks
+    return int(record.consistency["queries"]) + int(of_answers) + checks
 
 
 def probed_images(folder: SeedFolder, encoder: str) -> int:

@@ -25,7 +25,7 @@ from tests.endpoints import FaultyServer
 
 ROLES = ("target-member", "target-nonmember")
 AUDITED = 120
-PROBE = 2 * AUDITED + 2 * REPEATED  # two views of each audited image, and some images twice
+PROBE = 6 * AUDITED + 2 * REPEATED  # six views of each audited image, and some images twice
 ASKED = AUDITED * 5  # four views of each audited image, and the image as it is
 
 

@@ -145,8 +145,9 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["used"].startswith("backbone ")
     assert target["ignored"] == "epoch (no weights)"
     assert target["assumed"] == "activation relu in the projection, as the config says"
-    assert "finds the other view of an image among 160" in target["consistency"]
-    assert "(fresh weights: " in target["consistency"]
+    assert "hown two views of an image, it ranks the second above " in target["consistency"]
+    assert ", fresh weights: " in target["consistency"]
+    assert "; 160 images)." in target["consistency"]
     html = (audited / "report.html").read_text()
     assert "Were your 40 images used to train this encoder?" in html
     assert "your 40 images, 80 control images" in html
@@ -203,19 +204,19 @@ def test_a_sweep_adopts_it_once_and_its_probe_is_counted(
     config = parse(swept, "foreign.yaml")
     audit.run(config, str(tmp_path / "run"))
     told = capsys.readouterr()
-    assert (told.out + told.err).count("finds the other view") == 2  # the target, and fresh weights
+    assert (told.out + told.err).count("hown two views of an image") == 2  # the target, and fresh weights
     report = json.loads((tmp_path / "run/report.json").read_text())
     probes = [entry for entry in report["queries"]["entries"] if entry["role"] == "(probe)"]
     assert [(entry["encoder"], entry["images"], entry["queries"]) for entry in probes] == [
-        ("fresh", 160, 320), ("target", 160, 320),
+        ("fresh", 160, 960), ("target", 160, 960),
     ]  # fmt: skip
     asked = sum(entry["queries"] for entry in report["queries"]["entries"] if entry["encoder"] == "target")
     short = f"budget.queries = {asked - 1} is too small: the attacks need {asked} queries of target"
     with pytest.raises(UserError, match=short):
         audit.run(parse(swept | {"budget": {"queries": asked - 1}}, "foreign.yaml"), str(tmp_path / "less"))
-    short = "budget.queries = 319 is too small: checking that target works already takes 320 queries"
+    short = "budget.queries = 959 is too small: checking that target works already takes 960 queries"
     with pytest.raises(UserError, match=short):
-        audit.run(parse(swept | {"budget": {"queries": 319}}, "foreign.yaml"), str(tmp_path / "least"))
+        audit.run(parse(swept | {"budget": {"queries": 959}}, "foreign.yaml"), str(tmp_path / "least"))
     assert not (tmp_path / "least/seed-0/encoders").exists()
 
 
@@ -331,10 +332,9 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
 
     found = tried(config)
     assert found["target"].startswith("encoder.* state dict; used: backbone 24, projection 8; ")
-    assert (
-        "any size, mean 0.5, std 0.5, outputs backbone, projection; finds the other view of an image among 64 in "
-        in found["target"]
-    )
+    assert "any size, mean 0.5, std 0.5, outputs backbone, projection; " in found["target"]
+    assert "hown two views of an image, it ranks the second above " in found["target"]
+    assert "; 64 images)." in found["target"]
     assert found["fresh"].startswith("fresh weights; assumed: activation relu in the projection, as the config says, ")
     assert "WARNING" not in found["fresh"]  # it is meant to know nothing
     config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])
