@@ -11,7 +11,7 @@ import yaml
 
 from mi_core.encoders import build_backbone
 from pipelines.config.demands import demands_of
-from pipelines.config.encoders import LoadedConfig, TrainedConfig
+from pipelines.config.encoders import TrainedConfig
 from pipelines.config.load import load
 from pipelines.config.run_config import RunConfig
 from pipelines.data.attributes import Attributes
@@ -357,10 +357,12 @@ def test_contrastiveleaks_widths_of_the_embedding(name: str, widths: list[int]) 
 def test_auditing_an_encoder_from_elsewhere() -> None:
     config = loaded(CONFIGS / "audit-encoder.yaml")
     assert config.audited == ("candidate", "control")
-    fresh = config.encoders["fresh"]
-    assert isinstance(fresh, LoadedConfig)
-    assert (fresh.load, fresh.saw_nothing, fresh.weights) == ("checkpoint:resnet50-imagenet", True, "weights.pth")
-    assert config.references_of(config.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
+    assert config.by == "choice" and config.audits_others
+    names = tuple(f"reference-{number}" for number in range(4))
+    assert config.references_of(config.attacks[0]) == config.classified_on == names
+    for number, name in enumerate(names):
+        one = trained(config, name)
+        assert (one.half, one.train_on, one.size) == (number, ("candidate", "control"), 32)
 
 
 def test_extending(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     population = _measured(config, task, None, encoder, beside) if beside else None
     anchors = None
     if attack.method().anchored:
-        (output,) = config.outputs_on(encoder, (task.output,))
+        output = _output_on(config, task, encoder)
         given = load_features(config, task.folder, Asking(encoder), epoch, output, ["embedding"], [ANCHOR_ROLE])
         anchors = given.values["embedding"]
     labels = None
@@ -81,11 +81,16 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     return replace(features, anchors=anchors, labels=labels, population=population)
 
 
+def _output_on(config: RunConfig, task: Task, encoder: str) -> str:
+    """The attacked output, or the backbone of a reference encoder that has no such output."""
+    return config.outputs_on(encoder, (task.output,))[0] if encoder in task.references else task.output
+
+
 def _measured(config: RunConfig, task: Task, splits: Splits | None, encoder: str, roles: Sequence[str]) -> Features:
     """Load the membership features that an attack reads, of the views that it uses; ``splits`` None: the whole."""
     attack, epoch = task.attack, config.epoch_beside(encoder, task.epoch)
     asking = asking_of(config, attack, encoder)
-    (output,) = config.outputs_on(encoder, (task.output,))
+    output = _output_on(config, task, encoder)
     features = load_features(config, task.folder, asking, epoch, output, attack.needs(), roles, splits)
     drawn, used = config.queries.views, attack.views or config.queries.views
     values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}

@@ -117,10 +117,11 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
         if position in guessers:
             queried[attack.target] = [*queried[attack.target], *COINS]
         queried |= {name: config.reference_roles(attack) for name in shadows if encoder in (None, name)}
-        for name in config.references_of(attack):
+        references = config.references_of(attack)
+        for name in references:
             queried[name] = [*queried.get(name, []), *config.audited, *own]
         for name, roles in queried.items():
-            read = config.outputs_on(name, outputs)
+            read = config.outputs_on(name, outputs) if name in references else outputs
             want(replace(asking, encoder=name, outputs=read), needs, [*roles, *config.population_roles(attack)])
             if attack.method().anchored:
                 want(Asking(name, read), ("embedding",), config.whole_roles([ANCHOR_ROLE]))

@@ -26,12 +26,12 @@ from mi_core.querying.sanity import (
     similarities,
     view_consistency,
 )
-from mi_core.streams import stream_keys
+from mi_core.streams import pixel_streams
 from tests.encoder_works import SHARED, cifar10, published, scrambled, untrained
 
 COUNT = 100
 IMAGES = torch.randint(0, 256, (COUNT, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-STREAMS = stream_keys(0, "train", "pool", [str(row) for row in range(COUNT)])
+STREAMS = pixel_streams("", 0, "probe", IMAGES)
 MILD = SimCLRAugmentation(
     crop_scale=(0.95, 1.0), crop_ratio=(1.0, 1.0), flip=0, jitter_probability=1.0, brightness=0.3, contrast=0,
     saturation=0, hue=0, grayscale=0,

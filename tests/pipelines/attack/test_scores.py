@@ -10,7 +10,7 @@ import pytest
 
 from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.membership import tpr_at_fpr
-from mi_core.validity.power import detectable_auc, fpr_floor
+from mi_core.validity.power import fpr_floor, power_as_json
 from pipelines.attack.scores import ScoreSums, Units, scores_path, units_of
 from pipelines.attack.tasks import Task
 from pipelines.config.load import parse
@@ -46,9 +46,9 @@ def test_albums_of_unlike_sizes_are_worth_fewer(tmp_path: Path) -> None:
 
 
 def test_an_audit_sees_what_its_albums_are_worth(tmp_path: Path) -> None:
-    found = size_of(units_of(task_with(tmp_path, albums())))
+    found = size_of(parse(small_config(), "small.yaml"), units_of(task_with(tmp_path, albums())))
     assert (found["n_candidate"], found["n_control"]) == (100, 100)
-    assert found["detectable_auc"] == detectable_auc(12, 12)
+    assert found["power"] == power_as_json(12, 12, by="lot", factor=2.0)
     assert found["fpr_floor"] == fpr_floor(12)
 
 
@@ -59,7 +59,7 @@ def test_the_smallest_rate_is_one_that_is_measured() -> None:
     member = group < 400
     worth = sizes.sum() ** 2 / (sizes**2).sum()
     scores = np.random.default_rng(0).normal(size=len(group))
-    floor = size_of(Units((400, 400), (worth, worth)))["fpr_floor"]
+    floor = size_of(parse(small_config(), "small.yaml"), Units((400, 400), (worth, worth)))["fpr_floor"]
     assert tpr_at_fpr(scores, member, floor, groups=group, seed=0, resamples=10).supported
     assert not tpr_at_fpr(scores, member, 0.98 * floor, groups=group, seed=0, resamples=10).supported
 

@@ -162,4 +162,8 @@ def _take(
 
 
 def _hash(config: DataConfig, seed: int, purpose: str, row: Row) -> int:
-    return digest64(seed, purpose, row.group) if config.group_by else digest64(seed, purpose, row.source, row.key)
+    if config.group_by:
+        return digest64(seed, purpose, row.group)
+    return (
+        digest64(seed, purpose, row.pixels.hex()) if purpose == "part" else digest64(seed, purpose, row.source, row.key)
+    )

@@ -73,7 +73,7 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(glimpses, "OF_SHARD", 12)
     monkeypatch.setattr(glimpses, "OF_SOURCE", 0)
     monkeypatch.setattr(blind, "SMALL", 10)
-    monkeypatch.setattr(blind, "MOST", 25)
+    monkeypatch.setattr(blind, "CLASSIFIED", 25)
     _, splits = splits_of(tmp_path)
     found = blind._drawn(splits, "candidate", 0)
     assert len(found) == 25
@@ -82,5 +82,5 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     looked = set(found.values())
     among = [name for place in looked for name in splits.named(*place, ["candidate"])]
     assert sorted(found, key=ranks.__getitem__) == sorted(among, key=ranks.__getitem__)[:25]
-    monkeypatch.setattr(blind, "MOST", 90)  # more than the scan kept: any are drawn, and read again
+    monkeypatch.setattr(blind, "CLASSIFIED", 90)  # more than the scan kept: any are drawn, and read again
     assert len(blind._drawn(splits, "candidate", 0)) == 90

@@ -9,7 +9,7 @@ import pytest
 
 from mi_core.encoders.foreign import adopt
 from mi_core.encoders.published import Preprocessing
-from mi_core.querying.sanity import Agreement
+from mi_core.querying.sanity import VIEWS, Agreement
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import LoadedConfig
 from pipelines.config.load import parse
@@ -117,7 +117,7 @@ def test_how_far_it_differs_is_measured_on_images_of_the_run(trained_run: Path) 
     def measured(**decoding: Any) -> Agreement | None:
         data = DataConfig(sources={"digits": {"kind": "digits"}}, roles=roles, **decoding)
         job = Adoption("target", config, data, RunFolder(str(trained_run)).seed(0), "inputs", ("target-member",))
-        assert job.queries == 2 * 60 + 2 * compared(config, data)
+        assert job.queries == VIEWS * 60 + 2 * compared(config, data)
         return _compared(found, data, Splits.load(job.folder.path), job.roles)
 
     assert measured(image_size=224, fit="shortest", resize=256) is None

@@ -62,7 +62,7 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
 def test_attacks_that_are_only_added_leave_the_plan_in_force(copied: Path) -> None:
     folder = RunFolder(str(copied))
     plan = bare(next(line for line in lines_of(folder) if line["event"] == "plan"))
-    more = {"attacks": [*plan["attacks"], plan["attacks"][0] | {"output": "backbone"}]}
+    more = {"attacks": [*plan["attacks"], plan["attacks"][0] | {"views": 3}]}
     write_down(folder, "plan", {name: part for name, part in plan.items() if name != "event"} | more)
     assert not is_after_looking(lines_of(folder)) and not faults_of(lines_of(folder))
     assert attempts(lines_of(folder))[1] == {"target": len(plan["attacks"]) + 1}
