@@ -30,6 +30,7 @@ from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
+from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
 from mi_core.validity.verdict import FACTOR
 
@@ -227,6 +228,11 @@ def _scored(features: Mapping[str, Features], beside: Sequence[Beside], samples:
     if beside:
         found["control"] = _beside(features, beside, known, seed)[judged]
         found["semantic"] = _semantic(features, beside, samples, blind[1], seed)[judged]
+        groups = find_bursts(_embeddings(features, beside)[blind[1]], candidate[blind[1]])
+        if groups is not None:
+            every = np.full(len(known), -1, dtype=np.int64)
+            every[blind[1]] = groups
+            found["groups"] = every[judged]
     return found | {"known": int(known.sum()), "telling": blind[2]}
 
 
@@ -256,10 +262,14 @@ def _semantic(
     """Scores (N,) of a classifier on the embeddings of all references, of the images that the blind one saw."""
     rows = np.flatnonzero(seen)
     rows = rows[np.argsort(np.array(samples.hashes)[rows])]
-    embeddings = np.concatenate([features[one.name].values[EMBEDDING][rows] for one in beside], axis=1)
     scores = np.zeros(len(seen))
-    scores[rows] = semantic_scores(embeddings, samples.candidate[rows], seed=seed)
+    scores[rows] = semantic_scores(_embeddings(features, beside)[rows], samples.candidate[rows], seed=seed)
     return scores
+
+
+def _embeddings(features: Mapping[str, Features], beside: Sequence[Beside]) -> np.ndarray:
+    """The embeddings (N, D) of all references, side by side."""
+    return np.concatenate([features[one.name].values[EMBEDDING] for one in beside], axis=1)
 
 
 def _blind(samples: Samples, seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:

@@ -208,12 +208,15 @@ class Found:
         scores = measured.scores
         member, seen = scores["member"], scores["seen"]
         fault = fault_in_words(measured.consistency)
+        groups = scores["groups"][seen] if "groups" in scores else None
+        semantic = auc(scores["semantic"][seen], member[seen], groups) if "semantic" in scores else None
         validity = judge(
             scores["score"][seen],
             scores["blind"][seen],
             scores["control"][seen] if "control" in scores else None,
             member[seen],
-            semantic_auc=auc(scores["semantic"][seen], member[seen]) if "semantic" in scores else None,
+            groups,
+            semantic_auc=semantic,
             trained=measured.trained,
             factor=factor,
             works=not fault,

@@ -24,6 +24,7 @@ from mi_core.querying.sanity import consistency_in_words
 from mi_core.records import BoolArray
 from mi_core.report.contents import pool_seeds
 from mi_core.report.evidence import combine_tests
+from mi_core.validity.bursts import bursts_as_json
 from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.power import fpr_floor, power_as_json
@@ -100,6 +101,7 @@ def evidence_of(
         **{name: one.as_json() for name, one in checks.items()},
         "telling": [{"feature": name, "auc": value} for name, value in scores["telling"].items()],
         "grouped": False,
+        **bursts_as_json(scores.get("groups")),
         "n_candidate": inside,
         "n_control": outside,
         "fpr_floor": fpr_floor(outside),

@@ -129,6 +129,13 @@ def believed(report: Mapping[str, Any]) -> str:
             f"selected like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
+    burst = found.get("bursts")
+    scenes = (
+        ""
+        if burst is None
+        else f" {count(burst['images'])} images seem to be of {count(burst['scenes'])} scenes, and the verdict counts "
+        "each scene as one; the p-values do not."
+    )
     shares = any("share" in row for row in found.get("tests", []))
     known = " The share used also assumes that the known members held back are like those used." if shares else ""
     if report.get("validity", {}).get("by") == LOT:
@@ -141,7 +148,7 @@ def believed(report: Mapping[str, Any]) -> str:
         f"{rate(found['blind_auc']['ci95'][1], 2)}). A better one might. This check cannot see differences outside the "
         f"pixels, such as date, rights or popularity. p-values and flags hold only if {sides.controls} are "
         f"surely unused and otherwise like {sides.candidates} (exchangeable): from the same source, drawn in the same "
-        f"way.{known}"
+        f"way.{known}{scenes}"
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate, among
 from mi_core.validity.blind import semantic_scores
+from mi_core.validity.bursts import find_bursts
 from pipelines.config.demands import embedding_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.splits import Splits
@@ -39,6 +42,8 @@ def run_references(config: RunConfig, folder: SeedFolder) -> None:
     member = among(chosen, set(splits.ids(config.audited[:1])))
     groups = splits.groups(chosen.tolist())
     scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)
+    if groups is None:
+        groups = find_bursts(embeddings, member)
     columns = {"id": chosen, "member": member, "score": scores} | ({} if groups is None else {"group": groups})
     storage.write_table(semantic_path(folder), pa.table(columns))
 
@@ -48,6 +53,19 @@ def _rows(ids: Any, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     row_of = {name: row for row, name in enumerate(ids.tolist())}
     found: np.ndarray = values[[row_of[name] for name in wanted.tolist()]]
     return found
+
+
+def groups_of(folder: SeedFolder, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
+    """What some samples belong to: their group or burst; None where there are neither, or not of all of them."""
+    if not storage.exists(semantic_path(folder)):
+        return None
+    table = storage.read_table(semantic_path(folder))
+    if "group" not in table.column_names:
+        return None
+    group_of = dict(zip(table["id"].to_pylist(), table["group"].to_pylist(), strict=True))
+    if not group_of.keys() >= set(ids):
+        return None
+    return np.array([group_of[name] for name in ids], dtype=np.int64)
 
 
 def semantic_auc(folder: SeedFolder) -> Estimate | None:

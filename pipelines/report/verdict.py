@@ -14,12 +14,13 @@ from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
+from mi_core.validity.bursts import bursts_as_json
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.verdict import CHECKS, LOT, Validity, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.divided import EXACT
-from pipelines.attack.references import semantic_auc
+from pipelines.attack.references import groups_of, semantic_auc
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import Units, rows_of, scores_path, some_of, sums_of, units_of
 from pipelines.attack.tasks import Task, tasks
@@ -78,12 +79,13 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
     place = folder.seed(seed)
     primary = _primary(config, place)
     found = paired_scores(primary)
+    groups = found.get("group", groups_of(place, found["id"].tolist()))
     return judge(
         found["score"],
         found["blind"],
         found.get("control"),
         found["member"],
-        found.get("group"),
+        groups,
         by=config.by,
         p_value=_lot_p_value(result_of(primary)) if config.by == LOT else None,
         semantic_auc=semantic_auc(place),
@@ -141,6 +143,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         **checks,
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
         "grouped": config.data.grouped,
+        **_bursts(config, folder.seed(config.seeds[0])),
         **size_of(config, units_of(_primary(config, folder.seed(config.seeds[0])))),
     }
     if not exchangeable:
@@ -174,6 +177,13 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     if of_seed:
         gathered["samples"] = of_seed
     return gathered
+
+
+def _bursts(config: RunConfig, folder: SeedFolder) -> dict[str, Any]:
+    """Bursts among the judged images of a seed that the config does not group; empty where there are none."""
+    if config.data.grouped or config.by == LOT:
+        return {}
+    return bursts_as_json(groups_of(folder, paired_scores(_primary(config, folder))["id"].tolist()))
 
 
 def size_of(config: RunConfig, units: Units) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Bursts: several photographs of one scene on one side, which count as one.
+
+Photographs of one scene score alike. Where they stand on one side of an audit, intervals that take them for independent
+are too narrow. Bursts are found by what reference encoders see: two images of one side are of one scene if they are
+closer than images of different sides ever are, but for one image in a hundred. Images of different sides are the
+yardstick because whatever makes all images of an audit alike makes these alike too; so ordinary images are hardly ever
+joined. Where one side has few scenes the yardstick is coarse, and too much is joined: the intervals are then too wide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from mi_core.checks import check_finite, check_shape
+from mi_core.records import BoolArray
+
+_BEYOND = 0.99  # quantile of the nearest similarities across the sides that a pair of one scene exceeds
+_FEWEST = 0.05  # share of the images that chance hardly joins; fewer are left as they are
+_ROWS = 1000
+_Float32 = npt.NDArray[np.float32]
+
+
+def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] | None:
+    """The bursts among the images of an audit.
+
+    Args:
+        embeddings: (N, D) of reference encoders.
+        side: (N,) which are candidates, the others being controls.
+
+    Returns:
+        (N,) a number for each burst or single image; None: no more images are joined than chance joins.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+        NumericError: an embedding is not finite.
+    """
+    count, _ = check_shape("embeddings", embeddings, "N D")
+    check_shape("side", side, "N", N=count)
+    check_finite("embedding of an image", embeddings)
+    if side.all() or not side.any():
+        return None
+    centred = embeddings - embeddings.mean(axis=0)
+    unit = (centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)).astype(np.float32)
+    across = np.concatenate([(unit[rows] @ unit[~side].T).max(axis=1) for rows in _blocks(np.flatnonzero(side))])
+    back = np.concatenate([(unit[rows] @ unit[side].T).max(axis=1) for rows in _blocks(np.flatnonzero(~side))])
+    bound = np.quantile(np.concatenate([across, back]), _BEYOND)
+    first, second = [], []
+    for chosen in (side, ~side):
+        mine = np.flatnonzero(chosen)
+        for rows in _blocks(mine):
+            one, other = np.nonzero(unit[rows] @ unit[mine].T > bound)
+            first.append(rows[one])
+            second.append(mine[other])
+    pairs = np.stack([np.concatenate(first), np.concatenate(second)])
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    if len(np.unique(pairs)) < _FEWEST * count:
+        return None
+    linked = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
+    _, numbers = connected_components(linked, directed=False)
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def bursts_as_json(groups: npt.NDArray[np.int64] | None) -> dict[str, dict[str, int]]:
+    """What a report says of bursts: images that share a scene with others, and scenes; empty without any."""
+    if groups is None:
+        return {}
+    sizes = np.bincount(np.unique(groups, return_inverse=True)[1])
+    return {"bursts": {"images": int(sizes[sizes > 1].sum()), "scenes": int((sizes > 1).sum())}}
+
+
+def _blocks(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    return np.array_split(rows, max(1, -(-len(rows) // _ROWS)))

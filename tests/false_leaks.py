@@ -1,0 +1,334 @@
+"""How often the rule by choice says leak of images that no encoder saw, with networks that others trained.
+
+``python tests/false_leaks.py RESULT.json`` takes CIFAR-10's test images and two published networks of ``shared``. The
+target is ResNet-56, and somebody chooses candidates and controls by the taste of ResNet-20, by content, in bursts, or
+by variants of the pixels. References are given (two small encoders trained on other images) or made here. Every leak is
+false. Beside the rule stands how often the attack was merely above both checks (`above_both`). Nothing was tuned on
+these draws.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mi_core.auditing.references import make_references  # noqa: E402
+from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
+from mi_core.augmentations.views import clean, make_views  # noqa: E402
+from mi_core.encoders.checkpoint import Encoder  # noqa: E402
+from mi_core.metrics.delong import auc  # noqa: E402
+from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
+from mi_core.objectives import OBJECTIVES  # noqa: E402
+from mi_core.streams import pixel_streams  # noqa: E402
+from mi_core.training.data import ResidentImages, by_content  # noqa: E402
+from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
+from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
+from mi_core.validity.blind import blind_scores, semantic_scores  # noqa: E402
+from mi_core.validity.bursts import find_bursts  # noqa: E402
+from mi_core.validity.file_features import pixel_features, shrunken  # noqa: E402
+from mi_core.validity.verdict import Validity, judge  # noqa: E402
+from tests.encoder_works import cifar10, published  # noqa: E402
+
+VIEWS = SimCLRAugmentation()
+Rows = npt.NDArray[np.intp]
+Scores = npt.NDArray[np.float64]
+
+
+@torch.inference_mode()
+def consistency(encoder: Encoder, images: torch.Tensor, nonce: str) -> Scores:
+    """The mean cosine (N,) of ten views of each image."""
+    found = []
+    for some in images.split(250):
+        views = make_views(some, pixel_streams(nonce, 0, "query", some), VIEWS, views=10)
+        unit = F.normalize(encoder(views.flatten(0, 1))["backbone"].float(), dim=1).unflatten(0, (-1, 10))
+        cosines = unit @ unit.transpose(1, 2)
+        found.append((cosines.sum(dim=(1, 2)) - 10) / 90)
+    return np.asarray(torch.cat(found).double())
+
+
+@torch.inference_mode()
+def embedded(encoder: Encoder, images: torch.Tensor) -> npt.NDArray[np.float32]:
+    return np.asarray(torch.cat([encoder(clean(some))["backbone"].float() for some in images.split(500)]))
+
+
+@dataclass
+class Pool:
+    """N images with all that draws from them need.
+
+    Args:
+        images: (N, C, S, S) uint8.
+        target: (N,) scores of the attack.
+        references: (K, N) the same on the references.
+        embeddings: (N, D) of the references.
+        summaries, pixels: what the blind classifier sees.
+    """
+
+    images: torch.Tensor
+    target: Scores
+    references: Scores
+    embeddings: npt.NDArray[np.float32]
+    summaries: Scores
+    pixels: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, images: torch.Tensor, target: Encoder, references: Sequence[Encoder], nonce: str = "audit") -> Pool:
+        return cls(
+            images,
+            consistency(target, images, nonce),
+            np.stack([consistency(one, images, nonce) for one in references]),
+            np.concatenate([embedded(one, images) for one in references], axis=1),
+            np.stack([pixel_features(one) for one in images.numpy()]),
+            np.stack([shrunken(one) for one in images.numpy()]),
+        )
+
+
+def judged(inside: Pool, candidates: Rows, outside: Pool, controls: Rows, *, made: bool = False) -> Validity:
+    """The verdict on candidates of one pool against controls of another."""
+
+    def both(name: str) -> Any:
+        return np.concatenate([getattr(inside, name)[..., candidates], getattr(outside, name)[..., controls]], axis=-1)
+
+    def stacked(name: str) -> Any:
+        return np.concatenate([getattr(inside, name)[candidates], getattr(outside, name)[controls]])
+
+    member = np.arange(len(candidates) + len(controls)) < len(candidates)
+    if made:
+        images = torch.cat([inside.images[torch.from_numpy(candidates)], outside.images[torch.from_numpy(controls)]])
+        order, names = by_content(images)
+        hashes = [""] * len(images)
+        for row, (_, sha) in zip(order.tolist(), names, strict=True):
+            hashes[row] = sha
+        own = make_references(images.numpy(), hashes, seed=0, nonce="audit", device=torch.device("cpu"))
+        scores = np.stack([consistency(one.encoder, images, "audit") for one in own])
+        unseen = ~np.stack([one.seen for one in own])
+        embeddings = np.concatenate([embedded(one.encoder, images) for one in own], axis=1)
+    else:
+        scores, embeddings = both("references"), stacked("embeddings")
+        unseen = np.ones(scores.shape, dtype=bool)
+    centre, spread = (
+        np.array([f(row[mine]) for row, mine in zip(scores, unseen, strict=True)]) for f in (np.mean, np.std)
+    )
+    control = np.where(unseen, (scores - centre[:, None]) / spread[:, None], 0).sum(axis=0) / unseen.sum(axis=0)
+    groups = find_bursts(embeddings, member)
+    return judge(
+        both("target"),
+        blind_scores(stacked("summaries"), stacked("pixels"), member, seed=0),
+        control,
+        member,
+        groups,
+        semantic_auc=auc(semantic_scores(embeddings, member, seed=0), member, groups),
+        trained=True,
+    )
+
+
+def summed(name: str, draws: Sequence[Validity], n: int, **told: Any) -> dict[str, Any]:
+    """A row of the result."""
+    verdicts = [one.verdict for one in draws]
+    leaks = verdicts.count("leak")
+    row: dict[str, Any] = {"case": name, "n": n, **told, "draws": len(draws), "leak": leaks}
+    row |= {"leak_at_most": round(clopper_pearson(leaks, len(draws))[1], 4)}
+    row |= {key: verdicts.count(key) for key in ("confounded", "no-evidence")}
+    row["above_both"] = sum(
+        one.delta_auc is not None
+        and one.delta_control_auc is not None
+        and min(one.delta_auc.low, one.delta_control_auc.low) > 0
+        for one in draws
+    )
+    aucs = {
+        field: [getattr(one, field).value for one in draws]
+        for field in ("attack_auc", "blind_auc", "control_auc", "semantic_auc")
+    }
+    return row | {field: round(float(np.mean(values)), 3) for field, values in aucs.items()}
+
+
+def trained_reference(objective: str, shard: int, epochs: int) -> Encoder:
+    """A small encoder of other images."""
+    images, classes = cifar10("train", shard)
+    framework = OBJECTIVES[objective]
+    targets = (
+        framework.encode_targets(framework.Parameters(), classes.tolist(), [""] * len(images))
+        if framework.target
+        else None
+    )
+    names = [("train", str(row)) for row in range(len(images))]
+    data = ResidentImages(images, names, targets, batch_size=100, seed=shard)
+    how = PretrainingParameters(
+        "resnet8",
+        objective,
+        None,
+        OptimizerParameters(learning_rate=2e-3, schedule="cosine"),
+        epochs=epochs,
+        batch_size=100,
+    )
+    worker = Pretrainer(data, VIEWS, how, seed=shard)
+    for _ in range(epochs):
+        worker.train_epoch()
+    return worker.encoder().eval()
+
+
+def chosen(rng: np.random.Generator, quality: Scores, tau: float, n: int) -> tuple[Rows, Rows]:
+    """Candidates with weights exp(tau q), controls exp(-tau q)."""
+    weights = np.exp(tau * quality)
+    candidates = rng.choice(len(quality), n, replace=False, p=weights / weights.sum())
+    left = 1 / weights
+    left[candidates] = 0
+    return candidates, rng.choice(len(quality), n, replace=False, p=left / left.sum())
+
+
+def varied(images: torch.Tensor, kind: str) -> torch.Tensor:
+    """Another year of the same camera: blurred, another white balance; or subjects in the centre."""
+    float_images = images.float()
+    if kind == "blur":
+        changed = 0.5 * float_images + 0.5 * F.avg_pool2d(F.pad(float_images, (1, 1, 1, 1), mode="replicate"), 3, 1)
+    elif kind == "white balance":
+        changed = float_images * torch.tensor([1.06, 1.0, 0.94])[None, :, None, None]
+    else:
+        changed = F.interpolate(float_images[:, :, 3:29, 3:29], size=32, mode="bilinear", antialias=True)
+    return changed.round().clamp(0, 255).to(torch.uint8)
+
+
+def frames(images: torch.Tensor, count: int) -> torch.Tensor:
+    """Bursts: each image shifted by up to two pixels, in another brightness, with noise, ``count`` times."""
+    generator = torch.Generator().manual_seed(0)
+    padded = F.pad(images.float(), (2, 2, 2, 2), mode="replicate")
+    made = []
+    for _ in range(count):
+        x, y = torch.randint(0, 5, (2,), generator=generator).tolist()
+        light = 1 + 0.1 * torch.randn(len(images), 1, 1, 1, generator=generator)
+        made.append(padded[:, :, y : y + 32, x : x + 32] * light + 2 * torch.randn(images.shape, generator=generator))
+    return torch.stack(made, dim=1).flatten(0, 1).round().clamp(0, 255).to(torch.uint8)
+
+
+def looks(rng: np.random.Generator) -> bool:
+    """Whether one of 20 looks at a growing sample of normal scores says leak."""
+    scores = rng.standard_normal((4, 4000))
+    for n in range(100, 2001, 100):
+        rows = np.concatenate([np.arange(n), 2000 + np.arange(n)])
+        member = np.arange(2 * n) < n
+        attack, blind, control, semantic = scores[:, rows]
+        if judge(attack, blind, control, member, semantic_auc=auc(semantic, member), trained=True).verdict == "leak":
+            return True
+    return False
+
+
+def main(path: str) -> None:
+    torch.set_num_threads(1)
+    began, rows = time.perf_counter(), list[dict[str, Any]]()
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(row, f"{time.perf_counter() - began:.0f} s", flush=True)  # noqa: T201
+        told = {
+            "rows": rows,
+            "seconds": round(time.perf_counter() - began),
+            "images": "CIFAR-10 test",
+            "target": "ResNet-56",
+        }
+        Path(path).write_text(json.dumps(told, indent=1) + "\n")
+
+    def repeat(draws: int, draw: Callable[[np.random.Generator], Validity]) -> list[Validity]:
+        return [draw(np.random.default_rng([7, number])) for number in range(draws)]
+
+    found = sum(looks(np.random.default_rng([5, number])) for number in range(400))
+    keep(
+        {
+            "case": "20 looks",
+            "n": 2000,
+            "draws": 400,
+            "leak": found,
+            "leak_at_most": round(clopper_pearson(found, 400)[1], 4),
+        }
+    )
+    target, taste, opinion = published(56), published(20), published(20, logits=True)
+    references = [trained_reference("simclr", 0, 12), trained_reference("supervised", 1, 6)]
+    images, classes = (torch.cat(parts) for parts in zip(cifar10("test", 0), cifar10("test", 1), strict=True))
+    pool = Pool.of(images, target, references)
+    liked = consistency(taste, images, "somebody")
+    with torch.inference_mode():
+        sure = torch.cat(
+            [opinion(clean(some))["backbone"].softmax(dim=1).max(dim=1).values for some in images.split(500)]
+        )
+    standard = {"taste": liked, "unsure": -np.asarray(sure.double())}
+    standard = {name: (values - values.mean()) / values.std() for name, values in standard.items()}
+
+    def by(quality: str, tau: float, n: int, made: bool = False) -> Callable[[np.random.Generator], Validity]:
+        def draw(rng: np.random.Generator) -> Validity:
+            candidates, controls = chosen(rng, standard[quality], tau, n)
+            return judged(pool, candidates, pool, controls, made=made)
+
+        return draw
+
+    keep(summed("none", repeat(60, by("taste", 0.0, 500)), 500, references="given"))
+    for tau in (0.25, 0.5, 1.0):
+        for n in (500, 1500):
+            keep(summed("taste", repeat(25, by("taste", tau, n)), n, tau=tau, references="given"))
+    keep(summed("unsure", repeat(25, by("unsure", 1.0, 500)), 500, tau=1.0, references="given"))
+    for tau in (0.5, 1.0):
+        keep(summed("taste", repeat(2, by("taste", tau, 500, True)), 500, tau=tau, references="made here"))
+    keep(summed("none", repeat(2, by("taste", 0.0, 500, True)), 500, references="made here"))
+
+    first, second = (np.flatnonzero(np.asarray(classes < 5) == side) for side in (True, False))
+
+    def two_sets(
+        one: Rows, other: Rows, inside: Pool, outside: Pool, n: int
+    ) -> Callable[[np.random.Generator], Validity]:
+        return lambda rng: judged(
+            inside, rng.choice(one, n, replace=False), outside, rng.choice(other, n, replace=False)
+        )
+
+    keep(summed("classes", repeat(20, two_sets(first, second, pool, pool, 500)), 500, references="given"))
+    some = images[:2000]
+    for kind in ("blur", "white balance", "centred"):
+        other = Pool.of(varied(some, kind), target, references)
+        keep(
+            summed(
+                kind,
+                repeat(20, two_sets(np.arange(2000), np.arange(2000, 10000), other, pool, 500)),
+                500,
+                references="given",
+            )
+        )
+    for size in (5, 20):
+        bursts = Pool.of(frames(images[:200], size), target, references)
+        scenes = 500 // size
+
+        def burst(rng: np.random.Generator, size: int = size, scenes: int = scenes, bursts: Pool = bursts) -> Validity:
+            which = rng.choice(200, scenes, replace=False) if scenes <= 200 else np.arange(200)
+            candidates = (which[:, None] * size + np.arange(size)).ravel()
+            return judged(bursts, candidates, pool, rng.choice(np.arange(200, 10000), 500, replace=False))
+
+        keep(summed("bursts", repeat(20, burst), 500, size=size, references="given"))
+    variants = torch.stack(
+        [some ^ (torch.arange(some[0].numel()).reshape(some[0].shape) == bit).to(torch.uint8) for bit in range(4)]
+    )
+    guessed = np.stack([consistency(taste, one, "guessed") for one in variants])
+    best, worst = guessed.argmax(axis=0), guessed.argmin(axis=0)
+    picked = [variants[torch.from_numpy(which), torch.arange(2000)] for which in (best, worst)]
+    for nonce in ("audit", "guessed"):
+        high, low = (Pool.of(one, target, references, nonce) for one in picked)
+        keep(
+            summed(
+                "variants of pixels",
+                repeat(20, two_sets(np.arange(1000), np.arange(1000, 2000), high, low, 500)),
+                500,
+                references="given",
+                nonce="drawn afterwards" if nonce == "audit" else "known beforehand",
+            )
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
