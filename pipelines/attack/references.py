@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate, among
@@ -68,10 +69,11 @@ def groups_of(folder: SeedFolder, ids: Sequence[str]) -> npt.NDArray[np.int64] |
     return np.array([group_of[name] for name in ids], dtype=np.int64)
 
 
-def semantic_auc(folder: SeedFolder) -> Estimate | None:
-    """The AUC of the classifier on embeddings; None: there are no references."""
+def semantic_auc(folder: SeedFolder, ids: Sequence[str]) -> Estimate | None:
+    """The AUC of the classifier on embeddings, on some samples; None: there are no references."""
     if not storage.exists(semantic_path(folder)):
         return None
     table = storage.read_table(semantic_path(folder))
+    table = table.filter(pc.is_in(table["id"], pa.array(ids, table.schema.field("id").type)))
     groups = np.asarray(table["group"]) if "group" in table.column_names else None
     return auc(np.asarray(table["score"]), np.asarray(table["member"]), groups)

@@ -35,9 +35,7 @@ def may_read_captions(encoder: EncoderConfig) -> bool:
 
 
 def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
-    """What an encoder lacks that an attack reads, as "has no text tower"; empty: nothing."""
-    if attack.reads_captions and not may_read_captions(encoder):
-        return "has no text tower"
+    """What an encoder lacks of the weights that an attack reads, as "is code"; empty: nothing."""
     if not attack.reads_weights:
         return ""
     copied = not attack.reads_momentum or may_be_copied(encoder)

@@ -28,7 +28,7 @@ from pipelines.config.data import DataConfig
 from pipelines.config.defenses import DefenseConfig, with_defenses
 from pipelines.config.dp_audit import DpAuditConfig
 from pipelines.config.encoders import DefendedConfig, EncoderConfig, ForeignConfig, TrainedConfig
-from pipelines.config.gradients import why_unfit
+from pipelines.config.gradients import may_read_captions, why_unfit
 from pipelines.config.limits import BudgetConfig, PricesConfig, ResourcesConfig
 from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
@@ -334,7 +334,8 @@ class RunConfig(Section):
                 continue
             known = self.encoders[name].outputs
             if named or (self._saw_neither(name) and (known is None or outputs <= set(known))):
-                yield name, why_unfit(attack, self.encoders[name])
+                silent = attack.reads_captions and not may_read_captions(self.encoders[name])
+                yield name, "has no text tower" if silent else why_unfit(attack, self.encoders[name])
 
     def outputs_on(self, name: str, outputs: Sequence[str]) -> tuple[str, ...]:
         """The outputs of an encoder in place of some of the target's: the same, or the backbone where it lacks them."""

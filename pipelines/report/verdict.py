@@ -88,7 +88,7 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
         groups,
         by=config.by,
         p_value=_lot_p_value(result_of(primary)) if config.by == LOT else None,
-        semantic_auc=semantic_auc(place),
+        semantic_auc=semantic_auc(place, found["id"].tolist()),
         trained=any(is_working(config, place, name) for name in primary.references),
         factor=config.validity.factor,
         works=not recognition_fault(place, primary.attack.target),

@@ -50,6 +50,7 @@ def begin(config: RunConfig, folder: Path) -> RunFolder:
 
 def query(config: RunConfig, folder: Path) -> RunFolder:
     """The stages up to extraction; loading an encoder takes Ray."""
+    config = with_nonce(config, config.queries.nonce or registered_nonce(RunFolder(str(folder))))
     runs = registered([Run(config, begin(config, folder))])
     ((config, place),) = runs
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):

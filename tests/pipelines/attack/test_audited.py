@@ -51,13 +51,13 @@ def test_scores_and_control_come_from_separate_fits(run: Path) -> None:
     table = storage.read_table(scores_path(task))
     fitted = fit(config, task, Splits.load(folder.path))
     assert not divisible(config, task)
-    assert fitted.control is not None
-    for column, method in (("score", fitted.method), ("control", fitted.control)):
+    (beside,) = fitted.beside
+    for column, method in (("score", fitted.method), ("control", beside.method)):
         state = method.state()
         np.testing.assert_array_equal(state["names"], np.sort(table["id"].to_numpy(zero_copy_only=False).astype(str)))
         by_name = dict(zip(state["names"].tolist(), state["scores"].tolist(), strict=True))
         assert [by_name[name] for name in table["id"].to_pylist()] == table[column].to_pylist()
-    assert not np.array_equal(fitted.method.state()["scores"], fitted.control.state()["scores"])
+    assert not np.array_equal(fitted.method.state()["scores"], beside.method.state()["scores"])
 
 
 def test_too_many_samples_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

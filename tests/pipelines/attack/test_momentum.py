@@ -47,7 +47,7 @@ NEED = f"prediction.gradient:{SETTING}"
 def config(**attack: Any) -> dict[str, Any]:
     white = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3, "temperature": 0.2}
     raw = with_anchors(white | {"keys": "momentum", "outputs": ["prediction"]} | attack)
-    raw["queries"]["outputs"] = ["prediction"]
+    raw["queries"] |= {"outputs": ["prediction"], "nonce": "dice"}
     raw["encoders"]["target"] |= {
         "objective": "moco-v3",
         "parameters": {"projection_hidden": 32, "projection_width": 16, "momentum": 0.9},

@@ -142,13 +142,13 @@ def test_encoders_without_gradients_are_refused() -> None:
     assert "asks for 13 samples of anchor, which has 12" in refused(config(bank=13))
 
 
-def test_a_control_that_is_not_named_gives_gradients() -> None:
+def test_a_reference_that_is_not_named_gives_gradients() -> None:
     raw = config(reference="known")
     target, shadow = raw["encoders"]["target"], raw["encoders"]["shadow"]
     guarded = {"defends": "shadow", "defense": "output-noise", "settings": {"scale": 0.1}}
     raw["encoders"] = {"target": target, "guarded": guarded, "shadow": shadow}
     chosen = checked(raw)
     white, lpla = chosen.attacks
-    assert chosen.control_of(white) == "shadow"
+    assert chosen.references_of(white) == ("shadow",)
     assert chosen.passed_over(white) == ("guarded", "is behind output-noise, which changes answers and not weights")
-    assert (chosen.control_of(lpla), chosen.passed_over(lpla)) == ("guarded", None)
+    assert (chosen.references_of(lpla), chosen.passed_over(lpla)) == (("guarded",), None)

@@ -46,7 +46,7 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 def written(folder: Path) -> dict[str, int]:
     """Files of a run and when they were written, but those of every start."""
-    always = {"manifest.json", "progress.json", "config.yaml", ".lock"}
+    always = {"manifest.json", "progress.json", "config.yaml", ".lock", "registration.jsonl"}
     always |= {"report.json", "report.html", "results.json", "results.parquet"}
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns

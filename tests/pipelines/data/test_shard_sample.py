@@ -97,7 +97,7 @@ def test_a_run_on_some_shards_says_so(local_ray: None, tmp_path: Path) -> None:
         "encoders": {"target": fresh, "fresh": fresh},
         "queries": {"views": 2, "outputs": ["backbone"]},
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
-        "validity": {"control": "fresh"},
+        "validity": {"references": ["fresh"]},
     }
     staged.judge(parse(raw, "given.yaml"), tmp_path / "run")
     report = json.loads((tmp_path / "run" / "report.json").read_text())

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.audit import run as audit
+from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -23,6 +24,7 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError, fault_of_user
 from pipelines.extract.features import load_features
 from pipelines.run.folder import RunFolder
+from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged
 from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents
 from tests.pipelines.tars import image_bytes, shard_bytes
@@ -92,7 +94,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     (data / "cut.tar").write_bytes(shard_bytes(range(200, 220))[:-11_000])
     config = run_on(str(data / "*.tar"), 7)
     folder = tmp_path / "run"
-    staged.query(config, folder)
+    config = with_nonce(config, registered_nonce(staged.query(config, folder)))
     rejected = {(one.shard, one.key): one.reason for one in Splits.load(str(folder / "seed-0")).rejected}
     told = {
         ("a", "../../evil"): "leads out",

@@ -228,14 +228,14 @@ def test_an_objective_knows_every_value_of_its_attribute() -> None:
     assert parse(raw, "phases.yaml").encoders["target"].attribute == "digit"
 
 
-def test_an_encoder_that_started_from_members_is_no_control() -> None:
+def test_an_encoder_that_started_from_members_is_no_reference() -> None:
     config = parse(phases(), "phases.yaml")
-    assert config.control_of(config.attacks[0]) == "shadow"
+    assert config.references_of(config.attacks[0]) == ("shadow",)
     raw = phases()
     raw["encoders"]["shadow"]["start"] = "target"
     config = parse(raw, "phases.yaml")
     assert config.members_of("shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
-    assert config.control_of(config.attacks[0]) == "base"
+    assert config.references_of(config.attacks[0]) == ("base",)
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     assert {attack.target for attack in own.attacks} == {"target+noise"}
     for name in ("target+noise", "shadow+noise"):
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
-    assert own.control_of(own.attacks[0]) is None
+    assert own.references_of(own.attacks[0]) == ()
     assert {demand.asking.encoder for demand in demands_of(own)} == {"target+noise", "shadow+noise"}
     assert defended_of(config) == ("target+noise", "target")
 
