@@ -62,7 +62,7 @@ class Combined(RegressionAttack):
     Fitted on a shadow encoder or on known samples it is one more attack, and spares the choice among the others. With
     ``reference: audited`` it needs neither a shadow nor a known member: it learns from some of the candidates and
     controls, and judges the next; p-values and intervals then are asymptotic, not exact. It finds any difference
-    between the two, so the controls must be of the same kind as the candidates. On the control encoder it learns anew,
+    between the two, so the controls must be of the same kind as the candidates. On a reference encoder it learns anew,
     which shows such a difference.
     """
 

@@ -193,8 +193,10 @@ def power_sentence(report: Mapping[str, Any]) -> str:
     units = "groups of images" if found["grouped"] else "images"
     size = f"{count(found['n_candidate'])} against {count(found['n_control'])} {units}"
     floor = f"Rates of false alarms below {percent(round(found['fpr_floor'], 4))} cannot be measured."
+    sides = sides_of(report)
+    candidates = f"the {sides.candidates}" if sides.known else sides.candidates
     told = [
-        f"{rate(one['auc'])} or more if {percent(one['used'])} of the {sides_of(report).candidates} were used"
+        f"{rate(one['auc'])} or more if {percent(one['used'])} of {candidates} were used"
         for one in found["power"]
         if "auc" in one
     ]

@@ -22,8 +22,8 @@ def glossary(sides: Sides) -> dict[str, str]:
         "Seed": "The number that all random choices follow from. Another seed is another draw of images.",
         "Membership score": "The number that an attack gives to an image. Higher means more likely used in training.",
         "False-positive rate (FPR)": f"The share of {sides.outside} that the attack wrongly calls used.",
-        "Controls": "Images that were surely not used. Two checks use them: a blind classifier sees files and pixels "
-        "and never asks the encoder, and a control encoder saw neither group.",
+        "Controls": "Images that were surely not used. Checks use them: a blind classifier sees files and pixels and "
+        "never asks the encoder; reference encoders, which saw neither group, show how the groups differ anyway.",
         "Shadow encoder": "An encoder that the attacker trains on own images. Its training images are known, so the "
         "attack learns from it what being used looks like.",
         "p-value": "The chance of scores so high, or higher, if none of the images was used. Small means surprising.",

@@ -34,7 +34,7 @@ class Entry:
         weights: fingerprints of the target's weights, one per seed.
         attack: the primary one, with its output.
         auc, blind, control: AUC of the primary attack, of the classifier without the encoder, and of the attack on the
-            control encoder; None: not measured.
+            reference encoders; None: not measured.
         share: how many of the images were used, in words; empty: the verdict is no leak.
         folded: seeds and sweeps that the run is made of, in words; empty: one seed, no sweep.
         images: what identifies the images that were judged: two runs of equal sets compare.

@@ -31,7 +31,7 @@ _SAME = ("attack", "target", "output", "reference", "shadow", "settings", "epoch
 _MEASURED = {
     "attack_auc": "AUC of the primary attack",
     "blind_auc": "AUC of the blind classifier",
-    "control_auc": "AUC on the control encoder",
+    "control_auc": "AUC on the reference encoders",
     "delta_auc": "attack minus blind",
     "delta_control_auc": "target minus control",
 }
