@@ -124,7 +124,7 @@ class Scored:
         table: see `pipelines.attack.scores`.
         spent: views that a stopping rule asked for; None: there is no rule.
         anchors: further images that the samples are compared with: anchors or a population.
-        control_fault: why the control encoder is not scored; else empty.
+        control_fault: why no reference encoder is scored; else empty.
     """
 
     table: pa.Table

@@ -102,7 +102,7 @@ class ByGroup:
         return design_effect_of_groups(self.sums.both("score"), self.of["placed"], self.sizes)
 
     def control_auc(self) -> Estimate:
-        """The AUC of the attack on the control encoder."""
+        """The AUC of the attack on the reference encoders."""
         return auc_of_groups(self.of["beside"], self.sizes)
 
 

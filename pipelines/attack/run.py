@@ -1,7 +1,7 @@
 """Run attacks, utility measurements and controls as Ray tasks.
 
 One task per (seed, attack, output, checkpoint); a task whose result is on disk is skipped. Labels meet the
-features only here. The same fitted attack also scores the same samples on the control encoder. An attack on more
+features only here. The same fitted attack also scores the same samples on reference encoders. An attack on more
 samples than a process should hold is divided into tasks on some shards each.
 """
 

@@ -112,7 +112,7 @@ def _evidence(
     sums: ScoreSums,
     grouped: ByGroup | None,
 ) -> dict[str, Any]:
-    """As `pipelines.attack.evidence.of_dataset`, with the AUC on the control encoder."""
+    """As `pipelines.attack.evidence.of_dataset`, with the AUC on the reference encoders."""
     candidates, controls = sums.histograms["score"]
     found: dict[str, Any] = {}
     if "control" in sums.histograms:

@@ -20,6 +20,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     """Check config, some of the data, weights and resources, without a run."""
     from pipelines.config.attack_checks import check_drawn
     from pipelines.config.load import load
+    from pipelines.config.prospects import prospects
     from pipelines.console import count_of
     from pipelines.data.draw import check_sizes
     from pipelines.data.look import Look
@@ -44,6 +45,8 @@ def check(config: Config, overrides: Overrides = None) -> None:
         output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
         for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
             output.print(f"data: {line}")
+        for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
+            output.print(f"verdict: {line}")
     first = loaded.seeds[0]
     for name, description in adopt.try_out(loaded, look.drawn(first), first):
         output.print(f"encoder {name}: {description}")

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from pipelines.config.attack_checks import check_drawn
+from pipelines.config.prospects import prospects
 from pipelines.console import say
 from pipelines.data.draw import draw
 from pipelines.data.scan import Scan, scan
@@ -40,6 +41,8 @@ def draw_roles(runs: Sequence[Run]) -> None:
                 say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
             for line in faults_of_lists(drawn) if seed == todo[0] else ():
                 say("data", f"WARNING: {line}")
+            for line in prospects(config, drawn.counts()) if first and seed == todo[0] else ():
+                say("data", line)
 
 
 def faults_of_lists(drawn: Splits) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from mi_core.costs import NOTHING, Range, largest, nodes_for, total, workers_for
 from pipelines.config.encoders import DefendedConfig, EndpointConfig
 from pipelines.config.limits import ResourcesConfig
+from pipelines.config.prospects import prospects
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say
 from pipelines.data.splits import Splits, are_drawn
@@ -124,7 +125,8 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         if stage == "extract":
             terms += [encoders[name]["queries"] * prices.get("query", 0.0) for name in attacked(runs)]
         amounts["money"] = total(terms)
-    notes = [*(words for _, words in remote), *_notes(config, planned, timed)]
+    sizes = {role: one.value for role, one in _role_sizes(config, seeds[0][1], samples).items()}
+    notes = [*prospects(config, sizes), *(words for _, words in remote), *_notes(config, planned, timed)]
     longest, measured = largest(trainings) * (1 / HOUR), (_named(timed), _named(trained))
     return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
 

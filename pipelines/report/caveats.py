@@ -63,7 +63,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         for task in tasks(config, folder.seed(seed))
         if "control_not_applicable" in result_of(task)
     }
-    told += [f"No control for {one}." for one in sorted(uncontrolled)]
+    told += [f"No reference for {one}." for one in sorted(uncontrolled)]
     told += of_controls(config)
     if config.asked:
         told.append(
@@ -72,8 +72,8 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         told.append(
-            "The verdict uses only the attack marked “primary”, fixed in advance. The AUCs of the other rows are "
-            "information, not corrected for multiple testing."
+            "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not corrected "
+            "for multiple testing."
         )
     return told
 

@@ -1,0 +1,63 @@
+"""What the verdict of a config can find with so many images, in words, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mi_core.report.numbers import count, percent, rate
+from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_images, verdict_power
+from mi_core.validity.verdict import CHOICE, LOT
+from pipelines.config.encoders import LoadedConfig
+from pipelines.config.run_config import RunConfig
+
+_WEB_SCALE = ("open_clip:", "transformers:")
+_TWICE = 2 * PUBLISHED - 0.5
+
+
+def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, int]:
+    """Candidates and controls that the verdict rests on.
+
+    Args:
+        config: the run.
+        counts: samples by role.
+    """
+    primary = config.attacks[config.validity.attack]
+    left = {role: counts[role] for role in config.audited}
+    for role in config.fitted_on_target(primary):
+        whole = config.data.roles[role].source_name
+        if whole in left:
+            left[whole] -= counts[role]
+    members, *others = (int(left[role]) for role in config.audited)
+    return members, sum(others)
+
+
+def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
+    """One line on the AUC that the verdict finds, and a warning where that is far from what attacks are known to reach.
+
+    Args:
+        config, counts: as `judged_counts`.
+    """
+    candidates, controls = judged_counts(config, counts)
+    if min(candidates, controls) < 1:
+        return
+    by, factor = config.by, config.validity.factor
+    sides = f"{count(candidates)} candidates and {count(controls)} controls"
+    found = {share: detectable_auc(candidates, controls, share=share, by=by, factor=factor) for share in (1.0, 0.1)}
+    if found[1.0] is None:
+        yield f"{sides} are too few for the verdict leak: not even an AUC of 1 would do"
+    else:
+        tenth = "no AUC suffices" if found[0.1] is None else f"their AUC has to be {rate(found[0.1], 2)}"
+        yield (
+            f"{sides}: the verdict is leak in {percent(POWER)} of audits where the attack has an AUC of "
+            f"{rate(found[1.0], 2)}; if a tenth of the candidates was used, {tenth}"
+        )
+    target = config.encoders[config.attacks[config.validity.attack].target]
+    if not isinstance(target, LoadedConfig) or not target.load.startswith(_WEB_SCALE):
+        return
+    if verdict_power(candidates, controls, _TWICE, by=by, factor=factor) < POWER:
+        by_choice, by_lot = (needed_images(_TWICE, by=one, factor=factor) for one in (CHOICE, LOT))
+        yield (
+            "WARNING: this audit is not expected to say leak. Published attacks on encoders of web scale reach an AUC "
+            f"of {rate(PUBLISHED, 2)}; even twice that effect, {rate(_TWICE, 2)}, takes {count(by_choice or 0)} images "
+            f"a side by choice, {count(by_lot or 0)} by lot. Here, “no evidence” says little"
+        )

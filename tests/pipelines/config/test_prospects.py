@@ -1,0 +1,63 @@
+"""What a config's verdict can find is told before anything is spent, and where it is hopeless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mi_core.validity.power import detectable_auc, verdict_power
+from pipelines.config.load import parse
+from pipelines.config.prospects import judged_counts, prospects
+from pipelines.config.run_config import RunConfig
+from tests.conftest import small_config
+
+COUNTS = {"candidate": 500, "control": 700, "known-nonmember": 200}
+
+
+def loaded(load: str) -> RunConfig:
+    raw: dict[str, Any] = {
+        "name": "web",
+        "data": {
+            "sources": {"one": {"kind": "shards", "path": "a/*.tar"}, "two": {"kind": "shards", "path": "b/*.tar"}},
+            "image_size": 224,
+            "roles": {
+                "candidate": {"from": "one"},
+                "control": {"from": "two"},
+                "known-nonmember": {"from": "control", "fraction": 0.3},
+            },
+        },
+        "encoders": {"target": {"load": load, "weights": "weights.safetensors"}},
+        "queries": {"outputs": ["backbone"]},
+        "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
+    }
+    return parse(raw, "web.yaml")
+
+
+def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() -> None:
+    config = loaded("timm:resnet18.a1_in1k")
+    assert judged_counts(config, COUNTS) == (500, 500)
+    (line,) = prospects(config, COUNTS)
+    least = detectable_auc(500, 500, by="choice")
+    assert least is not None and verdict_power(500, 500, least - 0.02) < 0.8 <= verdict_power(500, 500, least + 0.02)
+    told = f"the verdict is leak in 80 % of audits where the attack has an AUC of {least:.2f}".replace("0.", ".", 1)
+    assert f"500 candidates and 500 controls: {told}; if a tenth" in line
+
+
+@pytest.mark.parametrize("load", ["open_clip:ViT-B-32", "transformers:vit:org/name"])
+def test_an_encoder_of_web_scale_is_warned_of_unless_there_are_images_enough(load: str) -> None:
+    config = loaded(load)
+    _, warning = prospects(config, COUNTS)
+    assert warning.startswith("WARNING: this audit is not expected to say leak.")
+    assert "even twice that effect, .52, takes " in warning
+    assert len(list(prospects(config, {name: 1000 * count for name, count in COUNTS.items()}))) == 1
+
+
+def test_by_lot_far_fewer_images_do() -> None:
+    config = parse(small_config(), "small.yaml")
+    counts = dict.fromkeys(config.data.roles, 500)
+    (line,) = prospects(config, counts)
+    least = detectable_auc(*judged_counts(config, counts), by="lot")
+    assert least is not None and f"AUC of {least:.2f}".replace("0.", ".") in line
+    (none,) = prospects(config, dict.fromkeys(config.data.roles, 2))
+    assert "too few" in none or "no AUC suffices" in none
