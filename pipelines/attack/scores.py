@@ -1,7 +1,8 @@
 """The scores of an attack as they stand in the run folder: one table, or many parts with sums over all of them.
 
-Columns of a table, and of a part: id, member, score; statistic where the attack reads one number; control where a
-reference encoder is scored; group where samples are grouped, a number; class, null where there is none; item, the shard.
+Columns of a table, and of a part: id, member, score; statistic where the attack reads one number; control where
+reference encoders are scored; group where samples are grouped, a number; class, null where there is none; item, the
+shard.
 """
 
 from __future__ import annotations

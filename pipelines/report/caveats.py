@@ -72,8 +72,8 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         )
     if len(config.attacks) * len(config.queries.outputs) > 1:
         told.append(
-            "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not corrected "
-            "for multiple testing."
+            "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not "
+            "corrected for multiple testing."
         )
     return told
 
