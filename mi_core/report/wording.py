@@ -264,7 +264,8 @@ def _compared(validity: Mapping[str, Any]) -> str:
         both = "both " if len(found) == 2 else "all " if len(found) > 2 else ""
         return f"{_capital(told)} {both}found nothing."
     beyond = " The attack finds more." if validity["verdict"] == "leak" else ""
-    return f"{_capital(told)} are right that often; guessing gives 50.{beyond}"
+    verb = "is" if len(found) == 1 else "are"
+    return f"{_capital(told)} {verb} right that often; guessing gives 50.{beyond}"
 
 
 def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
