@@ -34,11 +34,11 @@ def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[s
     return torch.from_numpy(anchors.images[[row_of[name] for name in first]]), first
 
 
-def query_views(stored: StoredEncoder, pixels: torch.Tensor, count: int) -> torch.Tensor:
+def query_views(stored: StoredEncoder, pixels: torch.Tensor, count: int, nonce: str = "") -> torch.Tensor:
     """Views (N, V, C, S, S) of images of one source by the recipe that an encoder was trained with."""
     config = stored.record.config
     recipe = build(AUGMENTATIONS[config["objective"]], config["augmentation"])
-    return make_views(pixels, pixel_streams("", 0, "query", pixels), recipe, views=count)
+    return make_views(pixels, pixel_streams(nonce, 0, "query", pixels), recipe, views=count)
 
 
 def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def test_stored_numbers_are_those_of_the_copy_s_keys(run: Path) -> None:
     assert encoder.momentum is not None
     images, anchors = load_images(chosen.data, splits, ["target-member"]), bank_of_ten(chosen, splits)
     with torch.no_grad():
-        bank = BankKeys(encoder.momentum(query_views(stored, anchors[0], 1)[:, 0])["projection"])
+        bank = BankKeys(encoder.momentum(query_views(stored, anchors[0], 1, "dice")[:, 0])["projection"])
     names = images.ids[:5]
-    shown = query_views(stored, torch.from_numpy(images.images[:5]), 2)
+    shown = query_views(stored, torch.from_numpy(images.images[:5]), 2, "dice")
     found = losses_and_gradients(encoder, "prediction", shown, bank, SETTING)
     rows = stored_column(place, NEED)
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
