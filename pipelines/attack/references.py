@@ -35,7 +35,8 @@ def run_references(config: RunConfig, folder: SeedFolder) -> None:
         asking = embedding_of(config, name)
         epoch = config.queried_epochs(name)[-1]
         parts.append(load_features(config, folder, asking, epoch, asking.outputs[0], ["embedding"], config.audited))
-    ids = [name for name in parts[0].ids.tolist() if all(name in set(part.ids.tolist()) for part in parts[1:])]
+    others = [set(part.ids.tolist()) for part in parts[1:]]
+    ids = [name for name in parts[0].ids.tolist() if all(name in other for other in others)]
     rows = splits.samples(ids)
     order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
     chosen = np.array(ids)[order]

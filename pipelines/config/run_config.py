@@ -316,10 +316,8 @@ class RunConfig(Section):
 
     def passed_over(self, attack: AttackConfig) -> tuple[str, str] | None:
         """First encoder rejected as a reference for an attack, and the missing capability; None: none is."""
-        unfit = next(((name, lack) for name, lack in self._references(attack) if lack), None)
-        chosen = self.references_of(attack)[:1]
-        first = next(iter(self._references(attack)), None)
-        return None if first is None or (first[0],) == chosen else unfit
+        first = next(self._references(attack), None)
+        return first if first is not None and first[1] else None
 
     def _references(self, attack: AttackConfig) -> Iterator[tuple[str, str]]:
         """Encoders that saw none of the target's samples, the preferred first, each with why it is unfit, if it is."""
