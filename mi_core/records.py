@@ -5,7 +5,7 @@ N samples, V views, D width of an embedding, C classes; scores: higher = more li
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,11 @@ class Features:
         labels = None if self.labels is None else self.labels[rows]
         values = {need: array[rows] for need, array in self.values.items()}
         return Features(self.ids[rows], values, self.anchors, labels, self.population)
+
+    def at(self, ids: Sequence[str]) -> Features:
+        """The same features of some samples, in their order. Raises KeyError: one is not there."""
+        row_of = {name: row for row, name in enumerate(self.ids.tolist())}
+        return self.take(np.array([row_of[name] for name in ids], dtype=np.intp))
 
 
 @dataclass(frozen=True)

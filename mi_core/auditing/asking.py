@@ -66,18 +66,18 @@ class Setup:
             )
             for place in dict.fromkeys((outputs[name], one.size, name == "target") for name, one in ready.items())
         ]
-        tick = self.bar.begin("asking the encoders", len(samples.items))
+        ids = samples.ids
+        tick = self.bar.begin("asking the encoders", len(ids))
         for rows, pixels in decoded(samples, self.decoder, CHUNK):
-            names, images = samples.ids[rows], torch.from_numpy(pixels)
+            names, images = ids[rows], torch.from_numpy(pixels)
             streams = pixel_streams(self.nonce, self.seed, "query", images)
             for extractor in extractors:
                 for name, columns in extractor(images, streams, names).items():
                     for column, values in columns.items():
                         parts[name].setdefault(column.partition(".")[2], []).append(values)
             tick(len(names))
-        ids = np.array(samples.ids)
         return {
-            name: Features(ids, {need: np.concatenate(values) for need, values in columns.items()})
+            name: Features(np.array(ids), {need: np.concatenate(values) for need, values in columns.items()})
             for name, columns in parts.items()
         }
 
@@ -86,12 +86,14 @@ class Setup:
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether the encoder recognises images in two different views."""
-        names = sorted(samples.ids[:], key=lambda name: (not name.startswith(CANDIDATES), name))[:PROBED]
-        row_of = {name: row for row, name in enumerate(samples.ids)}
-        return self._tried(target.encoder, target.reference, samples, [row_of[name] for name in names])
+        ids = samples.ids
+        rows = sorted(range(len(ids)), key=lambda row: (not ids[row].startswith(CANDIDATES), ids[row]))[:PROBED]
+        return self._try_out(target.encoder, target.reference, samples, rows)
 
     @torch.inference_mode()
-    def _tried(self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
+    def _try_out(
+        self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: Sequence[int]
+    ) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
         chosen = samples.at(rows)
         images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)]))
@@ -115,19 +117,17 @@ class Setup:
 
     def beside_given(self, one: Model, number: int, samples: Samples) -> Beside:
         """A reference that the user gave."""
-        encoder = one.encoder
-        output = self.output if self.output in encoder.outputs else encoder.outputs[0]
-        works = self._tried(
-            encoder, one.reference, samples, self._first(np.ones(len(samples.items), dtype=bool), samples)
-        )
-        seen = np.zeros(len(samples.items), dtype=bool)
-        return Beside(f"{FAMILY}-{number}", encoder, output, seen, works, one)
+        nothing = np.zeros(len(samples.items), dtype=bool)
+        return self._beside(Made(f"{FAMILY}-{number}", one.encoder, one.reference, nothing), one, samples)
 
     def beside_made(self, one: Made, samples: Samples) -> Beside:
         """A reference that was trained here."""
+        return self._beside(one, None, samples)
+
+    def _beside(self, one: Made, model: Model | None, samples: Samples) -> Beside:
         output = self.output if self.output in one.encoder.outputs else one.encoder.outputs[0]
-        works = self._tried(one.encoder, one.fresh, samples, self._first(~one.seen, samples))
-        return Beside(one.name, one.encoder, output, one.seen, works, None)
+        works = self._try_out(one.encoder, one.fresh, samples, self._first(~one.seen, samples))
+        return Beside(one.name, one.encoder, output, one.seen, works, model)
 
     def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
         """Rows of the first wanted images by a hash of their pixels."""
@@ -137,9 +137,8 @@ class Setup:
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
-        names = sorted(name for name in samples.ids if name.startswith(f"{CANDIDATES}/"))[:4]
-        row_of = {name: row for row, name in enumerate(samples.ids)}
-        chosen = samples.at([row_of[name] for name in names])
+        ids = samples.ids
+        chosen = samples.at(sorted(np.flatnonzero(samples.candidate).tolist(), key=ids.__getitem__)[:4])
         (images,) = (pixels for _, pixels in decoded(chosen, self.decoder, CHUNK))
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)

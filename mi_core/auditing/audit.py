@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -28,10 +27,12 @@ from mi_core.encoders.model_folder import Definition, folder_kind
 from mi_core.encoders.published import PUBLISHED, published
 from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
+from mi_core.nonce import new_nonce
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
+from mi_core.validity.unseen import Scale, mean_of_unseen
 from mi_core.validity.verdict import FACTOR
 
 BLIND = 10_000  # images of a side that the blind classifier sees, at most
@@ -140,7 +141,7 @@ def audit(
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected)
         _check_numbers(samples, seed)
-        drawn = secrets.token_hex(16) if nonce is None else nonce
+        drawn = new_nonce() if nonce is None else nonce
         setup = Setup(decoder, recipe, output, views, seed, drawn, device_of(model), bar)
         shown = setup.consistency(target, samples)
         made = [] if quick or references is not None else setup.references(samples)
@@ -245,15 +246,11 @@ def _fitted(features: Features, known: np.ndarray, seed: int) -> MeanCosine:
 
 def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: np.ndarray, seed: int) -> np.ndarray:
     """The mean score (N,) of every image over the references that did not see it, on one scale."""
-    total, count = np.zeros(len(known)), np.zeros(len(known))
-    for one in beside:
-        scores, unseen = _fitted(features[one.name], known, seed).score(features[one.name]), ~one.seen
-        judged = scores[unseen & ~known]
-        if len(beside) > 1:
-            scores = (scores - judged.mean()) / (judged.std() or 1.0)
-        total[unseen] += scores[unseen]
-        count += unseen
-    return total / count
+    scores = [_fitted(features[one.name], known, seed).score(features[one.name]) for one in beside]
+    seen = [one.seen for one in beside]
+    alone = len(beside) == 1
+    scales = [Scale() if alone else Scale.of(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
+    return mean_of_unseen(scores, seen, scales)
 
 
 def _semantic(

@@ -20,6 +20,7 @@ from mi_core.checks import NumericError
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
+from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.querying.sanity import consistency_in_words
 from mi_core.records import BoolArray
 from mi_core.report.contents import pool_seeds
@@ -31,7 +32,6 @@ from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.share import least_share
 from mi_core.validity.verdict import Validity
 
-SYSTEM, GIVEN = "operating system", "given"  # where a nonce comes from
 _TOP = 12  # candidates shown in the report
 _PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
 _RATES = ("accuracy", "precision", "recall")  # that take the truth about every image
@@ -221,10 +221,7 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
     """Queries by encoder and side; views of some images tried the target out."""
     inside = int(measured.samples.candidate.sum())
     sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
-    per_image = {
-        "target": each,
-        **{one.name: each + 1 for one in measured.beside},
-    }  # of references also the image itself
+    per_image = {"target": each, **{one.name: each + 1 for one in measured.beside}}  # of references also the image
     asked = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     tried = measured.consistency["encoder"]["n"]
     entries = [

@@ -29,11 +29,11 @@ FEWEST = 128  # images of both sides together, of which a half fills a batch
 
 @dataclass(frozen=True)
 class Made:
-    """One of the encoders: its name in a config, and which of N images (N,) it saw."""
+    """One of the encoders: its name in a config, the same with fresh weights, and which of N images (N,) it saw."""
 
     name: str
     encoder: Encoder
-    fresh: Encoder
+    fresh: Encoder | None
     seen: BoolArray
 
 

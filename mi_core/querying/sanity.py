@@ -175,16 +175,18 @@ def view_consistency(
     matched: dict[str, Estimate] = {}
     for recipe, count in ((HARD, _HARD), (_mild(views), _OWN)):
         own = similarities(encoder, images, streams, recipe, views=count, device=device, output=encoder.outputs[0])
+        own_ranks = ranks(own)
         baselines: dict[str, dict[str, Any]] = {}
         for one, network in others.items():
             similar = similarities(network, images, streams, recipe, views=count, device=device)
             matched.setdefault(one, _matched(similar))
-            gain, p = mean_of(ranks(own) - ranks(similar))
-            baselines[one] = {"mean": mean_of(ranks(similar))[0].as_json(), "gain": gain.as_json(), "p": p}
+            other_ranks = ranks(similar)
+            gain, p = mean_of(own_ranks - other_ranks)
+            baselines[one] = {"mean": mean_of(other_ranks)[0].as_json(), "gain": gain.as_json(), "p": p}
         matched.setdefault("encoder", _matched(own))
         room = recipe is HARD or all(entry["mean"]["value"] < _ROOM for entry in baselines.values())
         better = room and all(entry["p"] <= _LEVEL / _WAYS for entry in baselines.values())
-        ways.append({"encoder": mean_of(ranks(own))[0].as_json(), "baselines": baselines, "better": better})
+        ways.append({"encoder": mean_of(own_ranks)[0].as_json(), "baselines": baselines, "better": better})
     return {
         "encoder": matched["encoder"].as_json(),
         "reference": matched[name].as_json(),
@@ -215,7 +217,7 @@ def fault_in_words(shown: Mapping[str, Any]) -> str:
     """The fault of an encoder that does not recognise images, with the evidence; empty where it does."""
     if shown["works"]:
         return ""
-    fresh = _told(shown)["baselines"].get(FRESH)
+    fresh = _decisive_views(shown)["baselines"].get(FRESH)
     untrained = fresh is not None and fresh["p"] > _LEVEL / _WAYS
     against = "an untrained one" if untrained else "a comparison of raw pixels"
     seen = _seen(shown)
@@ -225,14 +227,14 @@ def fault_in_words(shown: Mapping[str, Any]) -> str:
     )
 
 
-def _told(shown: Mapping[str, Any]) -> Mapping[str, Any]:
+def _decisive_views(shown: Mapping[str, Any]) -> Mapping[str, Any]:
     """The views on which an encoder is better, else the hard ones."""
     way: Mapping[str, Any] = next((one for one in shown["ranking"] if one["better"]), shown["ranking"][0])
     return way
 
 
 def _seen(shown: Mapping[str, Any]) -> str:
-    way = _told(shown)
+    way = _decisive_views(shown)
     others = ", ".join(f"{name}: {100 * entry['mean']['value']:.1f}" for name, entry in way["baselines"].items())
     return (
         f"shown two views of an image, it ranks the second above {100 * way['encoder']['value']:.1f} of 100 other "

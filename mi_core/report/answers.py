@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from mi_core.validity.verdict import CHOICE, LOT
 
+_NO_ANSWER = {
+    "no-checks": "No answer: there is nothing to compare the attack with.",
+    "untrained-references": "No answer: the attack was compared with untrained encoders only.",
+    "after-looking": "No answer: what is judged was chosen after looking.",
+    "encoder-broken": "No answer: this encoder does not seem to work.",
+}
 HEADLINES = {  # whether the truth is known, what is said
     True: {
         "by-lot": "Yes: this encoder reveals which images it was trained on.",
         "robust": "This encoder treats the members differently than the non-members, more than all checks explain.",
         "no-evidence": "No evidence that this encoder reveals its training images.",
         "confounded": "No answer: the two groups of images differ by themselves.",
-        "no-checks": "No answer: there is nothing to compare the attack with.",
-        "untrained-references": "No answer: the attack was compared with untrained encoders only.",
-        "after-looking": "No answer: what is judged was chosen after looking.",
-        "encoder-broken": "No answer: this encoder does not seem to work.",
+        **_NO_ANSWER,
     },
     False: {
         "by-lot": "Yes: the encoder was trained on images that the lot drew.",
         "robust": "The encoder treats your images differently than the control images, more than all checks explain.",
         "no-evidence": "There is no evidence that they were.",
         "confounded": "No answer: your images and the control images differ by themselves.",
-        "no-checks": "No answer: there is nothing to compare the attack with.",
-        "untrained-references": "No answer: the attack was compared with untrained encoders only.",
-        "after-looking": "No answer: what is judged was chosen after looking.",
-        "encoder-broken": "No answer: this encoder does not seem to work.",
+        **_NO_ANSWER,
     },
 }
 GROUPS = "How the groups came about"

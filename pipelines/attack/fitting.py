@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.records import BoolArray, Features
+from mi_core.validity.unseen import Scale, mean_of_unseen
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
@@ -24,6 +25,8 @@ from pipelines.data.splits import Splits, having
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
 SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about
 
+_PLAIN = Scale()
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -32,13 +35,12 @@ class Beside:
     Args:
         encoder: its name.
         method: scores it: that of the target, or one fitted on samples of this encoder.
-        centre, spread: mean and standard deviation of its scores, so that several encoders have one scale.
+        scale: of its scores, so that several encoders have one.
     """
 
     encoder: str
     method: Attack
-    centre: float = 0.0
-    spread: float = 1.0
+    scale: Scale = _PLAIN
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _on_one_scale(config: RunConfig, task: Task, splits: Splits, one: Beside) ->
     judged = ~_seen(config, task, splits, one.encoder, features.ids)
     judged &= ~some.among(features.ids, config.fitted_on_target(task.attack))
     scores = one.method.score(features.take(judged))
-    return replace(one, centre=float(scores.mean()), spread=float(scores.std()) or 1.0)
+    return replace(one, scale=Scale.of(scores))
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,12 @@ def _beside(
     config: RunConfig, task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_]
 ) -> npt.NDArray[np.float64]:
     """The mean score (N,) of some samples over the reference encoders that did not see them."""
-    total, count = np.zeros(len(ids)), np.zeros(len(ids))
-    for one in fitted.beside:
-        features = features_of(config, task, splits, one.encoder, config.audited)
-        row_of = {name: row for row, name in enumerate(features.ids)}
-        same = features.take(np.array([row_of[name] for name in ids]))
-        unseen = ~_seen(config, task, splits, one.encoder, ids)
-        scores = (one.method.score(same) - one.centre) / one.spread
-        total[unseen] += scores[unseen]
-        count += unseen
-    return total / count
+    scores = [
+        one.method.score(features_of(config, task, splits, one.encoder, config.audited).at(ids.tolist()))
+        for one in fitted.beside
+    ]
+    seen = [_seen(config, task, splits, one.encoder, ids) for one in fitted.beside]
+    return mean_of_unseen(scores, seen, [one.scale for one in fitted.beside])
 
 
 def _seen(config: RunConfig, task: Task, splits: Splits, name: str, ids: npt.NDArray[np.str_]) -> BoolArray:

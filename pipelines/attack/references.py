@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ def run_references(config: RunConfig, folder: SeedFolder) -> None:
     rows = splits.samples(ids)
     order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
     chosen = np.array(ids)[order]
-    embeddings = np.concatenate([_rows(part.ids, part.values["embedding"], chosen) for part in parts], axis=1)
+    embeddings = np.concatenate([part.at(chosen.tolist()).values["embedding"] for part in parts], axis=1)
     member = among(chosen, set(splits.ids(config.audited[:1])))
     groups = splits.groups(chosen.tolist())
     scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)
@@ -50,19 +49,15 @@ def run_references(config: RunConfig, folder: SeedFolder) -> None:
     storage.write_table(semantic_path(folder), pa.table(columns))
 
 
-def _rows(ids: Any, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The rows of some samples, in their order."""
-    row_of = {name: row for row, name in enumerate(ids.tolist())}
-    found: np.ndarray = values[[row_of[name] for name in wanted.tolist()]]
-    return found
+def _classified(folder: SeedFolder) -> pa.Table | None:
+    """What `run_references` wrote; None: there are no references."""
+    return storage.read_table(semantic_path(folder)) if storage.exists(semantic_path(folder)) else None
 
 
 def groups_of(folder: SeedFolder, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
     """What some samples belong to: their group or burst; None where there are neither, or not of all of them."""
-    if not storage.exists(semantic_path(folder)):
-        return None
-    table = storage.read_table(semantic_path(folder))
-    if "group" not in table.column_names:
+    table = _classified(folder)
+    if table is None or "group" not in table.column_names:
         return None
     group_of = dict(zip(table["id"].to_pylist(), table["group"].to_pylist(), strict=True))
     if not group_of.keys() >= set(ids):
@@ -72,9 +67,9 @@ def groups_of(folder: SeedFolder, ids: Sequence[str]) -> npt.NDArray[np.int64] |
 
 def semantic_auc(folder: SeedFolder, ids: Sequence[str]) -> Estimate | None:
     """The AUC of the classifier on embeddings, on some samples; None: there are no references."""
-    if not storage.exists(semantic_path(folder)):
+    table = _classified(folder)
+    if table is None:
         return None
-    table = storage.read_table(semantic_path(folder))
     table = table.filter(pc.is_in(table["id"], pa.array(ids, table.schema.field("id").type)))
     groups = np.asarray(table["group"]) if "group" in table.column_names else None
     return auc(np.asarray(table["score"]), np.asarray(table["member"]), groups)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import spending
@@ -90,7 +91,7 @@ def run(
             with folder.timed(stage):
                 if stage == "data":
                     draw_roles(runs)
-                    runs = registered(runs)
+                    runs = register(runs)
                     config = runs[0].config
                 elif stage == "report":
                     for _, place in runs:
@@ -113,7 +114,7 @@ def with_nonce(config: RunConfig, nonce: str | None) -> RunConfig:
     return config.model_copy(update={"queries": config.queries.model_copy(update={"nonce": nonce})})
 
 
-def registered(runs: Sequence[Run]) -> list[Run]:
+def register(runs: Sequence[Run]) -> list[Run]:
     """Write down what the verdicts of some runs will rest on: their images, then their plans.
 
     An audit of an encoder from elsewhere gets a nonce between the two, unless it has one.
@@ -124,10 +125,10 @@ def registered(runs: Sequence[Run]) -> list[Run]:
     for config, folder in runs:
         registration.write_down(folder, registration.ROLES, {"roles": _roles(config, folder)})
     first = runs[0].config
-    origin = registration.GIVEN if first.queries.nonce else registration.SEED
+    origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
     if nonce is None and any(config.audits_others for config, _ in runs):
-        nonce, origin = registration.new_nonce(), registration.SYSTEM
+        nonce, origin = new_nonce(), SYSTEM
     if nonce is not None and nonce == registration.registered_nonce(runs[0].folder):
         origin = registration.origin_of_nonce(runs[0].folder)
     settled = [Run(with_nonce(config, nonce), folder) for config, folder in runs]

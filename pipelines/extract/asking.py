@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mi_core.augmentations import AUGMENTATIONS
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features import of_momentum
@@ -27,7 +26,6 @@ from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
-from pipelines.config.parameters import build
 from pipelines.extract.attempts import Attempt
 from pipelines.extract.commit import OK
 from pipelines.extract.jobs import ShardJob
@@ -87,7 +85,7 @@ class Group:
                 for epoch, encoder in zip(job.query.epochs, some, strict=True)
             },
             plans[0],
-            build(AUGMENTATIONS[first.query.recipe.name], first.query.recipe.settings),
+            first.query.recipe.build(),
             device,
             crafter,
             {name: plan for names, plan in zip(self.names, plans, strict=True) for name in names.values()},

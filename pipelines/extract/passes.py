@@ -26,11 +26,7 @@ from pipelines.run.folder import SeedFolder
 CHUNK = 256  # images per chunk where nothing else is known
 _SHARED = ("base", "roles", "needs", "chunk")  # of a recorded pass: what tells another run that it may be copied
 _FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
-_LATER = {
-    "repeats": 1,
-    "feature_precision": "float32",
-    "nonce": "",
-}  # fields of a pass that count where they are not so
+_LATER = {"repeats": 1, "feature_precision": "float32", "nonce": ""}  # fields that count where they are not so
 VERSION = 3  # of the features: a change of their meaning makes a new base
 
 

@@ -64,7 +64,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
-    told += of_controls(config)
+    told += of_references(config)
     if config.asked:
         told.append(
             "The answer holds only if your images and the control images come from the same source, and the control "
@@ -85,7 +85,7 @@ def of_fits(config: RunConfig) -> list[str]:
     return []
 
 
-def of_controls(config: RunConfig) -> list[str]:
+def of_references(config: RunConfig) -> list[str]:
     """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
     told = []
     for attack in config.attacks:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mi_core.augmentations import AUGMENTATIONS
 from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.images import ViewGrid
@@ -18,7 +17,6 @@ from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import scores_path, sums_of
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
@@ -84,11 +82,11 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
         shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
     except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
         return None
-    images, recipe = torch.from_numpy(shown.images), config.recipe(attack)
+    images = torch.from_numpy(shown.images)
     drawn = make_views(
         images,
         pixel_streams(config.queries.nonce or "", place.seed, "query", images),
-        build(AUGMENTATIONS[recipe.name], recipe.settings),
+        config.recipe(attack).build(),
         views=attack.views or config.queries.views,
     )
     return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())

@@ -50,7 +50,7 @@ from pipelines.report.rows import results_table, summary, sweeps
 from pipelines.report.verdict import classes, evidence, flagged, is_primary, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
-from pipelines.run.registration import lines_of, registered
+from pipelines.run.registration import lines_of, registration_as_json
 from pipelines.tune.run import outcome
 
 SCHEMA_VERSION = 1
@@ -117,7 +117,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
             entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
         ),
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
-        "registration": registered(lines_of(folder)),
+        "registration": registration_as_json(lines_of(folder)),
         "validity": found,
         "evidence": evidence(config, folder, found),
         "classes": classes(config, folder),

@@ -79,7 +79,8 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
     place = folder.seed(seed)
     primary = _primary(config, place)
     found = paired_scores(primary)
-    groups = found.get("group", groups_of(place, found["id"].tolist()))
+    ids = found["id"].tolist()
+    groups = found["group"] if "group" in found else groups_of(place, ids)
     return judge(
         found["score"],
         found["blind"],
@@ -88,7 +89,7 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
         groups,
         by=config.by,
         p_value=_lot_p_value(result_of(primary)) if config.by == LOT else None,
-        semantic_auc=semantic_auc(place, found["id"].tolist()),
+        semantic_auc=semantic_auc(place, ids),
         trained=any(is_working(config, place, name) for name in primary.references),
         factor=config.validity.factor,
         works=not recognition_fault(place, primary.attack.target),

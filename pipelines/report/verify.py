@@ -251,10 +251,11 @@ def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     if late:
         fine = "what is judged was CHOSEN AFTER LOOKING: its images or its plan came after the first query"
     else:
-        looks, attacks = attempts(given)[0], sum(attempts(given)[1].values())
+        looks, by_target = attempts(given)
         fine = (
             f"images and plan were registered {plans[0]['time'] if plans else 'never'}, before the first query, "
-            f"nonce: {plans[0]['nonce']['from'] if plans else 'none'}; {looks} reports, {attacks} attacks planned"
+            f"nonce: {plans[0]['nonce']['from'] if plans else 'none'}; {looks} reports, "
+            f"{sum(by_target.values())} attacks planned"
         )
     return _lines("registration", faults, fine)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -24,8 +23,6 @@ from pipelines.run.folder import RunFolder, now, versions
 FILE = "registration.jsonl"
 ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"
 """What happened."""
-SYSTEM, GIVEN, SEED = "operating system", "given", "seed"
-"""Where a nonce comes from."""
 Line = Mapping[str, Any]
 _CHAIN = ("time", "previous", "sha256")  # what a line holds besides what happened
 _FIRST = "0" * 64
@@ -50,7 +47,7 @@ def write_down(folder: RunFolder, event: str, content: Mapping[str, Any]) -> Non
     """Add a line; roles and plans only where the last line of their kind says something else."""
     lines = lines_of(folder)
     told = {"event": event, **content}
-    last = next((bare(line) for line in reversed(lines) if line["event"] == event), None)
+    last = next((without_chain(line) for line in reversed(lines) if line["event"] == event), None)
     if event in (ROLES, PLAN) and last == json.loads(json.dumps(told)):
         return
     line = {"time": now(), "previous": lines[-1]["sha256"] if lines else _FIRST, **told}
@@ -62,7 +59,7 @@ def file_of(lines: Sequence[Line]) -> bytes:
     return "".join(f"{_text(one)}\n" for one in lines).encode()
 
 
-def bare(line: Line) -> dict[str, Any]:
+def without_chain(line: Line) -> dict[str, Any]:
     """What happened, without the time and the digests."""
     return {name: part for name, part in line.items() if name not in _CHAIN}
 
@@ -114,7 +111,7 @@ def attempts(lines: Sequence[Line]) -> tuple[int, dict[str, int]]:
     return sum(line["event"] == LOOK for line in lines), dict(Counter(planned.values()))
 
 
-def registered(lines: Sequence[Line]) -> dict[str, Any]:
+def registration_as_json(lines: Sequence[Line]) -> dict[str, Any]:
     """What a report says of the registration; empty where nothing was planned."""
     plan = next((line for line in lines if line["event"] == PLAN), None)
     if plan is None:
@@ -142,11 +139,6 @@ def origin_of_nonce(folder: RunFolder) -> str:
 
 def _nonce(folder: RunFolder) -> Line:
     return next((line["nonce"] for line in lines_of(folder) if line["event"] == PLAN), {})
-
-
-def new_nonce() -> str:
-    """A nonce of 128 bits from the operating system, as 32 hex digits."""
-    return secrets.token_hex(16)
 
 
 def code_digest() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
-from pipelines.audit.run import registered, with_nonce
+from pipelines.audit.run import register, with_nonce
 from pipelines.config.encoders import ForeignConfig
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -51,7 +51,7 @@ def begin(config: RunConfig, folder: Path) -> RunFolder:
 def query(config: RunConfig, folder: Path) -> RunFolder:
     """The stages up to extraction; loading an encoder takes Ray."""
     config = with_nonce(config, config.queries.nonce or registered_nonce(RunFolder(str(folder))))
-    runs = registered([Run(config, begin(config, folder))])
+    runs = register([Run(config, begin(config, folder))])
     ((config, place),) = runs
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
         adopt.run(runs)

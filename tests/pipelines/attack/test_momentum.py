@@ -33,7 +33,7 @@ from pipelines.extract.passes import missing_passes
 from pipelines.files import storage
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
-from pipelines.report.caveats import of_controls
+from pipelines.report.caveats import of_references
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
@@ -262,5 +262,5 @@ def test_a_control_that_is_not_named_has_a_copy() -> None:
     del raw["encoders"]["fresh"]
     alone = checked(raw)
     assert alone.references_of(attack) == ()
-    assert of_controls(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
+    assert of_references(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
     assert checked(raw | {"validity": {"references": ["shadow"]}}).references_of(attack) == ()

@@ -16,7 +16,7 @@ from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
 from mi_core.validity.verdict import LOT, Validity, judge, judge_pooled
-from pipelines.audit.run import registered
+from pipelines.audit.run import register
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -57,7 +57,7 @@ def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
         draw(config.data, scanned, seed, folder.seed(seed).path)
         for name in config.encoders:
             _encoder(config, folder.seed(seed), name)
-    ((config, _),) = registered([Run(config, folder)])
+    ((config, _),) = register([Run(config, folder)])
     for event in (START, LOOK):
         write_down(folder, event, {"command": "encoder-audit audit small.yaml"})
     report = _report(config, folder, 2.0 * leak)

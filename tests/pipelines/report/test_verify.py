@@ -18,7 +18,7 @@ from mi_core.validity.verdict import Validity
 from pipelines.report import statement
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import attempts, bare, faults_of, is_after_looking, lines_of, write_down
+from pipelines.run.registration import attempts, faults_of, is_after_looking, lines_of, without_chain, write_down
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
 
@@ -49,7 +49,9 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
     """Another attack is chosen once scores exist: the statement says so, and a leak is none any more."""
     folder = RunFolder(str(copied))
     plan = next(line for line in lines_of(folder) if line["event"] == "plan")
-    write_down(folder, "plan", {name: part for name, part in bare(plan).items() if name != "event"} | {"epoch": 99})
+    write_down(
+        folder, "plan", {name: part for name, part in without_chain(plan).items() if name != "event"} | {"epoch": 99}
+    )
     edited(
         copied / "report.json", "validity", lambda found: Validity.from_json({**found, "registered": False}).as_json()
     )
@@ -61,7 +63,7 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
 
 def test_attacks_that_are_only_added_leave_the_plan_in_force(copied: Path) -> None:
     folder = RunFolder(str(copied))
-    plan = bare(next(line for line in lines_of(folder) if line["event"] == "plan"))
+    plan = without_chain(next(line for line in lines_of(folder) if line["event"] == "plan"))
     more = {"attacks": [*plan["attacks"], plan["attacks"][0] | {"views": 3}]}
     write_down(folder, "plan", {name: part for name, part in plan.items() if name != "event"} | more)
     assert not is_after_looking(lines_of(folder)) and not faults_of(lines_of(folder))
