@@ -19,7 +19,7 @@ ROOMS = (
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
-FOUNDATION = {"checks", "folds", "hashing", "records", "mlp", "philox", "runtime", "streams"}
+FOUNDATION = {"checks", "folds", "hashing", "records", "mlp", "nonce", "philox", "runtime", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
@@ -30,6 +30,7 @@ MI_CORE = {
     "records": set(),
     "mlp": set(),
     "streams": set(),
+    "nonce": set(),
     "image_files": set(),
     "images": {"image_files"},
     "augmentations": set(),

@@ -118,7 +118,8 @@ class Setup:
     def beside_given(self, one: Model, number: int, samples: Samples) -> Beside:
         """A reference that the user gave."""
         nothing = np.zeros(len(samples.items), dtype=bool)
-        return self._beside(Made(f"{FAMILY}-{number}", one.encoder, one.reference, nothing), one, samples)
+        given = Made(f"{FAMILY}-{number}", one.encoder, one.fingerprint, one.reference, nothing)
+        return self._beside(given, one, samples)
 
     def beside_made(self, one: Made, samples: Samples) -> Beside:
         """A reference that was trained here."""
@@ -127,7 +128,7 @@ class Setup:
     def _beside(self, one: Made, model: Model | None, samples: Samples) -> Beside:
         output = self.output if self.output in one.encoder.outputs else one.encoder.outputs[0]
         works = self._try_out(one.encoder, one.fresh, samples, self._first(~one.seen, samples))
-        return Beside(one.name, one.encoder, output, one.seen, works, model)
+        return Beside(one.name, one.encoder, one.fingerprint, output, one.seen, works, model)
 
     def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
         """Rows of the first wanted images by a hash of their pixels."""

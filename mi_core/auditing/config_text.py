@@ -10,14 +10,19 @@ FIRST_LINE = "# Were these images used to train this encoder? The same audit as 
 MISSING = "FILL-IN"
 FAMILY = "reference"
 """The name that reference encoders share."""
+_LARGEST = 32  # side of the images that reference encoders are trained on
 
 
-def reference_settings() -> dict[str, Any]:
-    """The settings of reference encoders that are made here, but for the roles that they are trained on."""
+def reference_settings(side: int | None = None) -> dict[str, Any]:
+    """The settings of reference encoders that are made here, but for the roles that they are trained on.
+
+    Args:
+        side: of the audited images in pixels; larger ones are shrunk, smaller ones stay as they are. None: not known.
+    """
     return {
         "objective": "simclr",
         "backbone": "resnet8",
-        "size": 32,
+        "size": min(_LARGEST, side or _LARGEST),
         "halves": 4,
         "epochs": 40,
         "batch_size": 64,

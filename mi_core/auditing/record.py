@@ -17,7 +17,7 @@ from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, refere
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
-from mi_core.encoders.checkpoint import Encoder, fingerprint
+from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
@@ -44,6 +44,7 @@ class Beside:
     Args:
         name: in the report, and in a config where it was made here.
         encoder: in evaluation mode.
+        fingerprint: of its weights, before batch norm was folded.
         output: that is read.
         seen: (N,) which images it was trained on.
         consistency: whether it recognises images.
@@ -52,6 +53,7 @@ class Beside:
 
     name: str
     encoder: Encoder
+    fingerprint: str
     output: str
     seen: BoolArray
     consistency: Mapping[str, Any]
@@ -252,7 +254,7 @@ def _reference(one: Beside) -> dict[str, Any]:
         return _encoder(one.model, consistency_in_words(one.consistency))
     made = reference_settings()
     told = {name: made[name] for name in ("objective", "backbone", "epochs")}
-    return told | {"train_on": "half of candidates and controls, by lot", "fingerprint": fingerprint(one.encoder)}
+    return told | {"train_on": "half of candidates and controls, by lot", "fingerprint": one.fingerprint}
 
 
 def _versions() -> dict[str, str]:
@@ -293,7 +295,7 @@ def settings_of(
     references: dict[str, Mapping[str, Any]] = {}
     for one in measured.beside:
         if one.model is None:
-            references = {FAMILY: reference_settings()}
+            references = {FAMILY: reference_settings(data.get("image_size"))}
         elif one.model.settings is None:
             remarks.append(f"{MISSING}: the module and function of {one.name}, which was given as {one.model.load}")
             references[one.name] = {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}

@@ -17,7 +17,7 @@ import torch
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64, digests64
 from mi_core.records import BoolArray
 from mi_core.training.data import ResidentImages, by_content
@@ -29,10 +29,11 @@ FEWEST = 128  # images of both sides together, of which a half fills a batch
 
 @dataclass(frozen=True)
 class Made:
-    """One of the encoders: its name in a config, the same with fresh weights, and which of N images (N,) it saw."""
+    """One of the encoders: its name in a config, its fingerprint, fresh weights, and which of N images (N,) it saw."""
 
     name: str
     encoder: Encoder
+    fingerprint: str
     fresh: Encoder | None
     seen: BoolArray
 
@@ -78,7 +79,7 @@ def make_references(
             f"{len(images)} images are too few to train references on, which takes {FEWEST}; give references=..., or "
             "quick=True for an audit without any"
         )
-    settings = reference_settings()
+    settings = reference_settings(images.shape[-1])
     count = settings.pop("halves")
     parameters = PretrainingParameters(**settings | {"optimizer": OptimizerParameters(**settings["optimizer"])})
     made = []
@@ -93,5 +94,6 @@ def make_references(
             trainer.train_epoch()
             progress()
         fresh = audited_encoder(parameters, images.shape[1], images.shape[2]).eval()
-        made.append(Made(name, trainer.encoder().eval(), fresh, seen))
+        encoder = trainer.encoder().eval()
+        made.append(Made(name, encoder, fingerprint(encoder), fresh, seen))
     return made

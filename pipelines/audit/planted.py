@@ -19,14 +19,16 @@ from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 
-TUNED, _NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
+TUNED, NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
+KEEPING = "selftest-keeping"  # an encoder that was trained anew on a tenth of the members
 HONEST, BROKEN = "honest", "broken"  # defenses, by their labels
 _EPSILON, _DELTA = 1.0, 1e-5  # what both providers promise
 _CANARIES, _FEWEST, _OTHERS = 400, 200, 50  # most and fewest canaries; samples of each other role beside them
 _FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
 _SMALLER = 0.75  # side of altered non-members, as a share
 _SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
-_DONE = "whole.json"
+WHOLE = "whole.json"
+KEPT = 0.1  # share of the members that `KEEPING` was trained on
 COPIES = (1, 16)  # how often images stand in training
 COPIED = 48  # images that are copied, as many of each number
 _HALVES = 8  # shadow encoders that tell what is memorised
@@ -49,7 +51,7 @@ def trained(config: RunConfig) -> RunConfig:
     """The primary attack on its target; as points of a sweep, its shadow, and the target before and after unlearning.
 
     The shadow never saw the audited images: it is the target trained anew without them. `TUNED` is the target trained
-    for one more epoch on the images of the shadow.
+    for one more epoch on the images of the shadow, `KEEPING` the shadow with some of the members among its images.
     """
     primary = config.attacks[config.validity.attack]
     whole = config.model_dump(mode="json", by_alias=True)
@@ -59,10 +61,17 @@ def trained(config: RunConfig) -> RunConfig:
     more = {"start": primary.target, "train_on": shadow["train_on"], "epochs": 1, "checkpoints": []}
     encoders[TUNED] = encoders[primary.target] | more
     encoders["fresh"] = _fresh(config)  # the control of the shadow: the first encoder that saw neither group
-    encoders[_NEVER] = shadow | {"train_on": [SHADOW_ROLES[1]]}
-    found = _SHADOW_FREE | {"target": [primary.target, primary.reference, TUNED], "outputs": [config.primary_output]}
-    plain = _plain(config) | {
+    encoders[NEVER] = shadow | {"train_on": [SHADOW_ROLES[1]]}
+    encoders[KEEPING] = shadow | {"train_on": [SHADOW_ROLES[0], KNOWN_ROLES[0]]}
+    found = _SHADOW_FREE | {
+        "target": [primary.target, primary.reference, TUNED, KEEPING],
+        "outputs": [config.primary_output],
+    }
+    plain = plain_of(config)
+    kept = {KNOWN_ROLES[0]: {"from": TARGET_ROLES[0], "fraction": KEPT}}
+    plain |= {
         "name": "selftest-trained",
+        "data": plain["data"] | {"roles": plain["data"]["roles"] | kept},
         "encoders": encoders,
         "attacks": [
             primary.model_dump(mode="json"),
@@ -72,20 +81,20 @@ def trained(config: RunConfig) -> RunConfig:
         "validity": {"attack": 0, "output": config.primary_output},
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
-    forgetting = {"label": "forgetting", "validity.attack": 2, "validity.references": [_NEVER]}
+    forgetting = {"label": "forgetting", "validity.attack": 2, "validity.references": [NEVER]}
     return build(plain).model_copy(update={"sweep": {"audited": (other, forgetting)}})
 
 
 def random(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
     """An attack without shadows on random weights; on other images where ``sources`` gives some."""
-    plain = _plain(config)
+    plain = plain_of(config)
     if sources:
         roles = {
             TARGET_ROLES[0]: {"from": "members"},
             TARGET_ROLES[1]: {"from": "nonmembers"},
             KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
         }
-        plain["data"] = _decoding(plain) | {"sources": dict(sources), "roles": roles}
+        plain["data"] = decoding_of(plain) | {"sources": dict(sources), "roles": roles}
         plain["utility"] = {}
     plain["queries"] |= {"outputs": ["backbone"]}
     return build(
@@ -131,7 +140,7 @@ def promising(config: RunConfig, classes: int) -> RunConfig:
     fewest = _OTHERS + canaries(config) // 3  # with fewer coins that say in than one in a million times
     scale = calibrated("gaussian", _EPSILON, sensitivity_bound(1e-4, fewest), delta=_DELTA).scale
     labelled = {HONEST: settings | {"scale": scale}, BROKEN: settings | {"scale": 0.0}}
-    plain = _plain(config)
+    plain = plain_of(config)
     return build(
         plain
         | {
@@ -157,7 +166,7 @@ def copies(config: RunConfig, splits: Splits, place: str) -> dict[str, Any]:
     A copy differs from its image in the lowest bit of one value, since exact copies are dropped. Existing files are
     kept.
     """
-    if not storage.exists(f"{place}/{_DONE}"):
+    if not storage.exists(f"{place}/{WHOLE}"):
         ids = splits.first(TARGET_ROLES[:1], COPIED, config.seeds[0])
         numbers = {name: COPIES[number % len(COPIES)] for number, name in enumerate(ids)}
         for number, (name, _, pixels) in enumerate(read_samples(config.data, splits, TARGET_ROLES[:1], ids)):
@@ -168,13 +177,13 @@ def copies(config: RunConfig, splits: Splits, place: str) -> dict[str, Any]:
                     f"{place}/images/{number:03d}-{numbers[name]:02d}-{copy:02d}.png",
                     encode_png(shrunk(changed, changed.shape[-1])),
                 )
-        storage.write_json(f"{place}/{_DONE}", {"whole": True})
+        storage.write_json(f"{place}/{WHOLE}", {"whole": True})
     return {"copies": {"kind": "imagefolder", "path": f"{place}/images"}}
 
 
 def copied(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
     """What training memorises of the images of `copies`; all copies of an image are drawn together."""
-    plain, target = _plain(config), _target(config).model_dump(mode="json")
+    plain, target = plain_of(config), _target(config).model_dump(mode="json")
     trained = {
         **{name: target[name] for name in ("backbone", "augmentation", "mean", "std", "precision")},
         "objective": "vicreg",
@@ -192,7 +201,7 @@ def copied(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
         plain
         | {
             "name": "selftest-copied",
-            "data": _decoding(plain) | drawn,
+            "data": decoding_of(plain) | drawn,
             "encoders": {
                 "target": trained | {"train_on": TARGET_ROLES[:1]},
                 "half": trained | {"train_on": TARGET_ROLES, "halves": _HALVES},
@@ -215,14 +224,14 @@ def copies_of(sample: str) -> int:
     return int(sample.rpartition("/")[2].split("-")[1])
 
 
-def _plain(config: RunConfig) -> dict[str, Any]:
+def plain_of(config: RunConfig) -> dict[str, Any]:
     """The config's data, seeds, views and resources, as plain values."""
     whole = config.model_dump(mode="json", by_alias=True)
     parts = ("seeds", "data", "queries", "utility", "resources")
     return {name: whole[name] for name in parts} | {"checkpoints": "last"}
 
 
-def _decoding(plain: Mapping[str, Any]) -> dict[str, Any]:
+def decoding_of(plain: Mapping[str, Any]) -> dict[str, Any]:
     """How the images of a config, as plain values, are decoded."""
     return {name: plain["data"][name] for name in ("image_size", "channels", "interpolation", "fit", "resize")}
 
@@ -264,10 +273,10 @@ def altered(config: RunConfig, splits: Splits, place: str, case: str) -> dict[st
     Existing files are kept: the images are a function of config and splits.
     """
     folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
-    if not storage.exists(f"{place}/{_DONE}"):
+    if not storage.exists(f"{place}/{WHOLE}"):
         for name, role in folders.items():
             for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
                 data, suffix = ALTERED[case](pixels, member=name == "members")
                 storage.write_atomic(f"{place}/{name}/{number:06d}.{suffix}", data)
-        storage.write_json(f"{place}/{_DONE}", {"whole": True})
+        storage.write_json(f"{place}/{WHOLE}", {"whole": True})
     return {name: {"kind": "imagefolder", "path": f"{place}/{name}"} for name in folders}

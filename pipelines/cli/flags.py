@@ -77,7 +77,7 @@ class Flags:
         sources |= {} if self.known is None else {"known": self.known}
         return audit_settings(
             target,
-            self._references(),
+            self._references(decoding.get("image_size")),
             {name: _source(str(path)) for name, path in sources.items()},
             objective=self.objective or ("clip" if captioned else "simclr"),
             data=decoding,
@@ -118,8 +118,8 @@ class Flags:
             return {"endpoint": {name: value for name, value in own.items() if value is not None}}
         return _loaded(self.encoder or "", self.weights, "--weights", self.encoder or "")
 
-    def _references(self) -> dict[str, Mapping[str, Any]]:
-        """Settings of the references: those given, or a family that is trained here."""
+    def _references(self, side: int | None) -> dict[str, Mapping[str, Any]]:
+        """Settings of the references: those given, or a family that is trained here on images of that side."""
         if self.quick:
             if self.references:
                 raise UserError("--quick leaves references out, but --reference is given; keep one of the two")
@@ -127,7 +127,7 @@ class Flags:
         if not self.references:
             if self.reference_weights:
                 raise UserError("--reference-weights is given without --reference; name the encoder that they are of")
-            return {FAMILY: reference_settings()}
+            return {FAMILY: reference_settings(side)}
         weights = list(self.reference_weights)
         found: dict[str, Mapping[str, Any]] = {}
         for number, one in enumerate(self.references):

@@ -170,13 +170,10 @@ def _query(runs: Sequence[Run], planned: Sequence[Planned], places: Sequence[Pla
 
 
 def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
-    """Numbers of distinct images and encoders, in words."""
+    """Number of images, counted anew for every encoder, and of encoders, in words."""
     encoders = {(job.folder, job.encoder) for job in jobs}
-    if len(encoders) == 1:
-        return count_of(images, "image", "images")
-    selections = {(job.place, job.selection.digest): job.selection.count for job in jobs}
-    shown = count_of(sum(selections.values()), "image", "images")
-    return f"{shown} for {len(encoders)} encoders, {images:,} in all"
+    together = f" for {len(encoders)} encoders together" if len(encoders) > 1 else ""
+    return count_of(images, "image", "images") + together
 
 
 def _plans(runs: Sequence[Run]) -> list[str]:

@@ -96,6 +96,9 @@ def test_the_same_numbers_as_a_run(planted: Path, tmp_path: Path, local_ray: Non
         assert found.report["data"][part] == whole["data"][part]
     assert found.report["encoders"]["target"]["fingerprint"] == whole["encoders"]["target"]["fingerprint"]
     assert found.report["encoders"]["target"]["consistency"] == whole["encoders"]["target"]["consistency"]
+    for number in range(4):
+        name = f"reference-{number}"
+        assert found.report["encoders"][name]["fingerprint"] == whole["encoders"][name]["fingerprint"]
     assert found.report["queries"]["total"] == whole["queries"]["total"]
     listed = [row.split(",")[0] for row in (out / "seed-0/validity/flagged.csv").read_text().splitlines()[1:]]
     assert [f"candidates/{key}" for key in found.flagged()] == listed

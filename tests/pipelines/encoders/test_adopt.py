@@ -179,7 +179,7 @@ def test_an_encoder_that_recognises_nothing_gets_no_clean_bill(
     assert "No evidence" not in html
     told = capsys.readouterr()
     assert fault in told.out + told.err
-    assert "160 images for 2 encoders, 480 in all" in told.out + told.err
+    assert "480 images for 2 encoders together" in told.out + told.err
     assert "1 result," in told.out + told.err
     del config["validity"], config["encoders"]["fresh"]
     staged.judge(parse(config, "foreign.yaml"), tmp_path / "alone")
