@@ -32,7 +32,7 @@ from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
-from mi_core.validity.unseen import Scale, mean_of_unseen
+from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from mi_core.validity.verdict import FACTOR
 
 BLIND = 10_000  # images of a side that the blind classifier sees, at most
@@ -227,7 +227,9 @@ def _scored(features: Mapping[str, Features], beside: Sequence[Beside], samples:
     own = features["target"].take(judged)
     found |= {"score": method.score(own), "threshold": method.threshold, "statistic": method.statistic(own)}
     if beside:
-        found["control"] = _beside(features, beside, known, seed)[judged]
+        control = _beside(features, beside, known, seed)
+        calibration = Calibration.of(method.score(features["target"].take(known)), control[known])
+        found |= {"control": control[judged], "calibrated": calibration(found["score"], control[judged])}
         found["semantic"] = _semantic(features, beside, samples, blind[1], seed)[judged]
         groups = find_bursts(_embeddings(features, beside)[blind[1]], candidate[blind[1]])
         if groups is not None:

@@ -120,7 +120,7 @@ def evidence_of(
     least = least_share(score, member).as_json()
     entry = {"attack": MeanCosine.name, "target": "target", "output": output, "reference": "nonmembers", "seed": seed}
     found["tests"] = combine_tests([{**entry, "primary": True, "test": test.as_json(), "least_share": least}])
-    answers = answers_of(score, member, float(least["low"]), fdr=fdr, seed=seed)
+    answers = answers_of(scores.get("calibrated", score), member, float(least["low"]), fdr=fdr, seed=seed)
     keys = [name for name, one in zip(samples.ids, samples.sides, strict=True) if one == CANDIDATES]
     numbers = ("score", "p_value", "q_value", "posterior")
     found["samples"] = [

@@ -26,7 +26,7 @@ class CandidateAnswers:
     """Answers for N candidates, in their order.
 
     Args:
-        score: (N,) of the attack.
+        score: (N,) of the attack, without what reference encoders explain where there are any.
         p_value: (N,) for "not trained on".
         q_value: (N,) the false-discovery rate at which the candidate is flagged.
         flagged: (N,) bool at ``fdr``.

@@ -1,4 +1,9 @@
-"""The score of an image on reference encoders: its mean over those that did not see it, on one scale."""
+"""The score of an image on reference encoders: its mean over those that did not see it, on one scale.
+
+What it explains of the score on the target says nothing about use: some images score high on any encoder. The answer
+for a single image is of what is left, as Watson et al., "On the importance of difficulty calibration in membership
+inference attacks" (ICLR 2022) calibrate.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,45 @@ class Scale:
     def of(cls, scores: FloatArray) -> Scale:
         """That of some scores; where all are equal the spread counts as 1."""
         return cls(float(scores.mean()), float(scores.std()) or 1.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The line by which the score on the target follows that on the references.
+
+    Args:
+        slope: change of the score for a change of 1 on the references.
+        centre: mean on the references.
+    """
+
+    slope: float
+    centre: float
+
+    @classmethod
+    def of(cls, scores: FloatArray, beside: FloatArray) -> Calibration:
+        """The line of least squares through images that surely were not used.
+
+        Args:
+            scores: (N,) on the target.
+            beside: (N,) on the references; where all are equal the slope is 0.
+
+        Raises:
+            ShapeError: the numbers of images differ.
+        """
+        check_shape("beside", beside, "N", N=len(scores))
+        centre = float(beside.mean())
+        shifted = beside - centre
+        square = float(shifted @ shifted)
+        return cls(float(shifted @ scores) / square if square > 0 else 0.0, centre)
+
+    def __call__(self, scores: FloatArray, beside: FloatArray) -> npt.NDArray[np.float64]:
+        """What is left (N,) of scores (N,) when the references' part (N,) is taken out.
+
+        Example:
+            >>> Calibration(2.0, 0.5)(np.array([3.0, 1.0]), np.array([1.5, 0.5])).tolist()
+            [1.0, 1.0]
+        """
+        return np.asarray(scores - self.slope * (beside - self.centre), dtype=np.float64)
 
 
 def mean_of_unseen(

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.records import BoolArray, Features
-from mi_core.validity.unseen import Scale, mean_of_unseen
+from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
+from mi_core.validity.verdict import LOT
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
 from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
+from pipelines.config.roles import POPULATION_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.first import number_of
 from pipelines.data.halves import seen_by
@@ -54,6 +56,7 @@ class Fitted:
         anchors: further images that these are compared with: anchors or a population, by each of its encoders.
         seconds: of the fit.
         control_fault: why the attack cannot be fitted on a reference encoder; else empty.
+        calibration: of scores by those on the reference encoders; None: by lot, or no image is known to be unused.
     """
 
     method: Attack
@@ -62,6 +65,7 @@ class Fitted:
     anchors: int
     seconds: float
     control_fault: str = ""
+    calibration: Calibration | None = None
 
 
 def divisible(config: RunConfig, task: Task) -> bool:
@@ -95,7 +99,8 @@ def fit(config: RunConfig, task: Task, splits: Splits) -> Fitted:
             fault = str(error)
     if len(task.references) > 1:
         beside = [_on_one_scale(config, task, splits, one) for one in beside]
-    return Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
+    found = Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
+    return replace(found, calibration=_calibration(config, task, splits, found))
 
 
 def _fitted_beside(config: RunConfig, task: Task, known: Splits, method: Attack, name: str) -> Beside:
@@ -116,6 +121,20 @@ def _on_one_scale(config: RunConfig, task: Task, splits: Splits, one: Beside) ->
     judged &= ~some.among(features.ids, config.fitted_on_target(task.attack))
     scores = one.method.score(features.take(judged))
     return replace(one, scale=Scale.of(scores))
+
+
+def _calibration(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Calibration | None:
+    """How scores follow those on the reference encoders, by the known non-members, which are not judged."""
+    known = (POPULATION_ROLE,)
+    if config.by == LOT or not fitted.beside or known[0] not in config.fitted_on_target(task.attack):
+        return None
+    some = splits.sampled(known, SCALED, task.folder.seed)
+    features = features_of(config, task, some, task.attack.target, known)
+    try:
+        beside = _beside(config, task, splits, fitted, features.ids, some)
+    except NotApplicable:
+        return None
+    return Calibration.of(fitted.method.score(features), beside)
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,8 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     if fitted.beside:
         try:
             columns["control"] = _beside(config, task, splits, fitted, evaluated.ids)
+            if fitted.calibration is not None:
+                columns["calibrated"] = fitted.calibration(columns["score"], columns["control"])
         except NotApplicable as error:
             fault = str(error)
     groups = splits.groups_of(rows)
@@ -166,11 +187,19 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
 
 
 def _beside(
-    config: RunConfig, task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_]
+    config: RunConfig,
+    task: Task,
+    splits: Splits,
+    fitted: Fitted,
+    ids: npt.NDArray[np.str_],
+    some: Splits | None = None,
 ) -> npt.NDArray[np.float64]:
-    """The mean score (N,) of some samples over the reference encoders that did not see them."""
+    """The mean score (N,) of some samples over the reference encoders that did not see them.
+
+    ``some``: shards that hold them; None: those of ``splits``.
+    """
     scores = [
-        one.method.score(features_of(config, task, splits, one.encoder, config.audited).at(ids.tolist()))
+        one.method.score(features_of(config, task, some or splits, one.encoder, config.audited).at(ids.tolist()))
         for one in fitted.beside
     ]
     seen = [_seen(config, task, splits, one.encoder, ids) for one in fitted.beside]

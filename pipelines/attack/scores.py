@@ -1,8 +1,8 @@
 """The scores of an attack as they stand in the run folder: one table, or many parts with sums over all of them.
 
 Columns of a table, and of a part: id, member, score; statistic where the attack reads one number; control where
-reference encoders are scored; group where samples are grouped, a number; class, null where there is none; item, the
-shard.
+reference encoders are scored, and there, if the groups were chosen, calibrated: the score without what these encoders
+explain; group where samples are grouped, a number; class, null where there is none; item, the shard.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pipelines.run.ray_session import mapped_or_here
 AT_ONCE = 20  # parts that one task reads
 SAMPLE_PARTS = 5  # parts of which results by class are computed
 PARTS = "scores"  # the folder of the parts
-SCORED = ("score", "statistic", "control")
+SCORED = ("score", "statistic", "control", "calibrated")
+_OF_IMAGES = ("calibrated", "score")  # of which single images are judged: the first that there is
 
 
 def scores_path(task: Task) -> str:
@@ -75,7 +76,7 @@ class ScoreSums:
         called: members and non-members whose score reaches the attack's threshold.
         groups: of members and of non-members, how many; None where samples are not grouped.
         worths: independent samples that these groups are worth (`mi_core.metrics.intervals.worth_of`); None likewise.
-        drawn: scores of non-members, one drawn from each group; None likewise.
+        drawn: of non-members, one drawn from each group: the score by which it is judged; None likewise.
     """
 
     parts: int
@@ -91,6 +92,11 @@ class ScoreSums:
         inside, outside = self.histograms["score"]
         counts = self.groups or (inside.n, outside.n)
         return Units(counts, self.worths or counts)
+
+    @property
+    def of_images(self) -> ScoreHistograms:
+        """The histograms of the scores by which single images are judged."""
+        return self.both(of_images(self.histograms))
 
     def both(self, column: str) -> ScoreHistograms:
         """The histograms of one column, with bins of one width."""
@@ -148,6 +154,16 @@ def _opened(data: bytes) -> Any:
 def _histogram(arrays: Mapping[str, Any], name: str) -> Histogram:
     fields = {place.removeprefix(f"{name}."): arrays[place] for place in arrays if place.startswith(f"{name}.")}
     return Histogram.from_arrays(fields)
+
+
+def of_images(columns: Collection[str]) -> str:
+    """Which of some columns has the scores by which single images are judged.
+
+    Example:
+        >>> of_images(["id", "score"]), of_images(["id", "score", "control", "calibrated"])
+        ('score', 'calibrated')
+    """
+    return next(name for name in _OF_IMAGES if name in columns)
 
 
 def sums_of(task: Task) -> ScoreSums | None:
