@@ -19,7 +19,7 @@ from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.multiple_testing import cauchy_combination, holm
-from mi_core.validity.verdict import LOT
+from mi_core.validity.verdict import CHOICE, LOT
 
 _KEY = ("attack", "target", "output", "reference", "settings")
 
@@ -273,4 +273,6 @@ def dots(report: Mapping[str, Any]) -> Dots | None:
     few = "fewer than 1" if samples[0]["flagged"] else ""
     said.append(f"{named or few} can be named{wrong}" if named or few else "none of them can be named")
     words = f"Of every 100 {'members' if sides.known else 'of your images'}, {', and '.join(said)}."
+    if report["validity"].get("by") == CHOICE:
+        words = f"If nothing but training sets the groups apart: of{words[2:]}"
     return Dots(named, max(0, used - named), words)

@@ -155,7 +155,7 @@ def selftest(
     address: Address = None,
     verbose: Verbose = False,
 ) -> None:
-    """Check the tool itself on ten cases with known answers; exit code 1 if a verdict is wrong."""
+    """Check the tool itself on fifteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
     from pipelines.config.load import load
     from pipelines.config.shipped import shipped

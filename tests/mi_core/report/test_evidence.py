@@ -171,7 +171,7 @@ def test_images_that_are_no_suspects_are_folded_away(report: dict[str, Any]) -> 
 )
 def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple[int, int]) -> None:
     """Rounded down; images that can be named hold errors, so their number is no lower bound of those used."""
-    report = {
+    report: dict[str, Any] = {
         "validity": {"verdict": "leak"},
         "membership": "asked",
         "evidence": {
@@ -186,6 +186,10 @@ def test_a_picture_of_a_hundred_dots(flagged: int, least: float, expected: tuple
     assert f"Of every 100 of your images, at least {round(100 * least)} were used (95 % confidence)" in found.words
     assert ("about 1 in 20 of those by error" in found.words) == bool(flagged)
     assert ("none of them can be named" in found.words) == (not flagged)
+    report["validity"]["by"] = "choice"
+    by_choice = dots(report)
+    assert by_choice is not None
+    assert by_choice.words == f"If nothing but training sets the groups apart: of{found.words[2:]}"
 
 
 def test_no_picture_without_a_leak() -> None:
