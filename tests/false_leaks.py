@@ -234,6 +234,61 @@ def frames(images: torch.Tensor, count: int) -> torch.Tensor:
     return torch.stack(made, dim=1).flatten(0, 1).round().clamp(0, 255).to(torch.uint8)
 
 
+@dataclass
+class Choices:
+    """The published networks, references, and images of which somebody chooses.
+
+    Args:
+        images, classes: (N, C, 32, 32) uint8 and (N,).
+        target, taste: networks that are audited and chosen by.
+        references: given.
+        pool: the images as the target and the references see them.
+        standard: what somebody chooses by, (N,) each, standardised.
+    """
+
+    images: torch.Tensor
+    classes: torch.Tensor
+    target: Encoder
+    taste: Encoder
+    references: list[Encoder]
+    pool: Pool
+    standard: dict[str, Scores]
+
+    @classmethod
+    def of(cls, count: int) -> Choices:
+        target, taste, opinion = published(56), published(20), published(20, logits=True)
+        references = [trained_reference("simclr", 0, 12), trained_reference("supervised", 1, 6)]
+        images, classes = (
+            torch.cat(parts)[:count] for parts in zip(cifar10("test", 0), cifar10("test", 1), strict=True)
+        )
+        pool = Pool.of(images, target, references)
+        with torch.inference_mode():
+            sure = torch.cat(
+                [opinion(clean(some))["backbone"].softmax(dim=1).max(dim=1).values for some in images.split(500)]
+            )
+        liked = consistency(taste, images, "somebody")
+        known = np.column_stack([np.ones(count), *pool.references])
+        rest = liked - known @ np.linalg.lstsq(known, liked, rcond=None)[0]
+        border = images[:, :, [0, 1, -2, -1]].float().mean(dim=(1, 2, 3))
+        qualities = {
+            "taste": liked,
+            "unsure": -np.asarray(sure.double()),
+            "background": np.asarray(border.double()),
+            "against the checks": rest,
+        }
+        standard = {name: (values - values.mean()) / values.std() for name, values in qualities.items()}
+        return cls(images, classes, target, taste, references, pool, standard)
+
+    def by(self, quality: str, tau: float, n: int, made: bool = False) -> Callable[..., Validity]:
+        """The verdict on n images a side that are chosen by a quality: a function of generator and ``whole``."""
+
+        def draw(rng: np.random.Generator, whole: bool) -> Validity:
+            candidates, controls = chosen(rng, self.standard[quality], tau, n)
+            return judged(self.pool, candidates, self.pool, controls, made=made, whole=whole)
+
+        return draw
+
+
 def looks(rng: np.random.Generator) -> bool:
     """Whether one of 20 looks at a growing sample of normal scores says leak."""
     scores = rng.standard_normal((4, 4000))
@@ -275,32 +330,11 @@ def main(path: str) -> None:
     found = sum(looks(np.random.default_rng([5, number])) for number in range(400))
     told = {"case": "20 looks", "n": 2000, "draws": 400, "leak": found}
     keep(told | {"leak_at_most": round(clopper_pearson(found, 400)[1], 4)})
-    target, taste, opinion = published(56), published(20), published(20, logits=True)
-    references = [trained_reference("simclr", 0, 12), trained_reference("supervised", 1, 6)]
-    images, classes = (torch.cat(parts)[:_POOL] for parts in zip(cifar10("test", 0), cifar10("test", 1), strict=True))
-    pool = Pool.of(images, target, references)
-    with torch.inference_mode():
-        sure = torch.cat(
-            [opinion(clean(some))["backbone"].softmax(dim=1).max(dim=1).values for some in images.split(500)]
-        )
-    liked = consistency(taste, images, "somebody")
-    known = np.column_stack([np.ones(_POOL), *pool.references])
-    rest = liked - known @ np.linalg.lstsq(known, liked, rcond=None)[0]
-    border = images[:, :, [0, 1, -2, -1]].float().mean(dim=(1, 2, 3))
-    qualities = {
-        "taste": liked,
-        "unsure": -np.asarray(sure.double()),
-        "background": np.asarray(border.double()),
-        "against the checks": rest,
-    }
-    standard = {name: (values - values.mean()) / values.std() for name, values in qualities.items()}
-
-    def by(quality: str, tau: float, n: int, made: bool = False) -> Callable[[np.random.Generator, bool], Validity]:
-        def draw(rng: np.random.Generator, whole: bool) -> Validity:
-            candidates, controls = chosen(rng, standard[quality], tau, n)
-            return judged(pool, candidates, pool, controls, made=made, whole=whole)
-
-        return draw
+    chosen_from = Choices.of(_POOL)
+    pool, images, target, references, taste = (
+        getattr(chosen_from, name) for name in ("pool", "images", "target", "references", "taste")
+    )
+    by = chosen_from.by
 
     repeat("none", by("taste", 0.0, 500))
     for tau in (0.25, 0.5, 1.0):
@@ -310,7 +344,7 @@ def main(path: str) -> None:
     repeat("background", by("background", 1.0, 500), tau=1.0)
     for tau in (1.0, 2.0):
         repeat("against the checks", by("against the checks", tau, 500), tau=tau)
-    first, second = (np.flatnonzero(np.asarray(classes < 5) == side) for side in (True, False))
+    first, second = (np.flatnonzero(np.asarray(chosen_from.classes < 5) == side) for side in (True, False))
 
     def two_sets(
         one: Rows, other: Rows, inside: Pool, outside: Pool

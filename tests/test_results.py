@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests import encoder_works
+from tests import encoder_works, false_leaks
 
 ROOT = Path(__file__).parents[1]
 CIFAR10 = ROOT.parent / "shared" / "data" / "cifar10"
@@ -115,3 +116,15 @@ def test_working_encoders_are_told_from_broken_ones(tmp_path: Path) -> None:
     assert working["error"]["n"] >= 15
     assert broken["error"]["n"] >= 20
     assert max(working["error"]["value"], broken["error"]["value"]) <= 0.1
+
+
+@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")
+def test_no_choice_of_unused_images_is_a_leak() -> None:
+    """A part of the table of configs/results: by taste the attack works, and the rule before would have said leak."""
+    choices = false_leaks.Choices.of(2500)
+    for tau, n in ((0.5, 500), (1.0, 500)):
+        draw = choices.by("taste", tau, n)
+        found = [draw(np.random.default_rng([8, number]), number < 3) for number in range(100)]
+        assert not [one for one in found if one.verdict == "leak"]
+        assert np.mean([one.attack_auc.low > 0.5 for one in found]) > 0.9
+    assert [one.verdict for one in found[:3]] == ["confounded"] * 3
