@@ -66,7 +66,7 @@ class Found:
 
     @property
     def p_value(self) -> float | None:
-        """The chance of scores as high if no candidate was used; None where a check tells the groups apart."""
+        """The chance of scores as high if no candidate was used; None without the verdict leak."""
         tests = self.report.get("evidence", {}).get("tests", [])
         return float(tests[0]["p"]) if tests else None
 
@@ -83,7 +83,7 @@ class Found:
             fdr: expected share of wrongly named ones among them, in (0, 1); None: that of the audit.
 
         Returns:
-            Nothing where a check tells the groups apart: then no score proves anything.
+            Nothing without the verdict leak: then no score proves anything.
         """
         if self._answers is None:
             return []

@@ -30,7 +30,7 @@ from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_j
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.share import least_share
-from mi_core.validity.verdict import Validity
+from mi_core.validity.verdict import GROUPS_DIFFER, Validity
 
 _TOP = 12  # candidates shown in the report
 _PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
@@ -97,9 +97,9 @@ def evidence_of(
     score, member = scores["score"], scores["member"]
     inside, outside = int(member.sum()), int((~member).sum())
     checks = validity.checks
-    exchangeable = all(one.low <= 0.5 for one in checks.values())
+    withheld = validity.withheld_because
     found: dict[str, Any] = {
-        "exchangeable": exchangeable,
+        "exchangeable": withheld != GROUPS_DIFFER,
         **{name: one.as_json() for name, one in checks.items()},
         "telling": [{"feature": name, "auc": value} for name, value in scores["telling"].items()],
         "grouped": False,
@@ -109,8 +109,8 @@ def evidence_of(
         "fpr_floor": fpr_floor(outside),
         "power": power_as_json(inside, outside, by=validity.by, factor=validity.factor),
     }
-    if not exchangeable:
-        return found, None
+    if withheld is not None:
+        return found | {"withheld_because": withheld}, None
     if "control" in scores and auc(scores["control"], member).low > 0.5:
         return found | {"withheld": [f"{MeanCosine.name} on the {output} output of target"]}, None
     try:

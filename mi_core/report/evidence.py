@@ -19,7 +19,7 @@ from mi_core.report.contents import Row
 from mi_core.report.numbers import count, estimate, percent, rate
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.multiple_testing import cauchy_combination, holm
-from mi_core.validity.verdict import CHOICE, LOT
+from mi_core.validity.verdict import CHOICE, LOT, NO_LEAK
 
 _KEY = ("attack", "target", "output", "reference", "settings")
 
@@ -129,6 +129,11 @@ def believed(report: Mapping[str, Any]) -> str:
             f"selected like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
+    if found.get("withheld_because") == NO_LEAK:
+        return (
+            f"{sides.candidates[0].upper()}{sides.candidates[1:]} were chosen, and the verdict is not leak. So the "
+            "report gives no p-value, no share used and no flag: somebody would read them as a leak."
+        )
     burst = found.get("bursts")
     scenes = (
         ""

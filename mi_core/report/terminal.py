@@ -151,7 +151,7 @@ def _composition(entries: Sequence[Row]) -> Group:
 def _evidence(report: Mapping[str, Any]) -> Group:
     """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
     found, sides = report["evidence"], sides_of(report)
-    if not found["exchangeable"]:
+    if "withheld_because" in found:
         lines = [evidence.believed(report), evidence.power_sentence(report)]
     else:
         lines = [evidence.dataset_sentence(row, sides) for row in found.get("tests", []) if row.get("primary")]

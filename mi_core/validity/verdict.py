@@ -60,6 +60,8 @@ REASONS = {
     "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken"),
 }
 """The verdicts, each with the reasons that it can have."""
+GROUPS_DIFFER, NO_LEAK = "groups-differ", "no-leak"
+"""Why p-values, shares and flags are withheld by choice: a check tells the groups apart, or there is no leak."""
 
 
 class Judgement(NamedTuple):
@@ -198,6 +200,19 @@ class Validity:
     def verdict(self) -> str:
         """``leak``, ``confounded``, ``no-evidence`` or ``undecided``."""
         return self.judgement.verdict
+
+    @property
+    def withheld_because(self) -> str | None:
+        """Why there is no p-value, share or flag: `GROUPS_DIFFER`, `NO_LEAK`, or None, as there are some.
+
+        By choice they measure how the groups differ as much as use; beside any verdict but a leak somebody would read
+        them as one.
+        """
+        if self.by == LOT:
+            return None
+        if any(one.low > 0.5 for one in self.checks.values()):
+            return GROUPS_DIFFER
+        return None if self.verdict == "leak" else NO_LEAK
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Validity:

@@ -16,7 +16,7 @@ from mi_core.records import Estimate
 from mi_core.report.evidence import combine_tests
 from mi_core.validity.bursts import bursts_as_json
 from mi_core.validity.power import fpr_floor, power_as_json
-from mi_core.validity.verdict import CHECKS, LOT, Validity, judge, judge_pooled
+from mi_core.validity.verdict import CHECKS, GROUPS_DIFFER, LOT, Validity, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.divided import EXACT
@@ -122,8 +122,8 @@ def paired_scores(task: Task) -> dict[str, np.ndarray]:
 def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dict[str, Any]:
     """What the scores say beyond the verdict ``found``: of the candidates as a whole, of single ones, and at most.
 
-    p-values and flags ask for candidates and controls that are exchangeable. By lot they are; by choice, where the
-    blind classifier, or the attack on an encoder that saw neither, tells them apart, there are none.
+    p-values and flags ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
+    tells them apart, or the verdict is no leak, there are none: they would be read as one.
     """
     last = [
         task
@@ -137,20 +137,20 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
         return {}
     checks = {name: found[name] for name in CHECKS if name in found}
     by_lot = config.by == LOT
-    exchangeable = by_lot or all(one["ci95"][0] <= 0.5 for one in checks.values())
+    withheld_because = Validity.from_json(found).withheld_because
     told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
     gathered: dict[str, Any] = {
-        "exchangeable": exchangeable,
+        "exchangeable": withheld_because != GROUPS_DIFFER,
         **checks,
         "telling": [{"feature": name, "auc": value} for name, value in told.items()],
         "grouped": config.data.grouped,
         **_bursts(config, folder.seed(config.seeds[0])),
         **size_of(config, units_of(_primary(config, folder.seed(config.seeds[0])))),
     }
-    if not exchangeable:
+    if withheld_because is not None:
         for seed in config.seeds:
             forget_samples(folder.seed(seed))
-        return gathered
+        return gathered | {"withheld_because": withheld_because}
     overlap = audited_overlap(config, folder.seed(config.seeds[0]))
     roles = [role for role in (CALIBRATION_ROLE,) if role in config.data.roles]
     known = overlap_of(config, folder.seed(config.seeds[0]), roles)

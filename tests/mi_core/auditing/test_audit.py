@@ -42,7 +42,7 @@ def test_an_untrained_network_leaks_nothing_and_stays_as_it_was(tmp_path: Path) 
     assert found.verdict in ("no-evidence", "undecided")
     assert found.flagged() == [] and len(found.table) == 100
     assert 0.3 < found.auc < 0.7 and found.auc_interval[0] < 0.5 < found.auc_interval[1]
-    assert found.p_value is not None and found.p_value > 0.001
+    assert (found.p_value, found.share_used, found.flagged()) == (None, None, [])  # no number reads as a leak
     assert [part.training for part in model.modules()] == [True, True, False, True, True, True]
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     found.save(tmp_path / "report.json")

@@ -111,7 +111,11 @@ def test_the_numbers_stand_in_the_page_and_in_the_terminal(report: dict[str, Any
 
 def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> None:
     spoiled = copy.deepcopy(report)
-    spoiled["evidence"] |= {"exchangeable": False, "telling": [{"feature": "bytes", "auc": 0.99}]}
+    spoiled["evidence"] |= {
+        "exchangeable": False,
+        "withheld_because": "groups-differ",
+        "telling": [{"feature": "bytes", "auc": 0.99}],
+    }
     del spoiled["evidence"]["tests"], spoiled["evidence"]["samples"]
     spoiled["validity"]["verdict"] = "confounded"
     for shown in (render_html(spoiled, {}), said(spoiled)):

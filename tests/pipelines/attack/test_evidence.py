@@ -16,6 +16,7 @@ from PIL import Image
 from mi_core.report.contents import schema
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values
 from mi_core.validity.dataset import dataset_test
+from mi_core.validity.verdict import Validity
 from pipelines.config.load import parse
 from pipelines.errors import UserError
 from pipelines.report.run import run as write_report
@@ -122,7 +123,10 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
     assert found["telling"][0]["feature"] in page
 
 
-def test_groups_count_as_one_and_known_members_tell_the_share(local_ray: None, tmp_path: Path) -> None:
+def test_groups_count_as_one_and_known_members_tell_the_share(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Validity, "withheld_because", None)  # random weights leak nothing, and their numbers are wanted
     config = audited(tmp_path, quality=90, group_by={"from": "key", "pattern": "^([0-9]+)-"})
     with pytest.raises(UserError, match="share the group '000'"):
         staged.judge(parse(config, "given.yaml"), tmp_path / "torn")
@@ -141,7 +145,20 @@ def test_groups_count_as_one_and_known_members_tell_the_share(local_ray: None, t
     assert 12 <= found["n_control"] <= 24  # of 30 groups, without those known
     asked = {entry["role"] for entry in report["queries"]["entries"] if entry["encoder"] == "target"}
     assert "calibration-member" in asked
-    if found["exchangeable"]:
-        (row,) = found["tests"]
-        assert row["groups"] == found["n_candidate"] + found["n_control"]
-        assert not row["share"].get("supported", True) or row["share"]["ci95"][0] <= 0.5
+    (row,) = found["tests"]
+    assert row["groups"] == found["n_candidate"] + found["n_control"]
+    assert not row["share"].get("supported", True) or row["share"]["ci95"][0] <= 0.5
+
+
+def test_without_a_leak_no_number_is_given_that_reads_as_one(local_ray: None, tmp_path: Path) -> None:
+    """By choice p-values, shares and flags beside another verdict would be taken for a leak."""
+    staged.judge(parse(audited(tmp_path, quality=90), "given.yaml"), tmp_path / "run")
+    report = report_of(tmp_path / "run")
+    found = report["evidence"]
+    assert report["validity"]["verdict"] == "no-evidence"
+    assert (found["exchangeable"], found["withheld_because"]) == (True, "no-leak")
+    assert not {"tests", "samples"} & found.keys()
+    assert not (tmp_path / "run/seed-0/validity/candidates.parquet").exists()
+    page = (tmp_path / "run/report.html").read_text()
+    assert "somebody would read them as a leak" in page
+    assert "Used at least" not in page
