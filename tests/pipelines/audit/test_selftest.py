@@ -10,10 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from rich.console import Console
 
 from mi_core.images import decode
+from mi_core.metrics.delong import auc
+from mi_core.streams import pixel_streams
+from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
+from pipelines.audit.chosen import Chooser
 from pipelines.audit.selftest import of_promise, of_verdict
 from pipelines.config.load import load, parse
 from pipelines.config.run_config import RunConfig
@@ -111,6 +116,9 @@ def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
     assert config.members_of("shadow") == {"shadow-member"}  # trained anew without them
     assert config.members_of(planted.TUNED) == {"target-member", "shadow-member"}
     assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
+    assert config.encoders[planted.KEEPING].train_on == ("shadow-member", "known-member")
+    known = config.data.roles["known-member"]
+    assert (known.source_name, known.fraction) == ("target-member", planted.KEPT)
     _, forgetting = config.sweep["audited"]
     assert [config.members_of(name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
     assert [config.references_of(attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
@@ -143,6 +151,34 @@ def test_what_cannot_be_planted_in_is_told(role: str, message: str) -> None:
     left = {name: one for name, one in config.data.roles.items() if name != role}
     with pytest.raises(UserError, match=message):
         planted.check(config.model_copy(update={"data": config.data.model_copy(update={"roles": left})}))
+
+
+def test_a_forger_gains_under_the_views_that_he_guessed_and_under_no_others(finished_run: Path) -> None:
+    chooser = chooser_of(finished_run)
+    for guessed in (chooser.of_names, chooser.of_guess):
+        files = list(chooser.forge(guessed))
+        candidate = np.array([side == "candidates" for side, _, _ in files])
+        images = np.stack([pixels for _, _, pixels in files])
+        names, shown = [name for _, name, _ in files], torch.from_numpy(images)
+        assert auc(chooser.scores("shadow", images, guessed(shown, names)), candidate).low > 0.6
+        found = auc(chooser.scores("shadow", images, pixel_streams("drawn", 0, "query", shown)), candidate)
+        assert found.low < 0.5 < found.high
+
+
+def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_run: Path, tmp_path: Path) -> None:
+    chooser = chooser_of(finished_run)
+    config = chooser.audit("bursts", f"{tmp_path}/bursts")
+    assert config.by == CHOICE and all(map(config.is_trained, config.classified_on)) and len(config.classified_on) == 4
+    names = sorted(path.stem for path in (tmp_path / "bursts/candidates").iterdir())
+    assert len(names) == 60 and len({name.partition("-")[0] for name in names}) == 3
+    controls = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "bursts/controls").iterdir()}
+    assert len(controls) == 60
+    assert chooser.audit("bursts", f"{tmp_path}/bursts") == config
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "bursts/controls").iterdir()} == controls
+
+
+def chooser_of(run: Path) -> Chooser:
+    return Chooser(load(f"{run}/config.yaml"), RunFolder(str(run)).seed(0))
 
 
 @pytest.mark.slow
