@@ -17,7 +17,7 @@ from mi_core.validity.candidates import answers_of, flags_as_json
 from mi_core.validity.conformal import flagged_at, p_values_of_histograms, q_values_of_histograms
 from mi_core.validity.posterior import posterior_of_histograms
 from pipelines.attack.evidence import one_sided
-from pipelines.attack.scores import ScoreSums, of_images, over_parts, scores_path, sums_of
+from pipelines.attack.scores import SCORED, ScoreSums, of_images, over_parts, scores_path, sums_of
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
 from pipelines.files import storage
@@ -155,7 +155,7 @@ def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uin
     """Write the answers of some parts of the scores; returns those of the bin ``above`` and of higher ones."""
     highest = []
     for path in paths:
-        table = storage.read_table(path)
+        table = storage.read_columns(path, ["id", "item", "member", *SCORED])
         table = table.filter(table["member"])
         scores = table[of_images(table.column_names)]
         answers = bins.of(pa.table({"id": table["id"], "item": table["item"], "score": scores}))

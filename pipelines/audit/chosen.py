@@ -54,9 +54,8 @@ class Chooser:
     def __init__(self, config: RunConfig, folder: SeedFolder) -> None:
         self.config, self.folder = config, folder
         self._primary = config.attacks[config.validity.attack]
-        self._rng = np.random.default_rng(digest64(folder.seed, "chooser"))
         loaded = load_images(config.data, Splits.load(folder.path), TARGET_ROLES)
-        self._images = loaded.images[self._rng.permutation(len(loaded.images))]
+        self._images = loaded.images[self._random("order").permutation(len(loaded.images))]
 
     def audit(self, case: str, place: str) -> RunConfig:
         """Write the images of a case as files below ``place``, unless they stand there, and configure their audit."""
@@ -120,22 +119,26 @@ class Chooser:
         drawn = pixel_streams("taste", self.folder.seed, "query", torch.from_numpy(self._images))
         quality = self.scores(NEVER, self._images, drawn)
         weights = np.exp((quality - quality.mean()) / quality.std())
+        random = self._random("taste")
         left = np.arange(len(self._images))
         for side, wanted in zip(_SIDES, (weights, 1 / weights), strict=True):
             share = wanted[left] / wanted[left].sum()
-            chosen = self._rng.choice(left, len(self._images) // 3, replace=False, p=share)
+            chosen = random.choice(left, len(self._images) // 3, replace=False, p=share)
             left = np.setdiff1d(left, chosen)
             yield from ((side, f"{row:05d}", self._images[row]) for row in chosen.tolist())
 
     def in_bursts(self) -> _Files:
         """Candidates that are frames of few scenes, in another light and with noise; controls are single images."""
-        half = len(self._images) // 2
+        half, random = len(self._images) // 2, self._random("bursts")
         for scene in range(half // _FRAMES):
             for frame in range(_FRAMES):
-                light, noise = self._rng.normal(1, 0.05), self._rng.normal(0, 2, self._images[scene].shape)
+                light, noise = random.normal(1, 0.05), random.normal(0, 2, self._images[scene].shape)
                 pixels = np.clip(np.round(self._images[scene] * light + noise), 0, 255).astype(np.uint8)
                 yield _SIDES[0], f"{scene:05d}-{frame:02d}", pixels
         yield from ((_SIDES[1], f"{half + row:05d}", image) for row, image in enumerate(self._images[half:]))
+
+    def _random(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng(digest64(self.folder.seed, "chooser", purpose))
 
     def of_names(self, _: torch.Tensor, names: list[str]) -> torch.Tensor:
         """Streams of views as if they depended on the names of files."""
