@@ -331,10 +331,8 @@ def main(path: str) -> None:
     told = {"case": "20 looks", "n": 2000, "draws": 400, "leak": found}
     keep(told | {"leak_at_most": round(clopper_pearson(found, 400)[1], 4)})
     chosen_from = Choices.of(_POOL)
-    pool, images, target, references, taste = (
-        getattr(chosen_from, name) for name in ("pool", "images", "target", "references", "taste")
-    )
-    by = chosen_from.by
+    pool, images, by = chosen_from.pool, chosen_from.images, chosen_from.by
+    target, references, taste = chosen_from.target, chosen_from.references, chosen_from.taste
 
     repeat("none", by("taste", 0.0, 500))
     for tau in (0.25, 0.5, 1.0):

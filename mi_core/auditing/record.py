@@ -111,7 +111,7 @@ def evidence_of(
     }
     if withheld is not None:
         return found | {"withheld_because": withheld}, None
-    if "control" in scores and auc(scores["control"], member).low > 0.5:
+    if auc(scores["control"], member).low > 0.5:
         return found | {"withheld": [f"{MeanCosine.name} on the {output} output of target"]}, None
     try:
         test = dataset_test(score, member, seed=seed)
@@ -120,7 +120,7 @@ def evidence_of(
     least = least_share(score, member).as_json()
     entry = {"attack": MeanCosine.name, "target": "target", "output": output, "reference": "nonmembers", "seed": seed}
     found["tests"] = combine_tests([{**entry, "primary": True, "test": test.as_json(), "least_share": least}])
-    answers = answers_of(scores.get("calibrated", score), member, float(least["low"]), fdr=fdr, seed=seed)
+    answers = answers_of(scores["calibrated"], member, float(least["low"]), fdr=fdr, seed=seed)
     keys = [name for name, one in zip(samples.ids, samples.sides, strict=True) if one == CANDIDATES]
     numbers = ("score", "p_value", "q_value", "posterior")
     found["samples"] = [

@@ -17,7 +17,7 @@ from mi_core.validity.candidates import answers_of, flags_as_json
 from mi_core.validity.conformal import flagged_at, p_values_of_histograms, q_values_of_histograms
 from mi_core.validity.posterior import posterior_of_histograms
 from pipelines.attack.evidence import one_sided
-from pipelines.attack.scores import SCORED, ScoreSums, of_images, over_parts, scores_path, sums_of
+from pipelines.attack.scores import SCORED, ScoreSums, image_score_column, over_parts, scores_path, sums_of
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
 from pipelines.files import storage
@@ -94,7 +94,7 @@ class _Answers:
 
 def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answers:
     table = storage.read_table(scores_path(task))
-    column, member = of_images(table.column_names), np.asarray(table["member"])
+    column, member = image_score_column(table.column_names), np.asarray(table["member"])
     scores = np.asarray(table[column], dtype=np.float64)
     groups = one_sided(np.asarray(table["group"]) if "group" in table.column_names else None, member)
     found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
@@ -133,7 +133,7 @@ class _Bins:
 
 
 def _in_parts(folder: SeedFolder, task: Task, sums: ScoreSums, share: float, fdr: float) -> _Answers:
-    both = sums.of_images
+    both = sums.image_scores
     controls = both.nonmembers if sums.drawn is None else sums.drawn.coarser(both.nonmembers.dropped)
     p_values = p_values_of_histograms(both.members, controls)
     q_of = q_values_of_histograms(p_values, both.members.counts)
@@ -157,7 +157,7 @@ def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uin
     for path in paths:
         table = storage.read_columns(path, ["id", "item", "member", *SCORED])
         table = table.filter(table["member"])
-        scores = table[of_images(table.column_names)]
+        scores = table[image_score_column(table.column_names)]
         answers = bins.of(pa.table({"id": table["id"], "item": table["item"], "score": scores}))
         number = int(path.rpartition("/")[2].removesuffix(".parquet"))
         storage.write_table(samples_path(folder, number), answers)

@@ -17,7 +17,7 @@ from mi_core.metrics.intervals import GroupSizes, worth_of
 from mi_core.metrics.membership import LOW_FPRS, MembershipMetrics
 from mi_core.records import Estimate
 from mi_core.validity.dataset import DatasetTest, dataset_test_of_groups
-from pipelines.attack.scores import ScoreSums, of_images
+from pipelines.attack.scores import ScoreSums, image_score_column
 from pipelines.data.database import database
 from pipelines.files import storage
 
@@ -129,7 +129,7 @@ def _parts(sums: ScoreSums, paths: Sequence[str], threshold: float, centre: floa
             "total": shifted,
             "square": shifted**2,
             "rank": digests64((seed, "control"), table["id"].to_pylist()),
-            "drawn": table[of_images(table.column_names)],
+            "drawn": table[image_score_column(table.column_names)],
         }
         columns |= {name: (codes > high).astype(float) for name, high in zip(_ABOVE, highest, strict=True)}
         if beside is not None:

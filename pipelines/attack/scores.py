@@ -94,9 +94,9 @@ class ScoreSums:
         return Units(counts, self.worths or counts)
 
     @property
-    def of_images(self) -> ScoreHistograms:
+    def image_scores(self) -> ScoreHistograms:
         """The histograms of the scores by which single images are judged."""
-        return self.both(of_images(self.histograms))
+        return self.both(image_score_column(self.histograms))
 
     def both(self, column: str) -> ScoreHistograms:
         """The histograms of one column, with bins of one width."""
@@ -156,11 +156,11 @@ def _histogram(arrays: Mapping[str, Any], name: str) -> Histogram:
     return Histogram.from_arrays(fields)
 
 
-def of_images(columns: Collection[str]) -> str:
+def image_score_column(columns: Collection[str]) -> str:
     """Which of some columns has the scores by which single images are judged.
 
     Example:
-        >>> of_images(["id", "score"]), of_images(["id", "score", "control", "calibrated"])
+        >>> image_score_column(["id", "score"]), image_score_column(["id", "score", "control", "calibrated"])
         ('score', 'calibrated')
     """
     return next(name for name in _OF_IMAGES if name in columns)

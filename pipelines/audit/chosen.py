@@ -21,19 +21,18 @@ from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.hashing import digest64
-from mi_core.images import Pixels, encode_png, shrunk
+from mi_core.images import Pixels
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.records import Features
 from mi_core.streams import pixel_streams
-from pipelines.audit.planted import NEVER, WHOLE, decoding_of, plain_of
+from pipelines.audit.planted import NEVER, decoding_of, plain_of, png_of, write_once
 from pipelines.config.checks import build
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe, weights_path
-from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
 _VARIANTS = 8  # tried of each image
@@ -59,24 +58,21 @@ class Chooser:
 
     def audit(self, case: str, place: str) -> RunConfig:
         """Write the images of a case as files below ``place``, unless they stand there, and configure their audit."""
-        if not storage.exists(f"{place}/{WHOLE}"):
-            for side, name, pixels in CASES[case](self):
-                storage.write_atomic(f"{place}/{side}/{name}.png", encode_png(shrunk(pixels, pixels.shape[-1])))
-            storage.write_json(f"{place}/{WHOLE}", {"whole": True})
+        write_once(place, ((f"{side}/{name}.png", png_of(pixels)) for side, name, pixels in CASES[case](self)))
         audited = self._primary.reference
-        stored, shown = describe(self.folder, audited), self.config.encoders[audited]
+        stored, trained = describe(self.folder, audited), self.config.encoders[audited].model_dump(mode="json")
         target = {
-            "load": f"checkpoint:{shown.model_dump()['backbone']}",
+            "load": f"checkpoint:{trained['backbone']}",
             "weights": weights_path(stored.folder, stored.epochs[-1]),
-            **{name: shown.model_dump(mode="json")[name] for name in ("mean", "std")},
+            **{name: trained[name] for name in ("mean", "std")},
         }
         plain = plain_of(self.config)
         settings = audit_settings(
             target,
             {FAMILY: reference_settings(self.config.data.image_size)},
             {side: {"kind": "imagefolder", "path": f"{place}/{side}"} for side in _SIDES},
-            objective=shown.objective,
-            augmentation=shown.model_dump(mode="json")["augmentation"],
+            objective=trained["objective"],
+            augmentation=trained["augmentation"],
             data=decoding_of(plain),
             output=self.config.primary_output,
             views=self.config.queries.views,
@@ -140,19 +136,19 @@ class Chooser:
     def _random(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng(digest64(self.folder.seed, "chooser", purpose))
 
-    def of_names(self, _: torch.Tensor, names: list[str]) -> torch.Tensor:
+    def streams_by_name(self, _: torch.Tensor, names: list[str]) -> torch.Tensor:
         """Streams of views as if they depended on the names of files."""
         drawn = [digest64(self.folder.seed, "query", "candidates", name) for name in names]
         return torch.tensor(drawn, dtype=torch.uint64).view(torch.int64)
 
-    def of_guess(self, images: torch.Tensor, _: list[str]) -> torch.Tensor:
+    def streams_by_guess(self, images: torch.Tensor, _: list[str]) -> torch.Tensor:
         """Streams of views as if the nonce could be guessed: as if there were none."""
         return pixel_streams("", self.folder.seed, "query", images)
 
 
 CASES: Mapping[str, Callable[[Chooser], _Files]] = {
-    "forged-names": lambda chooser: chooser.forge(chooser.of_names),
-    "forged-pixels": lambda chooser: chooser.forge(chooser.of_guess),
+    "forged-names": lambda chooser: chooser.forge(chooser.streams_by_name),
+    "forged-pixels": lambda chooser: chooser.forge(chooser.streams_by_guess),
     "taste": Chooser.by_taste,
     "bursts": Chooser.in_bursts,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mi_core.defenses.convex_head import sensitivity_bound
@@ -27,7 +27,7 @@ _CANARIES, _FEWEST, _OTHERS = 400, 200, 50  # most and fewest canaries; samples 
 _FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
 _SMALLER = 0.75  # side of altered non-members, as a share
 _SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
-WHOLE = "whole.json"
+_WHOLE = "whole.json"
 KEPT = 0.1  # share of the members that `KEEPING` was trained on
 COPIES = (1, 16)  # how often images stand in training
 COPIED = 48  # images that are copied, as many of each number
@@ -166,18 +166,17 @@ def copies(config: RunConfig, splits: Splits, place: str) -> dict[str, Any]:
     A copy differs from its image in the lowest bit of one value, since exact copies are dropped. Existing files are
     kept.
     """
-    if not storage.exists(f"{place}/{WHOLE}"):
+
+    def files() -> Iterator[tuple[str, bytes]]:
         ids = splits.first(TARGET_ROLES[:1], COPIED, config.seeds[0])
         numbers = {name: COPIES[number % len(COPIES)] for number, name in enumerate(ids)}
         for number, (name, _, pixels) in enumerate(read_samples(config.data, splits, TARGET_ROLES[:1], ids)):
             for copy in range(numbers[name]):
                 changed = pixels.copy()
                 changed.flat[copy] ^= copy > 0
-                storage.write_atomic(
-                    f"{place}/images/{number:03d}-{numbers[name]:02d}-{copy:02d}.png",
-                    encode_png(shrunk(changed, changed.shape[-1])),
-                )
-        storage.write_json(f"{place}/{WHOLE}", {"whole": True})
+                yield f"images/{number:03d}-{numbers[name]:02d}-{copy:02d}.png", png_of(changed)
+
+    write_once(place, files())
     return {"copies": {"kind": "imagefolder", "path": f"{place}/images"}}
 
 
@@ -222,6 +221,19 @@ def copies_of(sample: str) -> int:
         16
     """
     return int(sample.rpartition("/")[2].split("-")[1])
+
+
+def write_once(place: str, files: Iterator[tuple[str, bytes]]) -> None:
+    """Write files below ``place`` by their paths there, unless all of them stand there already."""
+    if not storage.exists(f"{place}/{_WHOLE}"):
+        for path, data in files:
+            storage.write_atomic(f"{place}/{path}", data)
+        storage.write_json(f"{place}/{_WHOLE}", {"whole": True})
+
+
+def png_of(pixels: Pixels) -> bytes:
+    """A PNG file of an image (C, H, W)."""
+    return encode_png(shrunk(pixels, pixels.shape[-1]))
 
 
 def plain_of(config: RunConfig) -> dict[str, Any]:
@@ -273,10 +285,12 @@ def altered(config: RunConfig, splits: Splits, place: str, case: str) -> dict[st
     Existing files are kept: the images are a function of config and splits.
     """
     folders = {"members": TARGET_ROLES[0], "nonmembers": TARGET_ROLES[1]}
-    if not storage.exists(f"{place}/{WHOLE}"):
+
+    def files() -> Iterator[tuple[str, bytes]]:
         for name, role in folders.items():
             for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
                 data, suffix = ALTERED[case](pixels, member=name == "members")
-                storage.write_atomic(f"{place}/{name}/{number:06d}.{suffix}", data)
-        storage.write_json(f"{place}/{WHOLE}", {"whole": True})
+                yield f"{name}/{number:06d}.{suffix}", data
+
+    write_once(place, files())
     return {name: {"kind": "imagefolder", "path": f"{place}/{name}"} for name in folders}

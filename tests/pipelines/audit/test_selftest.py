@@ -155,7 +155,7 @@ def test_what_cannot_be_planted_in_is_told(role: str, message: str) -> None:
 
 def test_a_forger_gains_under_the_views_that_he_guessed_and_under_no_others(finished_run: Path) -> None:
     chooser = chooser_of(finished_run)
-    for guessed in (chooser.of_names, chooser.of_guess):
+    for guessed in (chooser.streams_by_name, chooser.streams_by_guess):
         files = list(chooser.forge(guessed))
         candidate = np.array([side == "candidates" for side, _, _ in files])
         images = np.stack([pixels for _, _, pixels in files])
