@@ -14,7 +14,7 @@ import numpy as np
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import yaml_of
 from mi_core.auditing.images import Item
-from mi_core.auditing.reading import CANDIDATES
+from mi_core.auditing.reading import CANDIDATES, Samples
 from mi_core.auditing.record import Measured, evidence_of, report_of, settings_of
 from mi_core.checks import check_choice, check_range
 from mi_core.images import Decoder, decode, thumbnail
@@ -32,7 +32,7 @@ from mi_core.validity.verdict import Validity, judge
 
 @dataclass(frozen=True, repr=False)
 class Found:
-    """The result of `mi_core.audit`.
+    """The result of `mi_core.audit`. It holds no encoder, and can be pickled where the images can.
 
     Args:
         verdict: ``leak``, ``confounded``, ``no-evidence`` or ``undecided``; see `mi_core.validity.verdict`.
@@ -50,7 +50,8 @@ class Found:
     report: Mapping[str, Any]
     fdr: float
     _answers: CandidateAnswers | None
-    _measured: Measured = field(repr=False)
+    _samples: Samples = field(repr=False)
+    _scores: Mapping[str, Any] = field(repr=False)
     _settings: Mapping[str, Any] = field(repr=False)
     _grid: tuple[np.ndarray, np.ndarray] | None = field(repr=False, default=None)
 
@@ -96,7 +97,7 @@ class Found:
     def table(self) -> list[dict[str, Any]]:
         """A row for every candidate, the highest score first: ``key``, ``score``, ``p_value``, ``q_value``,
         ``posterior``; of candidates that are no evidence, key and score alone."""
-        scores = self._measured.scores["score"][self._measured.scores["member"]]
+        scores = self._scores["score"][self._scores["member"]]
         keys, own = self._keys, self._answers
         if own is None:
             return [{"key": keys[row], "score": float(scores[row])} for row in np.argsort(-scores).tolist()]
@@ -154,14 +155,14 @@ class Found:
     @property
     def _keys(self) -> list[str]:
         """Keys of the candidates, in the order of their scores."""
-        samples = self._measured.samples
+        samples = self._samples
         return [item.key for item, side in zip(samples.items, samples.sides, strict=True) if side == CANDIDATES]
 
     def _flagged_ids(self) -> list[str]:
         return [f"{CANDIDATES}/{key}" for key in self.flagged()]
 
     def _figures(self) -> Any:
-        scores, seed = self._measured.scores, self._settings["seed"]
+        scores, seed = self._scores, self._settings["seed"]
         curve = AttackScores(
             MeanCosine.name,
             "target",
@@ -178,7 +179,7 @@ class Found:
 
     def _thumbnails(self) -> dict[str, bytes]:
         shown = {row["id"] for part in self.report.get("evidence", {}).get("samples", []) for row in part["top"]}
-        samples, decoder = self._measured.samples, Decoder(64)
+        samples, decoder = self._samples, Decoder(64)
         rows: list[tuple[str, Item]] = list(zip(samples.ids, samples.items, strict=True))
         return {name: thumbnail(decode(item.data(), decoder)) for name, item in rows if name in shown}
 
@@ -228,4 +229,6 @@ class Found:
         report = report_of(measured, told, proof, settings, output, views, seed)
         said = wording.answer(report)
         context = {"config": settings["config"], "remarks": settings["remarks"], "output": output, "seed": seed}
-        return cls(validity.verdict, said.headline, said.lines, validity, report, fdr, answers, measured, context, grid)
+        lines = (*said.lines, *measured.caveats)
+        held = measured.samples, scores, context, grid
+        return cls(validity.verdict, said.headline, lines, validity, report, fdr, answers, *held)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
-from mi_core.checks import ConfigError, NumericError
+from mi_core.checks import ConfigError
 from mi_core.encoders.builders import CODE, LOADERS
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
 from mi_core.encoders.code import CodeBackbone
@@ -23,7 +24,7 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.secrets import secrets_of
-from mi_core.encoders.soundness import check_answers
+from mi_core.encoders.soundness import Answers, check_answers
 from mi_core.encoders.weight_sources import read_local, read_weights_of
 from mi_core.hashing import digest64
 
@@ -39,6 +40,7 @@ class Model:
         settings: what a config says of it; None: a config cannot name it.
         reference: an untrained network of the same kind, for a test that it works; None: there is none.
         open: whether an attack can read its weights, or only its answers.
+        answers: what trying it out has shown of them.
     """
 
     encoder: Encoder
@@ -50,6 +52,7 @@ class Model:
     settings: Mapping[str, Any] | None = None
     reference: Encoder | None = field(default=None, repr=False)
     open: bool = True
+    answers: Answers = field(default_factory=Answers)
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,9 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     kind = "network" if isinstance(model, nn.Module) else "function"
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
     told, is_network = (f"the Python {kind} {own}", *_in_python(how)), isinstance(model, nn.Module)
+    encoder, answers = _of_code(model, how)
     fresh = _reset(model, how) if is_network else None
-    return Model(_of_code(model, how), mark, *told, reference=fresh, open=is_network)
+    return Model(encoder, mark, *told, reference=fresh, open=is_network, answers=answers)
 
 
 def given_reference(reference: Any, how: Preparation, number: int) -> Model:
@@ -154,11 +158,11 @@ def is_address(model: Any) -> bool:
 
 
 def _reset(network: nn.Module, how: Preparation) -> Encoder | None:
-    """The same network with fresh weights; None: it cannot be reset, or does not answer then."""
+    """The same network with fresh weights; None: it cannot be copied or reset, or does not answer then."""
     try:
         fresh = seeded(digest64(how.seed, "encoder", "fresh"), lambda: reinitialised(network))
-        return fresh if isinstance(fresh, Encoder) else _of_code(fresh, how)
-    except (ConfigError, NumericError, RuntimeError, TypeError):
+        return fresh if isinstance(fresh, Encoder) else _of_code(fresh, how)[0]
+    except Exception:  # noqa: BLE001 - copying and resetting is the network's own code
         return None
 
 
@@ -208,16 +212,26 @@ def device_of(model: Any) -> torch.device:
     return torch.device("cuda" if plain and torch.cuda.is_available() else "cpu")
 
 
-def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> Encoder:
+def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> tuple[Encoder, Answers]:
     mean, std = how.normalisation.get("mean", (0.0,)), how.normalisation.get("std", (1.0,))
-    if isinstance(function, nn.Module):  # stays where it is
-        network, place = function.eval(), device_of(function)
-        backbone = CodeBackbone(lambda images: network(images.to(place)))
+    notes: tuple[str, ...] = ()
+    if isinstance(function, nn.Module):  # stays where it is, and as it is
+        network, place, dtype = function.eval(), device_of(function), _reads(function)
+        backbone = CodeBackbone(lambda images: network(images.to(place, dtype)))
+        if dtype != torch.float32:
+            notes = (f"images reach it as {str(dtype).removeprefix('torch.')}, in which it computes",)
     else:
         backbone = CodeBackbone(function)
     encoder = Encoder(backbone, {}, channelwise(mean, len(mean)), channelwise(std, len(std))).eval()
-    check_answers(encoder, 3, how.image_size)
-    return encoder
+    answers = check_answers(encoder, 3, how.image_size)
+    return encoder, replace(answers, notes=(*notes, *answers.notes))
+
+
+def _reads(network: nn.Module) -> torch.dtype:
+    """The dtype of what a network reads: that of its first layer, else of its first parameter, else float32."""
+    layers = (part.weight for part in network.modules() if isinstance(part, _ConvNd | nn.Linear))
+    floating = (one for one in (*layers, *network.parameters()) if one.is_floating_point())
+    return next((one.dtype for one in floating), torch.float32)
 
 
 def _of_name(load: str, how: Preparation, name: str) -> Model:
@@ -250,7 +264,8 @@ def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None 
     weights = "fresh ones" if fresh is not None else str(how.weights or own_name)
     words = found.preprocessing.words()
     can_read = load.partition(":")[0] not in CODE
-    return Model(found.encoder, found.fingerprint, load, weights, found.layout, words, settings, reference, can_read)
+    told = weights, found.layout, words
+    return Model(found.encoder, found.fingerprint, load, *told, settings, reference, can_read, found.answers)
 
 
 def _of_url(url: str, how: Preparation, name: str) -> Model:

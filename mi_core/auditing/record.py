@@ -18,6 +18,7 @@ from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.soundness import noise_caveat
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
@@ -88,6 +89,12 @@ class Measured:
     def trained(self) -> bool:
         """Whether a reference has learned to recognise images."""
         return any(one.consistency["works"] for one in self.beside)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a reader should know of the target's answers."""
+        answers = self.target.answers
+        return (noise_caveat("target", answers.noise),) if answers.noisy else ()
 
 
 def evidence_of(
@@ -209,7 +216,8 @@ def report_of(
         "rejected_count": len(rejected),
         "caveats": [
             "The answer holds only if your images and the control images come from the same source, and the control "
-            "images were surely not trained on."
+            "images were surely not trained on.",
+            *measured.caveats,
         ],
         "not_tested": [f"attacks: {', '.join(missing)}", "defenses"],
         "not_applying": [f"{', '.join(names)}: {reason}" for reason, names in useless.items()],
@@ -246,7 +254,8 @@ def _data(samples: Samples, scores: Mapping[str, Any], seed: int) -> dict[str, A
 
 def _encoder(model: Model, consistency: str) -> dict[str, Any]:
     told = {name: getattr(model, name) for name in ("load", "weights", "layout", "preprocessing", "fingerprint")}
-    return told | {"consistency": consistency}
+    words = model.answers.words()
+    return told | {"consistency": consistency} | ({"answers": words} if words else {})
 
 
 def _reference(one: Beside) -> dict[str, Any]:

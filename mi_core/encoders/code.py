@@ -6,7 +6,8 @@ import hashlib
 import importlib
 import inspect
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,89 @@ from mi_core.encoders.checkpoint import fingerprint
 
 
 class CodeBackbone(nn.Module):
-    """Code as a backbone: images (B, C, H, W) to embeddings (B, D), an array or a tensor."""
+    """Code as a backbone: images (B, C, H, W) to what holds embeddings (B, D); see `embedding_of`.
+
+    Args:
+        function: the code.
+
+    ``taken`` says what was taken of the last answer, where that was no embedding itself; else it is empty.
+    """
 
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
         self.function = function
+        self.taken = ""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to embeddings (B, D)."""
-        embeddings = self.function(images)
-        if isinstance(embeddings, np.ndarray):
-            embeddings = torch.from_numpy(embeddings)
-        if not isinstance(embeddings, torch.Tensor):
-            raise ShapeError(f"the encoder returned a {type(embeddings).__name__}, expected an array or tensor (B, D)")
-        return embeddings.to(images.device)
+        """Images (B, C, H, W) to embeddings (B, D) float32."""
+        embeddings, self.taken = embedding_of(self.function(images))
+        return embeddings.to(images.device, torch.float32)
+
+
+_NAMED = ("image_embeds", "pooler_output", "x_norm_clstoken")  # of transformers and of DINOv2; the first wins
+
+
+def embedding_of(answer: Any) -> tuple[torch.Tensor, str]:
+    """The embedding in what a network returns, and in words what was taken; empty: the answer itself.
+
+    Args:
+        answer: an array or tensor (B, D); maps (B, C, H, W) or (B, H, W, C), H = W, whose mean over space is taken; or
+            one of these alone in a tuple or list, alone in a dictionary or the fields of a class, or among others under
+            a name that transformers or DINOv2 give to the embedding of an image.
+
+    Raises:
+        ShapeError: it holds no tensor.
+        ConfigError: it holds several embeddings, or a vector per token; the message shows how to choose.
+    """
+    fields = _fields(answer)
+    if fields is not None:
+        held = {name: one for name, one in fields.items() if isinstance(one, torch.Tensor | np.ndarray)}
+        name = next((name for name in _NAMED if name in held), next(iter(held), None) if len(held) == 1 else None)
+        if name is None and held:
+            raise ConfigError(
+                f"the encoder returned a {type(answer).__name__} of {', '.join(map(str, held))}; give a function that "
+                f"chooses one, such as lambda x: model(x){_access(answer, next(iter(held)))}"
+            )
+        if name is not None:
+            rows, words = embedding_of(held[name])
+            what = f"entry {name}" if isinstance(name, int) else str(name)
+            return rows, f"of a {type(answer).__name__} the {what} is taken" + (f", {words}" if words else "")
+    if isinstance(answer, np.ndarray):
+        answer = torch.from_numpy(answer)
+    if not isinstance(answer, torch.Tensor):
+        raise ShapeError(f"the encoder returned a {type(answer).__name__}, expected an array or tensor (B, D)")
+    return _pooled(answer)
+
+
+def _fields(answer: Any) -> dict[Any, Any] | None:
+    """The entries of a dictionary, tuple, list or dataclass by name or position; None: it is none of these."""
+    if isinstance(answer, Mapping):
+        return dict(answer)
+    if isinstance(answer, tuple | list):
+        return dict(enumerate(answer)) if not hasattr(answer, "_asdict") else dict(answer._asdict())
+    return dict(vars(answer)) if is_dataclass(answer) and not isinstance(answer, type) else None
+
+
+def _access(answer: Any, name: Any) -> str:
+    return f"[{name!r}]" if isinstance(answer, Mapping) or isinstance(name, int) else f".{name}"
+
+
+def _pooled(answer: torch.Tensor) -> tuple[torch.Tensor, str]:
+    shape = tuple(answer.shape)
+    if len(shape) == 3:
+        raise ConfigError(
+            f"the encoder returned {shape}, a vector for every token; give a function that chooses, such as "
+            "lambda x: model(x)[:, 0] for the class token, or lambda x: model(x).mean(1)"
+        )
+    if len(shape) != 4:
+        return answer, ""
+    first, last = shape[2] == shape[3], shape[1] == shape[2]
+    if first == last and shape[1:] != (1, 1, 1):
+        raise ConfigError(
+            f"the encoder returned {shape}, which does not tell its channels; give a function that takes the mean over "
+            "space, such as lambda x: model(x).mean((2, 3))"
+        )
+    return answer.mean(dim=(2, 3) if first else (1, 2)), f"of maps {shape[1:]} the mean over space is taken"
 
 
 def code_backbone(load: str, data: bytes | None) -> tuple[CodeBackbone, str]:

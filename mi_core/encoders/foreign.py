@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import safetensors
@@ -33,7 +33,7 @@ from mi_core.encoders.layouts.heads import State, head_module
 from mi_core.encoders.layouts.looks import look_at
 from mi_core.encoders.model_folder import Definition, definition, definition_mark, folder_kind
 from mi_core.encoders.published import PUBLISHED, Preprocessing, check_file
-from mi_core.encoders.soundness import check_answers, check_weights
+from mi_core.encoders.soundness import Answers, check_answers, check_weights
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Adopted:
         files: the small files that define it, where it is published as a folder.
         momentum: the copy that followed it in training and gave the keys, of the same outputs up to the projection;
             None: the file holds none.
+        answers: what trying it out has shown of them.
     """
 
     encoder: Encoder
@@ -64,6 +65,7 @@ class Adopted:
     activations: Mapping[str, str] = field(default_factory=dict)
     files: Definition = field(default_factory=dict, repr=False)
     momentum: Encoder | None = None
+    answers: Answers = field(default_factory=Answers)
 
 
 def adopt(
@@ -108,8 +110,7 @@ def adopt(
     check_weights(adopted.encoder)
     if adopted.momentum is not None:
         check_weights(adopted.momentum, "the momentum copy's ")
-    check_answers(adopted.encoder, channels, image_size)
-    return adopted
+    return replace(adopted, answers=check_answers(adopted.encoder, channels, image_size))
 
 
 def _adopt_weights(

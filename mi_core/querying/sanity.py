@@ -284,28 +284,6 @@ def agreement(
     return Agreement(float(cosine), float(centred), count)
 
 
-def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Relative distances of two answers to the same queries: (N,) of |a - b| / |a|, Euclidean.
-
-    Args:
-        first, second: (N, D).
-
-    Returns:
-        (N,) float32, 0 where both are the same, infinity where only the second differs from 0.
-
-    Raises:
-        ShapeError: they differ in shape.
-
-    Example:
-        >>> relative_differences(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]])).tolist()
-        [0.10000000149011612]
-    """
-    (count, width) = check_shape("first", first, "N D")
-    check_shape("second", second, "N D", N=count, D=width)
-    apart = (first.float() - second.float()).norm(dim=1)
-    return torch.where(apart == 0, torch.zeros_like(apart), apart / first.float().norm(dim=1))
-
-
 def unit_lengths(embeddings: torch.Tensor) -> bool:
     """Whether all of N embeddings (N, D) have length 1 within .001: they were normalised, perhaps rounded."""
     check_shape("embeddings", embeddings, "N D")

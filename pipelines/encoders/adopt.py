@@ -6,7 +6,8 @@ Of an encoder behind an API the folder holds a record and a few answers, by whic
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.foreign import Adopted, adopt
 from mi_core.encoders.model_folder import with_definition
 from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.encoders.soundness import Answers, noise_in_words, noise_of, relative_differences
 from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
@@ -28,7 +30,6 @@ from mi_core.querying.sanity import (
     Agreement,
     agreement,
     consistency_in_words,
-    relative_differences,
     unit_lengths,
 )
 from pipelines.config.checks import check_adopted
@@ -54,7 +55,6 @@ from pipelines.run.ray_session import mapped
 VERSION = 2
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
-NOISY = 1e-4  # relative difference of two answers above which it is not the same answer
 CHANGED = 0.01  # relative difference above which other weights answer; more where answers are noisier
 
 
@@ -109,7 +109,7 @@ def run(runs: Sequence[Run]) -> None:
         say("load", f"{job.name}: {consistency_in_words(record.consistency)}")
         if record.answers:
             say("load", f"{job.name}: {answers_in_words(record.answers)}")
-            if storage.is_uri(job.folder.path):
+            if isinstance(job.config, EndpointConfig) and storage.is_uri(job.folder.path):
                 say("load", f"{job.name}: answers are not cached: the run folder is not on a local disk")
     once.share(Adoption.copy_to)
     for job in every:
@@ -246,6 +246,7 @@ def _adopt_weights(
         "preprocessing_words": preprocessing.in_words(adopted.preprocessing, job.data, compared),
         "decoding": {} if compared is None else asdict(compared),
         "consistency": shown or weights_consistency(_probe(job, config), adopted),
+        "answers": _shown(adopted.answers),
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
         "momentum": adopted.momentum is not None,
@@ -285,16 +286,15 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
     shown = _probe(job, config).consistency(encoder, None, torch.device("cpu"))
     images = clean(torch.from_numpy(job.images(REPEATED).images))
     first, second = encoder(images), encoder(images)
-    apart = torch.stack([relative_differences(first[output], second[output]) for output in first]).amax(dim=0)
-    if not apart.isfinite().all():
+    noise = noise_of(first, second)
+    if not math.isfinite(noise["largest"]):
         raise UserError(
             f"encoders.{job.name}.endpoint: the API gave a zero embedding and then another one for the same image; "
             "repair the API"
         )
-    noise = {"median": float(apart.median()), "largest": float(apart.max()), "n": len(apart)}
     data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
-    marks = [] if noise["largest"] > NOISY else [hashlib.sha256(data).hexdigest()]
+    marks = [] if Answers(noise).noisy else [hashlib.sha256(data).hexdigest()]
     side = f"{parameters.size} px" if parameters.size else "any size"
     return {
         "layout": _layout(config),
@@ -324,34 +324,28 @@ def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict
         own = config.parameters()
         model = "" if own.model is None else f", model {own.model}"
         source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
-        source["answers"] = answers_in_words(record.answers)
     return source | {
         "layout": record.layout,
         **_accounts(record),
         "preprocessing": record.preprocessing_words,
         "consistency": consistency_in_words(record.consistency),
+        **({"answers": answers_in_words(record.answers)} if record.answers else {}),
     }
 
 
-def noisy(record: EncoderRecord) -> bool:
-    """Whether an encoder behind an API answers the same query differently when asked again."""
-    return bool(record.answers) and float(record.answers["noise"]["largest"]) > NOISY
-
-
-def answers_in_words(answers: dict[str, Any]) -> str:
-    """The answers of an encoder behind an API, and whether it answers the same twice."""
+def answers_in_words(answers: Mapping[str, Any]) -> str:
+    """The answers of an encoder as its record holds them, and whether it answers the same twice."""
+    if "widths" not in answers:
+        return Answers(answers["noise"], tuple(answers["notes"])).words()
     widths = ", ".join(f"{width} numbers for the {output}" for output, width in answers["widths"].items())
-    noise, unit = answers["noise"], answers["unit_length"]
-    sent = f"{noise['n']} images sent twice"
-    if noise["largest"] <= NOISY:
-        words = f"answers with {widths}, and gives the same answer again ({sent})"
-    else:
-        words = (
-            f"answers with {widths}, and gives a different answer again ({sent}): the median difference is "
-            f"{noise['median']:.2g} of the embedding's length, the largest {noise['largest']:.2g}"
-        )
+    unit = answers["unit_length"]
     scaled = f"; embeddings of {' and '.join(unit)} are scaled to length 1, so attacks on the length do not apply"
-    return words + (scaled if unit else "")
+    return f"answers with {widths}, and {noise_in_words(answers['noise'])}" + (scaled if unit else "")
+
+
+def _shown(answers: Answers) -> dict[str, Any]:
+    """What a record holds of the answers of an encoder with weights; nothing where nothing has to be said."""
+    return asdict(answers) if answers.words() else {}
 
 
 def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, str]], access: Access | None) -> None:
@@ -373,7 +367,8 @@ def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) ->
     """The encoders behind an API among some, without those adopted since this start of the run."""
     started = runs[0][1].manifest["runs"][-1]["started"]
     records = [(folder, name, describe(folder, name).record) for folder, name in places]
-    return [(folder, name) for folder, name, record in records if record.answers and record.adopted < started]
+    asked = [(folder, name, record) for folder, name, record in records if "widths" in record.answers]
+    return [(folder, name) for folder, name, record in asked if record.adopted < started]
 
 
 def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:

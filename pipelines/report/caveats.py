@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mi_core.attacks import left_out
+from mi_core.encoders.soundness import Answers, noise_caveat
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of, settings_of
@@ -12,7 +13,6 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.data.run import faults_of_lists
 from pipelines.data.splits import Splits
-from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder
@@ -55,8 +55,9 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         attacked = any(attack.target == name for attack in config.attacks)
         if attacked and record.consistency and not record.consistency["works"]:
             told.insert(0, f"The encoder {name}: {fault_in_words(record.consistency)}")
-        if adopt.noisy(record):
-            told.append(f"The encoder {name} {adopt.answers_in_words(record.answers)}. Noise hides differences.")
+        noise = record.answers.get("noise", {})
+        if Answers(noise).noisy:
+            told.append(noise_caveat(name, noise))
     uncontrolled = {
         f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
         for seed in config.seeds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mi_core import audit
 from mi_core.auditing.found import Found
 from mi_core.checks import ConfigError
 from mi_core.images import encode_png
-from mi_core.report.contents import schema
+from mi_core.report.contents import schema, to_json
 from tests.endpoints import serving
 
 SIDE = 8
@@ -106,6 +107,26 @@ def other_network(scale: float = 1.0) -> nn.Module:
     made = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 32))
     made[1].weight.data *= scale
     return made
+
+
+def test_an_encoder_that_is_noisy_is_said_to_be() -> None:
+    model = network().eval()
+    found = found_in(model=lambda images: nn.functional.dropout(model(images), 0.3, training=True))
+    (said,) = (line for line in found.lines if "gives a different answer again" in line)
+    assert (
+        said in found.report["caveats"]
+        and "gives a different answer again" in found.report["encoders"]["target"]["answers"]
+    )
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(to_json(found.report)))
+    assert not any("answer again" in line for line in found_in(model=lambda images: model(images) + 0).lines)
+
+
+def test_a_result_is_the_same_after_pickling() -> None:
+    model = network().eval()
+    found = found_in(model=lambda images: model(images) + 0)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.table == found.table and repr(again) == repr(found) and again.config() == found.config()
+    assert again.report == found.report and again.html == found.html
 
 
 def test_references_that_the_user_has_are_asked_and_tried_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -179,6 +180,64 @@ def test_an_argument_of_no_use_is_refused(model: Any, settings: dict[str, Any], 
 
 def test_answers_that_are_no_embeddings() -> None:
     with pytest.raises(ShapeError, match="expected an embedding"):
-        model_of(lambda images: images, HOW)
-    with pytest.raises(ShapeError, match="returned a dict"):
-        model_of(lambda images: {"embedding": images}, HOW)
+        model_of(lambda images: images.sum(), HOW)
+    with pytest.raises(ConfigError, match=r"returned a tuple of 0, 1; .*lambda x: model\(x\)\[0\]"):
+        model_of(lambda images: (images, images), HOW)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_images_reach_a_network_in_its_own_precision(dtype: torch.dtype) -> None:
+    """The embedding is close to that of float32; the network stays as it was."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 8))
+    images = torch.rand(2, 3, 16, 16)
+    exact = network.eval()(images)
+    found = model_of(network.to(dtype), HOW)
+    answer = found.encoder(images)["backbone"]
+    assert answer.dtype == torch.float32 and network[0].weight.dtype == dtype
+    torch.testing.assert_close(answer, exact, rtol=0.05, atol=0.02)
+    assert found.answers.words() == f"images reach it as {str(dtype)[6:]}, in which it computes"
+    assert found.reference is not None
+    assert model_of(network.float(), HOW).answers.words() == ""
+
+
+def test_a_network_whose_first_layer_alone_is_half_gets_half() -> None:
+    """As CLIP's networks in half precision, whose tokens and norms stay float32."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.ones(8))
+            self.layer = nn.Conv2d(3, 8, 16).half()
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.layer(images).flatten(1).float() + self.token
+
+    assert "float16" in model_of(Mixed(), HOW).answers.words()
+
+
+class Odd(nn.Conv2d):
+    def reset_parameters(self, scheme: str = "") -> None:
+        if hasattr(self, "made"):
+            raise KeyError(scheme)
+        self.made = True
+        super().reset_parameters()
+
+
+def uncopied(fault: str) -> nn.Module:
+    network = nn.Sequential(Odd(3, 4, 3) if fault == "reset" else nn.Conv2d(3, 4, 3), nn.Flatten())
+    if fault == "lock":
+        network.lock = threading.Lock()  # type: ignore[assignment]
+    if fault == "weight norm":
+        network[0] = nn.utils.weight_norm(network[0])  # type: ignore[arg-type]
+        network[0](torch.rand(1, 3, 16, 16))
+    return network
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("fault", ["lock", "reset", "weight norm"])
+def test_a_network_that_cannot_be_copied_or_reset_is_audited_without_an_untrained_one(fault: str) -> None:
+    network = uncopied(fault)
+    found = model_of(network, HOW)
+    assert found.reference is None
+    assert found.encoder(torch.rand(2, 3, 16, 16))["backbone"].shape == (2, 4 * 14 * 14)
