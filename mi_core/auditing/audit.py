@@ -6,22 +6,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.asking import EMBEDDING, Setup, shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.models import Preparation, device_of, given_reference, model_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.record import Beside, Measured
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.checks import ConfigError
 from mi_core.encoders.builders import folder_preprocessing, of_captions
 from mi_core.encoders.model_folder import Definition, folder_kind
 from mi_core.encoders.published import PUBLISHED, published
@@ -94,8 +92,8 @@ def audit(
         augmentation: settings of these views, for example ``{"crop_scale": (0.4, 1.0)}``; None: the framework's own.
         output: embedding that is attacked; None: ``projection`` for CLIP and SigLIP, else ``backbone``.
         views: of each image, at least 2.
-        mean, std: normalisation per channel of what a network, a function or a named encoder gets; None: the published
-            one of a named encoder, else none.
+        mean, std: normalisation per channel of what a network, a function or a named encoder gets, for pixels in
+            [0, 1]; None: the published one of a named encoder, else none.
         endpoint: settings of an API, as ``EndpointParameters`` has them, for example ``{"adapter": "openai"}``.
         key: its secret key; None: the one in the environment variable that ``endpoint`` names as ``api_key_env``.
         trust_code: run the code of a TorchScript file or Python module.
@@ -104,25 +102,43 @@ def audit(
         factor: least robustness of a leak, at least 1.
         nonce: what makes the views unforeseeable beside the pixels; None: drawn once the images are read. Give that of
             an earlier audit to repeat it, or a number of the other party.
-        seed: of all random draws.
+        seed: of all random draws, from 0.
         progress: show a bar.
 
     Returns:
         The verdict with its evidence.
 
     Raises:
-        ConfigError: an argument is impossible or of no use to this ``model``, an image is on both sides, too many
-            images cannot be used, or the encoder does not answer.
+        ConfigError: arguments are impossible (all are named at once) or of no use to this ``model``, an image is on
+            both sides, too many images cannot be used, or the encoder does not answer to each image by itself.
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
-    check_range("views", views, 2)
-    check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
-    check_range("max_rejected", max_rejected, 0, 1)
-    check_range("factor", factor, 1)
+    plain = checked(
+        size=size,
+        weights=weights,
+        quick=quick,
+        objective=objective,
+        augmentation=augmentation,
+        output=output,
+        views=views,
+        mean=mean,
+        std=std,
+        endpoint=endpoint,
+        key=key,
+        trust_code=trust_code,
+        fdr=fdr,
+        max_rejected=max_rejected,
+        factor=factor,
+        nonce=nonce,
+        seed=seed,
+        progress=progress,
+    )
+    size, views, mean, std, seed = (plain[name] for name in ("size", "views", "mean", "std", "seed"))
+    fdr, max_rejected, factor = (plain[name] for name in ("fdr", "max_rejected", "factor"))
     if quick and references is not None:
         raise ConfigError("references are given with quick=True, which leaves them out; keep one of the two")
-    if references is not None and (isinstance(references, str | tuple) or not len(references)):
+    if references is not None and (not isinstance(references, list | nn.ModuleList) or not len(references)):
         raise ConfigError("references are no list of encoders; give one, or quick=True for an audit without any")
     named = model if isinstance(model, str) else ""
     files = definition_of(named, None if weights is None else str(weights), read_local)
@@ -161,23 +177,6 @@ def audit(
         seed=seed,
         grid=setup.grid(samples),
     )
-
-
-def recipe_of(objective: str, settings: Mapping[str, Any]) -> SimCLRAugmentation:
-    """The recipe of the views that queries imitate.
-
-    Args:
-        objective: pre-training framework.
-        settings: of its views, in place of its own.
-
-    Raises:
-        ConfigError: no such framework or setting.
-    """
-    recipe = AUGMENTATIONS[check_choice("objective", objective, AUGMENTATIONS)]
-    for name in settings:
-        check_choice("augmentation", name, (field.name for field in fields(recipe)))
-    given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in settings.items()}
-    return recipe(**given)
 
 
 def _publishes(named: str) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.auditing.audit import recipe_of
+from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.images import Item, items_of
 from mi_core.auditing.models import device_of
 from mi_core.augmentations.views import make_views
@@ -96,7 +96,10 @@ class LeakMeter:
         budget: float | None = None,
         seed: int = 0,
     ) -> None:
-        check_range("views", views, 2)
+        plain = checked(
+            size=size, mean=mean, std=std, views=views, seed=seed, objective=objective, augmentation=augmentation
+        )
+        size, mean, std, views, seed = (plain[name] for name in ("size", "mean", "std", "views", "seed"))
         check_range("most", most, LEAST)
         check_range("share", share, 0, 1, open_low=True)
         if budget is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,9 @@ class Preprocessing:
         mean, std: of the normalisation, pixels in [0, 1].
         resize: side before the centre crop of the published transform; None: nothing is published.
         fit: ``shortest``: the shorter side becomes ``resize``. ``squash``: both sides do. None: nothing is published.
+
+    Raises:
+        ConfigError: mean or std are those of no pixels in [0, 1].
     """
 
     size: int | None
@@ -37,6 +40,11 @@ class Preprocessing:
     std: tuple[float, ...]
     resize: int | None = None
     fit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            if fault := normalisation_fault(name, getattr(self, name)):
+                raise ConfigError(fault)
 
     def words(self) -> str:
         """In one line, for people."""
@@ -62,6 +70,19 @@ class Preprocessing:
         if self.size and self.resize and new.size and new.size != self.size and "resize" not in settings:
             return replace(new, resize=math.floor(new.size * self.resize / self.size))
         return new
+
+
+def normalisation_fault(name: str, values: Sequence[float]) -> str:
+    """Why ``mean`` or ``std`` cannot be that of pixels in [0, 1]; empty: it can.
+
+    Example:
+        >>> normalisation_fault("mean", (123.7,))
+        'mean = [123.7], but pixels are in [0, 1]; divide values for pixels of 0 to 255 by 255'
+    """
+    if any(value > 1 for value in values):
+        return f"{name} = {list(values)}, but pixels are in [0, 1]; divide values for pixels of 0 to 255 by 255"
+    low = any(value <= 0 for value in values) if name == "std" else any(value < -1 for value in values)
+    return f"{name} = {list(values)}, allowed: {'above 0' if name == 'std' else 'at least -1'}" if low else ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def network() -> nn.Module:
 
 def found_in(candidates: Any = IMAGES[:100], controls: Any = IMAGES[100:], **settings: Any) -> Found:
     settings = {"quick": "references" not in settings, "nonce": "7", "progress": False} | settings
-    return audit(settings.pop("model", None) or network(), candidates, controls, size=SIDE, **settings)
+    return audit(settings.pop("model", None) or network(), candidates, controls, **{"size": SIDE} | settings)
 
 
 def test_an_untrained_network_leaks_nothing_and_stays_as_it_was(tmp_path: Path) -> None:
@@ -207,6 +207,68 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
 def test_what_it_refuses(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         found_in(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size = 0, allowed: a whole number from 1 to 4096, or None"),
+        ({"size": 8.0}, r"size = 8\.0, allowed: a whole"),
+        ({"size": (8, 8)}, r"size = \(8, 8\), allowed: a whole"),
+        ({"size": True}, "size = True"),
+        ({"seed": None}, "seed = None, allowed: a whole number from 0"),
+        ({"seed": -1}, "seed = -1, allowed"),
+        ({"views": "10"}, "views = '10', allowed"),
+        ({"fdr": "0.05"}, r"fdr = '0\.05', allowed: a number"),
+        ({"max_rejected": None}, "max_rejected = None, allowed: a number"),
+        ({"factor": [2]}, r"factor = \[2\], allowed: a number"),
+        ({"mean": 0.5, "std": 0.5}, r"mean = 0\.5, allowed: 1 or 3 numbers; std = 0\.5"),
+        ({"mean": "0.5", "std": (1,)}, r"mean = '0\.5', allowed"),
+        ({"mean": (0.5,) * 4, "std": (1,)}, "allowed: 1 or 3 numbers"),
+        ({"mean": (0.5,)}, "mean is given without std; give both"),
+        ({"std": (0.5,)}, "std is given without mean"),
+        ({"mean": [123.7, 116.3, 103.5], "std": [58.4, 57.1, 57.4]}, r"mean = .*pixels are in \[0, 1\].*; std = \[58"),
+        ({"mean": (0.5,), "std": (0,)}, r"std = \[0\], allowed: above 0"),
+        ({"augmentation": {"crop_scale": "0.4"}}, r"augmentation\.crop_scale = '0\.4', allowed: 2 numbers"),
+        ({"augmentation": {"crop_scale": 0.4}}, r"augmentation\.crop_scale = 0\.4, allowed: 2 numbers"),
+        ({"augmentation": {"flip": "yes"}}, r"augmentation\.flip = 'yes', allowed: a number"),
+        ({"augmentation": {"interpolation": 3}}, r"augmentation\.interpolation = 3, allowed: a text"),
+        ({"augmentation": [0.4, 1]}, r"augmentation = \[0\.4, 1\], allowed: a dictionary"),
+        ({"endpoint": "openai"}, "endpoint = 'openai', allowed: a dictionary"),
+        ({"nonce": 7}, "nonce = 7, allowed: a text"),
+        ({"output": 1}, "output = 1, allowed: a text"),
+        ({"weights": 3}, "weights = 3, allowed: a path"),
+        ({"quick": "yes"}, "quick = 'yes', allowed: True or False"),
+        ({"references": 3}, "references are no list of encoders"),
+        ({"size": 0, "views": 1, "seed": None}, "size = 0.*; views = 1.*; seed = None"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named_before_anything_is_read(arguments: dict[str, Any], message: str) -> None:
+    def unasked(images: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("it was asked")
+
+    with pytest.raises(ConfigError, match=message):
+        audit(unasked, Unread(), Unread(), **{"size": SIDE} | arguments)
+
+
+class Unread:
+    """A data set that nobody may read."""
+
+    def __len__(self) -> int:
+        raise AssertionError("it was read")
+
+    __getitem__ = __len__
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    plain = found_in(seed=3, views=4, mean=(0.5, 0.5, 0.5), std=(0.5, 0.25, 0.5), fdr=0.1)
+    other = audit(
+        network(), IMAGES[:100], IMAGES[100:],
+        size=np.int64(SIDE), seed=np.int64(3), views=np.uint8(4),
+        mean=np.full(3, 0.5), std=torch.tensor([0.5, 0.25, 0.5]), fdr=np.float32(0.1), quick=True, nonce="7", progress=False,
+    )  # fmt: skip
+    assert other.table == plain.table
+    assert yaml.safe_load(other.config())["seeds"] == [3]
 
 
 def test_losses_are_counted() -> None:

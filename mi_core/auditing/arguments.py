@@ -1,0 +1,147 @@
+"""The arguments of an audit and of a leak meter: all that are impossible are named at once, before anything is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.encoders.published import normalisation_fault
+
+
+def checked(**given: Any) -> dict[str, Any]:
+    """Arguments as plain Python has them: numbers of numpy as int and float, sequences as tuples.
+
+    Args:
+        given: by name; those that `_KINDS` does not list are returned as they are.
+
+    Raises:
+        ConfigError: some are of the wrong kind or outside their range; the message names every one.
+    """
+    faults: list[str] = []
+    plain: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            plain[name] = _KINDS[name](name, value) if name in _KINDS else value
+        except ConfigError as error:
+            faults.append(str(error))
+    if (given.get("mean") is None) != (given.get("std") is None):
+        one, other = ("mean", "std") if given.get("std") is None else ("std", "mean")
+        faults.append(f"{one} is given without {other}; give both")
+    if faults:
+        raise ConfigError("; ".join(faults))
+    return plain
+
+
+def recipe_of(objective: str, settings: Mapping[str, Any]) -> SimCLRAugmentation:
+    """The recipe of the views that queries imitate.
+
+    Args:
+        objective: pre-training framework.
+        settings: of its views, in place of its own.
+
+    Raises:
+        ConfigError: no such framework or setting, or a value of the wrong kind or range.
+    """
+    recipe = AUGMENTATIONS[check_choice("objective", objective, AUGMENTATIONS)]
+    defaults = {field.name: field.default for field in fields(recipe)}
+    return recipe(**{name: _setting(name, value, defaults) for name, value in settings.items()})
+
+
+def _setting(name: str, value: Any, defaults: Mapping[str, Any]) -> Any:
+    """A setting of the kind that its default is."""
+    default, full = defaults[check_choice("augmentation", name, defaults)], f"augmentation.{name}"
+    if isinstance(default, tuple):
+        return _numbers(full, value, (len(default),))
+    return _text(full, value) if isinstance(default, str) else _number(full, value)
+
+
+def _fault(name: str, value: Any, allowed: str) -> ConfigError:
+    return ConfigError(f"{name} = {value!r}, allowed: {allowed}")
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise _fault(name, value, "a number")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _numbers(name: str, value: Any, counts: tuple[int, ...]) -> tuple[float, ...]:
+    """A sequence, array or tensor of numbers, as many as one of ``counts``."""
+    allowed = f"{' or '.join(map(str, counts))} numbers"
+    values = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(values, tuple | list) or len(values) not in counts:
+        raise _fault(name, value, allowed)
+    return tuple(_number(name, one) for one in values)
+
+
+def _whole(low: int, high: int, *, absent: bool = False) -> Callable[[str, Any], int | None]:
+    def check(name: str, value: Any) -> int | None:
+        if absent and value is None:
+            return None
+        if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high:
+            raise _fault(name, value, f"a whole number from {low} to {high}" + (", or None" if absent else ""))
+        return int(value)
+
+    return check
+
+
+def _between(low: float, high: float, *, is_open: bool = False) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        return check_range(name, _number(name, value), low, high, open_low=is_open, open_high=is_open)
+
+    return check
+
+
+def _normalisation(name: str, value: Any) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    values = _numbers(name, value, (1, 3))
+    if fault := normalisation_fault(name, values):
+        raise ConfigError(fault)
+    return values
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _fault(name, value, "a text")
+    return value
+
+
+def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if value is not None and not isinstance(value, kinds):
+            raise _fault(name, value, allowed)
+        return value
+
+    return check
+
+
+_TEXT, _SETTINGS = _optional(str, "a text, or None"), _optional(Mapping, "a dictionary of settings, or None")
+_FLAG = _optional((bool,), "True or False")
+_KINDS: dict[str, Callable[[str, Any], Any]] = {
+    "size": _whole(1, 4096, absent=True),
+    "views": _whole(2, 10_000),
+    "seed": _whole(0, 2**32 - 1),
+    "mean": _normalisation,
+    "std": _normalisation,
+    "fdr": _between(0, 1, is_open=True),
+    "max_rejected": _between(0, 1),
+    "factor": _between(1, float("inf")),
+    "weights": _optional((str, os.PathLike), "a path, or None"),
+    "objective": _TEXT,
+    "output": _TEXT,
+    "key": _TEXT,
+    "nonce": _TEXT,
+    "augmentation": _SETTINGS,
+    "endpoint": _SETTINGS,
+    "quick": _FLAG,
+    "trust_code": _FLAG,
+    "progress": _FLAG,
+}
+"""What every argument has to be, by its name."""
