@@ -265,7 +265,8 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     other = audit(
         network(), IMAGES[:100], IMAGES[100:],
         size=np.int64(SIDE), seed=np.int64(3), views=np.uint8(4),
-        mean=np.full(3, 0.5), std=torch.tensor([0.5, 0.25, 0.5]), fdr=np.float32(0.1), quick=True, nonce="7", progress=False,
+        mean=np.full(3, 0.5), std=torch.tensor([0.5, 0.25, 0.5]), fdr=np.float32(0.1),
+        quick=True, nonce="7", progress=False,
     )  # fmt: skip
     assert other.table == plain.table
     assert yaml.safe_load(other.config())["seeds"] == [3]
