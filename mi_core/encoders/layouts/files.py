@@ -1,6 +1,6 @@
 """Files of weights as tensors by name: which container in them is taken, and what a file holds that cannot be read.
 
-Nothing is unpickled but tensors and plain values.
+Nothing is unpickled but tensors and plain values; of other objects in a file the tensors alone are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.encoders.layouts import listed
 from mi_core.encoders.layouts.heads import State
-from mi_core.encoders.layouts.pickles import CONTAINERS, unreadable
+from mi_core.encoders.layouts.pickles import CONTAINERS, TORCHSCRIPT, is_torchscript, tensors_in, unreadable
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _BESIDE: dict[str, str] = {
@@ -39,19 +39,29 @@ class Weights:
 
 
 def read_weights(data: bytes) -> Weights:
-    """The tensors of a weights file, safetensors or PyTorch, unpickling nothing but tensors and plain values.
+    """The tensors of a weights file, safetensors or PyTorch, also of one that holds other objects, or a whole module.
+
+    Nothing of the file is run: see `pickles`.
 
     Raises:
-        ConfigError: it is neither, or would need code to load; the message tells what is in it and how to convert it.
+        ConfigError: it is neither, or TorchScript; the message tells what it is, and the remedy.
     """
+    return unwrap(_loaded(data))
+
+
+def _loaded(data: bytes) -> object:
     try:
-        return unwrap(safetensors.torch.load(data))
+        return safetensors.torch.load(data)
     except safetensors.SafetensorError:
         pass
+    if is_torchscript(data):
+        raise ConfigError(TORCHSCRIPT)
     try:
-        return unwrap(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
-    except ConfigError:
-        raise
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:  # noqa: BLE001 - objects that are no tensors, or a damaged file, which may fail in any way
+        pass
+    try:
+        return tensors_in(data)
     except Exception as error:
         raise ConfigError(unreadable(data)) from error
 

@@ -1,133 +1,262 @@
-"""Describes files that PyTorch does not read as plain data, and the line that converts them.
+"""Reads the tensors of files that hold other objects beside them, and names files that hold none.
 
-Its pickle is read so that no class of it is imported and no function called: empty objects stand in for all of them.
+A pickle is read so that no class of it is imported and no function called: empty objects stand in for all of them, and
+tensors are cut from the bytes of the file.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import pickle
-import re
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network", "teacher", "student", "module")
 """Names under which checkpoints keep their weights; the first that is there is taken."""
-_PLAIN = re.compile(
-    r"builtins\.(set|dict|list)|torch\.(_utils|serialization|storage|\w*Storage|Size|device|_tensor|nn\.parameter)"
-)
-_TENSORS = re.compile(r"torch\.(_utils\._rebuild|nn\.parameter)")
+_DTYPES: dict[str, torch.dtype] = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+    "Untyped": torch.uint8,
+}
+_MAGIC: dict[bytes, str] = {
+    b"version https://git-lfs": "a Git-LFS pointer, not the weights; run git lfs pull in its repository",
+    b"\x1f\x8b": "compressed (gzip); unpack it",
+    b"BZh": "compressed (bzip2); unpack it",
+    b"\xfd7zXZ": "compressed (xz); unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed (zstd); unpack it",
+    b"7z\xbc\xaf": "a 7z archive; unpack it",
+    b"\x89HDF": "HDF5, as Keras writes it; convert it to PyTorch",
+    b"GGUF": "GGUF; convert it to PyTorch",
+    b"\x93NUMPY": "an array of NumPy; save a dictionary of tensors by name with torch.save",
+}
 
 
-class _Empty:
+class _Stand:
     """Stands in for an object of a class, or for what a function returns; takes whatever it is given."""
 
     kind = ""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Empty:
-        return object.__new__(cls)
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Stand:
+        made = object.__new__(cls)
+        made.parts = {}
+        return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.parts: list[Any] = [*args, *kwargs.values()]
+        self.parts: dict[Any, Any] = dict(kwargs)
+        for one in args:
+            self.__setstate__(one)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Stand:
+        return self
 
     def __setstate__(self, state: Any) -> None:
-        self.parts = [*getattr(self, "parts", []), state]
+        for one in state if isinstance(state, tuple) else (state,):
+            if isinstance(one, dict):
+                self.parts |= one
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.parts.append(value)
+        self.parts[key] = value
 
     def append(self, value: Any) -> None:
         """Take an item."""
-        self.parts.append(value)
+
+    extend = add = append
+
+
+def _strided(storage: torch.Tensor, offset: int, size: Any, stride: Any, *rest: Any) -> torch.Tensor:
+    return torch.as_strided(storage, size, stride, offset)
+
+
+_REBUILT: dict[str, Callable[..., Any]] = {
+    "torch._utils._rebuild_tensor": _strided,
+    "torch._utils._rebuild_tensor_v2": _strided,
+    "torch._utils._rebuild_parameter": lambda data, *rest: data,
+    "torch._utils._rebuild_parameter_with_state": lambda data, *rest: data,
+    "torch._tensor._rebuild_from_type_v2": lambda build, kind, parts, state: build(*parts),
+    "builtins.set": lambda items=(): list(items),
+}
+
+
+def _builder(kind: str) -> Callable[..., Any]:
+    """A function of its own, for a pickle may set attributes of what it is given."""
+
+    def build(*parts: Any) -> Any:
+        return _REBUILT[kind](*parts)
+
+    return build
 
 
 class _Reader(pickle.Unpickler):
-    """Reads a pickle with empty objects in place of all classes and functions."""
+    """Reads a pickle with tensors, and with empty objects in place of all other classes and functions.
+
+    Args:
+        stream: the pickle.
+        storage: gives the numbers (N,) of a dtype by the key of their storage and N.
+    """
+
+    def __init__(self, stream: io.BytesIO, storage: Callable[[str, torch.dtype, int], torch.Tensor]) -> None:
+        super().__init__(stream)
+        self.storage = storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class of empty objects that remember what they stand for."""
-        if (module, name) == ("collections", "OrderedDict"):
+        """A dictionary, what builds a tensor, or a class of empty objects that remember what they stand for."""
+        kind = f"{module}.{name}".replace("__builtin__", "builtins")
+        if kind == "collections.OrderedDict":
             return OrderedDict
-        return type(name, (_Empty,), {"kind": f"{module}.{name}".replace("__builtin__", "builtins")})
+        if kind in _REBUILT:
+            return _builder(kind)
+        return type(name, (_Stand,), {"kind": kind})
 
     def persistent_load(self, pid: Any) -> Any:
-        """No storage is read; older files keep the classes of modules so."""
-        return pid[1] if pid[0] == "module" else None
+        """The numbers of a storage; older files keep the classes of modules so too."""
+        if pid[0] == "module":
+            return pid[1]
+        _, kind, key, _, count = pid[:5]
+        return self.storage(str(key), _DTYPES[kind.kind.rpartition(".")[2].removesuffix("Storage")], int(count))
 
 
-def unreadable(data: bytes) -> str:
-    """The message for a file that is not plain tensors: the reason, its content and the remedy."""
-    remedy = "save its state_dict() anew, or load TorchScript with torchscript"
-    if _is_torchscript(data):
-        return (
-            "the weights are a TorchScript file, which is code (OpenAI publishes CLIP so); save its weights alone: "
-            "python -c \"import torch; torch.save(torch.jit.load('FILE', map_location='cpu').state_dict(), 'new.pt')\""
-        )
-    try:
-        held = _held(data)
-    except Exception:  # noqa: BLE001 - a damaged pickle may fail in any way
-        return f"the weights are neither safetensors nor a PyTorch file of plain tensors; {remedy}"
-    if isinstance(held, _Empty):
-        what, kept = f"a whole {held.kind} object", "c.state_dict()"
-    elif isinstance(held, dict):
-        foreign = {str(key): sorted(kinds) for key, value in held.items() if (kinds := _foreign(value))}
-        clean = ", ".join(str(key) for key in held if str(key) not in foreign)
-        named = ", ".join(f"{key} ({', '.join(kinds[:3])})" for key, kinds in foreign.items())
-        what, kept = f"{named}" + (f" beside {clean}" if clean else ""), _kept(held)
-    else:
-        return f"the file holds a {type(held).__name__}, not a state dict; {remedy}"
-    return (
-        f"the file holds {what}, not plain tensors alone; if you trust it, for this runs its code, convert it with: "
-        f"python -c \"import torch; c = torch.load('FILE', map_location='cpu', weights_only=False); "
-        f"torch.save({kept}, 'weights.pth')\""
-    )
+def tensors_in(data: bytes) -> Any:
+    """What ``torch.save`` wrote, with its tensors, as dictionaries; other objects are empty or, with tensors, unfolded.
+
+    A module becomes its state dict.
+
+    Raises:
+        Exception: of any kind, if the file is damaged or no such file.
+    """
+    return _unfolded(_zipped(data) if zipfile.is_zipfile(io.BytesIO(data)) else _streamed(data), ())
 
 
-def _kept(held: dict[Any, Any]) -> str:
-    """In Python, what is to be saved of a checkpoint ``c``: its weights."""
-    names = [name for name in CONTAINERS if name in held]
-    names = names or [str(key) for key, value in held.items() if _holds_tensors(value) and not _foreign(value)]
-    names = names or [str(key) for key, value in held.items() if _foreign(value)]
-    modules = [name for name in names if isinstance(held[name], _Empty)]
-    if modules:
-        return f"c[{modules[0]!r}].state_dict()"
-    return f"{{k: c[k] for k in {names}}}"
+def _zipped(data: bytes) -> Any:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        place = next(name for name in archive.namelist() if name.endswith("data.pkl")).removesuffix("data.pkl")
+
+        def storage(key: str, dtype: torch.dtype, count: int) -> torch.Tensor:
+            return _numbers(archive.read(f"{place}data/{key}"), dtype, count)
+
+        return _Reader(io.BytesIO(archive.read(f"{place}data.pkl")), storage).load()
 
 
-def _foreign(value: Any) -> set[str]:
-    """Names of all classes and functions in a value that are no part of plain tensors."""
-    return {kind for kind in _kinds(value) if not _PLAIN.match(kind)}
+def _streamed(data: bytes) -> Any:
+    """Of an older file: pickles of a magic number, protocol, machine, the object and its keys; then storages."""
+    stream, storages = io.BytesIO(data), dict[str, torch.Tensor]()
+
+    def storage(key: str, dtype: torch.dtype, count: int) -> torch.Tensor:
+        if count * dtype.itemsize > len(data):
+            raise ValueError("a storage is larger than the file")
+        return storages.setdefault(key, torch.zeros(count, dtype=dtype))
+
+    *_, held, keys = (_Reader(stream, storage).load() for _ in range(5))
+    for key in keys:
+        count, own = int.from_bytes(stream.read(8), "little"), storages[key]
+        own.copy_(_numbers(stream.read(count * own.itemsize), own.dtype, len(own)))
+    return held
 
 
-def _holds_tensors(value: Any) -> bool:
-    return any(_TENSORS.match(kind) for kind in _kinds(value))
+def _numbers(raw: bytes, dtype: torch.dtype, count: int) -> torch.Tensor:
+    if len(raw) < count * dtype.itemsize:
+        raise ValueError("a storage is cut short")
+    return torch.frombuffer(bytearray(raw), dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
 
 
-def _kinds(value: Any) -> set[str]:
-    """Names of all classes and functions in a value, at any depth."""
-    if isinstance(value, type) and issubclass(value, _Empty):
-        return {value.kind}
-    if isinstance(value, _Empty):
-        return {value.kind}.union(*map(_kinds, getattr(value, "parts", [])))
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return set().union(*map(_kinds, parts))
+def _unfolded(value: Any, above: tuple[int, ...]) -> Any:
+    """Objects as dictionaries of the tensors in them, where there are any; ``above``: what a value stands in."""
+    if id(value) in above:
+        return None
+    inside = (*above, id(value))
+    if isinstance(value, _Stand):
+        if {"_parameters", "_modules"} <= value.parts.keys():
+            return _state_dict(value, inside)
+        held = {str(key): _unfolded(one, inside) for key, one in value.parts.items()}
+        return {key: one for key, one in held.items() if isinstance(one, torch.Tensor | Mapping)} or value
+    return {key: _unfolded(one, inside) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def _is_torchscript(data: bytes) -> bool:
+def _state_dict(module: _Stand, above: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """The state dict of a module whose class is not built."""
+    hidden = module.parts.get("_non_persistent_buffers_set")
+    left = hidden if isinstance(hidden, list | set) else ()
+    own = {**module.parts["_parameters"], **module.parts.get("_buffers", {})}
+    state = {name: one for name, one in own.items() if isinstance(one, torch.Tensor) and name not in left}
+    for name, part in module.parts["_modules"].items():
+        inner = _unfolded(part, above) if isinstance(part, _Stand) else None
+        if isinstance(inner, dict):
+            state |= {f"{name}.{key}": one for key, one in inner.items() if isinstance(one, torch.Tensor)}
+    return state
+
+
+def is_torchscript(data: bytes) -> bool:
+    """Whether a file is TorchScript."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return False
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return any("/code/" in name for name in archive.namelist())
+        return any("/code/" in name or name.endswith("constants.pkl") for name in archive.namelist())
 
 
-def _held(data: bytes) -> Any:
-    """The object that ``torch.save`` wrote, with empty objects in it."""
-    if zipfile.is_zipfile(io.BytesIO(data)):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            return _Reader(io.BytesIO(archive.read(name))).load()
-    stream = io.BytesIO(data)
-    for _ in range(3):  # a magic number, the protocol and the machine stand first in older files
-        _Reader(stream).load()
-    return _Reader(stream).load()
+TORCHSCRIPT = (
+    "the weights are a TorchScript file, which is code (OpenAI publishes CLIP so); save its weights alone: "
+    "python -c \"import torch; torch.save(torch.jit.load('FILE', map_location='cpu').state_dict(), 'new.pt')\""
+)
+
+
+def unreadable(data: bytes) -> str:
+    """The message for a file without tensors that can be read: what it is, and the remedy."""
+    start = data[:512].lstrip()
+    known = next((what for magic, what in _MAGIC.items() if start.startswith(magic)), None)
+    if not data:
+        known = "empty (0 bytes); download or save it anew"
+    elif start[:1] == b"<":
+        known = "a web page or an answer in XML, such as an error or a sign-in; download the file itself"
+    elif data[257:262] == b"ustar":
+        known = "a tar archive; unpack it"
+    elif start[:1] in b"{[":
+        index = b'"weight_map"' in data
+        known = "the index of a model in several files; give its folder" if index else "JSON; give the file of weights"
+    elif data[:2] == b"PK":
+        known = _of_zip(data)
+    elif (whole := _whole_safetensors(data)) > len(data):
+        known = f"a safetensors file that is cut short, {len(data):,} of {whole:,} bytes; download it anew"
+    elif data[:1] == b"\x80" and known is None:
+        known = "a pickle that is damaged, cut short or not of PyTorch; download it anew, or save its state_dict() anew"
+    if known is not None:
+        return f"the file is {known}"
+    return "the weights are neither safetensors nor a PyTorch file; save its state_dict() with torch.save"
+
+
+def _of_zip(data: bytes) -> str:
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        return f"a PyTorch or ZIP file that is cut short after {len(data):,} bytes; download or save it anew"
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = archive.namelist()
+    if any(name.endswith("data.pkl") for name in names):
+        return "a PyTorch file whose tensors are damaged or of a kind that is not read; save its state_dict() anew"
+    if any(name.endswith(".npy") for name in names):
+        return "a NumPy archive; save a dictionary of tensors by name with torch.save"
+    return f"a ZIP archive of {', '.join(names[:3])}; unpack it"
+
+
+def _whole_safetensors(data: bytes) -> int:
+    """Bytes that a safetensors file should have by its header; 0: it is none."""
+    length = int.from_bytes(data[:8], "little")
+    if data[8:9] != b"{" or length > 100_000_000:
+        return 0
+    if len(data) < 8 + length:
+        return 8 + length
+    try:
+        header = json.loads(data[8 : 8 + length])
+        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        return 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return 0
