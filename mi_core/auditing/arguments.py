@@ -134,6 +134,7 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "max_rejected": _between(0, 1),
     "factor": _between(1, float("inf")),
     "weights": _optional((str, os.PathLike), "a path, or None"),
+    "weights_key": _TEXT,
     "objective": _TEXT,
     "output": _TEXT,
     "key": _TEXT,

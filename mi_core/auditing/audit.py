@@ -47,6 +47,7 @@ def audit(
     *,
     size: int | None = None,
     weights: str | os.PathLike[str] | None = None,
+    weights_key: str | None = None,
     references: Sequence[Any] | None = None,
     quick: bool = False,
     objective: str | None = None,
@@ -82,6 +83,8 @@ def audit(
         size: side of the images as the encoder gets them; None: the published one of a named encoder, else 224.
         weights: of a named encoder: a file, ``"hf://org/name/file"``, or a folder for the models of transformers. A
             model of the Hub needs none: ``"transformers:org/name"``, ``"open_clip:hf-hub:org/name"``.
+        weights_key: of the entry of that file that holds the weights, such as ``"model_ema"``, where it holds several;
+            None: the usual one.
         references: trained encoders that saw neither group, each as ``model``, or a pair of a name and the file of its
             weights; None: small ones are trained here, each on half of all candidates and controls, the halves by lot.
             Nothing of ``model`` but the size reaches a reference by name or address: an API is asked with default
@@ -117,6 +120,7 @@ def audit(
     plain = checked(
         size=size,
         weights=weights,
+        weights_key=weights_key,
         quick=quick,
         objective=objective,
         augmentation=augmentation,
@@ -148,7 +152,7 @@ def audit(
     output = output or ("projection" if captioned else "backbone")
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
     decoder = _decoder(named, size, files)
-    how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed)
+    how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key)
     with _evaluating(model, *(references or ())), shown_bar(progress) as bar:
         target = model_of(model, how)
         given_ones = [given_reference(one, how, number) for number, one in enumerate(references or ())]

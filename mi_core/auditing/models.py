@@ -67,6 +67,7 @@ class Preparation:
         key: secret that the API asks for; None: the one in the environment variable that ``endpoint`` names, if any.
         trust_code: run the code of TorchScript files and Python modules.
         seed: of fresh weights.
+        weights_key: of the entry of the file that holds the weights; None: the usual one.
     """
 
     image_size: int
@@ -77,6 +78,7 @@ class Preparation:
     key: str | None = None
     trust_code: bool = False
     seed: int = 0
+    weights_key: str | None = None
 
     @property
     def normalisation(self) -> dict[str, Any]:
@@ -87,7 +89,7 @@ class Preparation:
     def check_used(self, kind: str, *used: str, name: str = "model") -> None:
         """Raise ConfigError if an argument is given that an encoder of this kind has no use for."""
         prefix = "" if name == "model" else f"{name}: "
-        for argument in ("weights", "mean", "std", "endpoint", "key"):
+        for argument in ("weights", "weights_key", "mean", "std", "endpoint", "key"):
             value = getattr(self, argument)
             given = bool(value) if argument == "endpoint" else value is not None
             if given and argument not in used:
@@ -146,7 +148,7 @@ def given_reference(reference: Any, how: Preparation, number: int) -> Model:
     weights: str | os.PathLike[str] | None = None
     if isinstance(reference, tuple) and len(reference) == 2 and isinstance(reference[0], str):
         reference, weights = reference
-    own = replace(how, weights=weights, endpoint={}, key=None)
+    own = replace(how, weights=weights, weights_key=None, endpoint={}, key=None)
     if isinstance(reference, str | Encoder):
         own = replace(own, mean=None, std=None)
     return model_of(reference, own, f"references[{number}]")
@@ -238,7 +240,7 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
     kind = load.partition(":")[0]
     if kind not in LOADERS:
         raise ConfigError(f"{name} = {load!r}: give kind:architecture, a kind of {', '.join(LOADERS)}, or an address")
-    how.check_used("a named encoder", "weights", "mean", "std", name=name)
+    how.check_used("a named encoder", "weights", "weights_key", "mean", "std", name=name)
     if kind in CODE and not how.trust_code:
         raise ConfigError(f"{name} = {load!r} runs code of others; give trust_code=True if you trust it")
     if how.weights is None and kind != "python" and folder_kind(load) is None:
@@ -248,11 +250,11 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
 
 
 def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None = None) -> Model:
-    own = how.normalisation
-    found = adopt(load, data, channels=3, image_size=how.image_size, preprocessing=own, fresh=fresh)
+    own, key = how.normalisation, how.weights_key
+    found = adopt(load, data, channels=3, image_size=how.image_size, preprocessing=own, fresh=fresh, weights_key=key)
     settings: dict[str, Any] = {"load": load} | ({"fresh": True} if fresh is not None else {})
     if how.weights is not None and data is not None:
-        settings["weights"] = str(how.weights)
+        settings |= {"weights": str(how.weights)} | ({} if key is None else {"weights_key": key})
     settings |= {name: list(values) for name, values in own.items()}
     settings |= {"trust_code": True} if load.partition(":")[0] in CODE else {}
     reference = None

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,9 +126,30 @@ def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessin
     beside = tuple(f"{part.rpartition('.')[0]}." for part in parts if "." in part)
 
     def without_head(state: State) -> State:  # some heads hold a norm of their own, which goes with the classifier
-        return convert({key: value for key, value in state.items() if key in own or not key.startswith(beside)})
+        named = _of_dinov3(state, own, name)
+        return convert({key: value for key, value in named.items() if key in own or not key.startswith(beside)})
 
     return Built(network, {}, preprocessing, without_head, notes=notes)
+
+
+def _of_dinov3(state: State, own: Collection[str], name: str) -> State:
+    """DINOv3 with Meta's names as timm names it; other weights as they are."""
+    if "rope_embed.periods" not in state or "reg_token" not in own:
+        return state
+    renamed: State = {}
+    for key, value in state.items():
+        if key.startswith(("rope_embed.", "local_cls_norm.", "mask_token")) or key.endswith(".bias_mask"):
+            continue  # computed, or of the training
+        if key.endswith(".qkv.bias"):
+            query, _, values = value.chunk(3)
+            place = key.removesuffix("qkv.bias")
+            if f"{place}q_bias" in own:
+                renamed |= {f"{place}q_bias": query, f"{place}v_bias": values}
+            elif bool(query.any()) or bool(values.any()):
+                raise ConfigError(f"{key} is not 0, and {name} has no such biases; write load: timm:{name}_qkvb")
+            continue
+        renamed[re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", key).replace("storage_tokens", "reg_token")] = value
+    return renamed
 
 
 def _open_clip(name: str, channels: int, image_size: int) -> Built:

@@ -27,7 +27,7 @@ from mi_core.encoders.checkpoint import (
     seeded,
 )
 from mi_core.encoders.code import code_backbone
-from mi_core.encoders.layouts import Layout, recognise
+from mi_core.encoders.layouts import Layout, inner, recognise
 from mi_core.encoders.layouts.files import Weights, read_weights
 from mi_core.encoders.layouts.heads import State, head_module
 from mi_core.encoders.layouts.looks import look_at
@@ -77,6 +77,7 @@ def adopt(
     preprocessing: Mapping[str, Any] | None = None,
     activations: Mapping[str, str] | None = None,
     fresh: int | None = None,
+    weights_key: str | None = None,
 ) -> Adopted:
     """Build an encoder from elsewhere, and see that its weights and its answers are finite and of the right shape.
 
@@ -89,6 +90,7 @@ def adopt(
         preprocessing: fields of `Preprocessing` to set instead of the encoder's own.
         activations: of heads by output name, names of `layouts.ACTIVATIONS`, where the file does not tell whose it is.
         fresh: a seed of fresh weights for the same architecture, instead of those in the file.
+        weights_key: of the entry of the file that holds the weights, as `read_weights` takes it; None: the usual one.
 
     Raises:
         ConfigError: unknown kind or name, a package that is missing, weights that do not fit or are not finite, code
@@ -106,7 +108,7 @@ def adopt(
     elif activations and kind != "checkpoint":
         raise ConfigError(f"load = {load!r} defines its heads itself; leave heads out")
     else:
-        adopted = _adopt_weights(load, data, channels, image_size, preprocessing or {}, fresh, activations)
+        adopted = _adopt_weights(load, data, channels, image_size, preprocessing or {}, fresh, activations, weights_key)
     check_weights(adopted.encoder)
     if adopted.momentum is not None:
         check_weights(adopted.momentum, "the momentum copy's ")
@@ -121,17 +123,21 @@ def _adopt_weights(
     preprocessing: Mapping[str, Any],
     fresh: int | None,
     activations: Mapping[str, str] | None,
+    weights_key: str | None,
 ) -> Adopted:
     kind, _, name = load.partition(":")
     if data is not None:
         check_file(load, data)
     seed, files = 0 if fresh is None else fresh, definition(data)
     bare = data is None or (bool(files) and fresh is not None)
-    weights = Weights({}) if bare else read_weights(data or b"")
+    weights = Weights({}) if bare else read_weights(data or b"", weights_key)
     side = _side(load, weights.state, preprocessing, image_size)
     built: Built = seeded(seed, lambda: _build(load, channels, side, files))
     layout, tensors, own = Layout(f"{kind} state dict", {}, {}), State(), built.preprocessing
     if not bare and built.convert is not None:
+        if kind in ("torchvision", "timm"):
+            state, beside = inner(weights.state, built.backbone.state_dict())
+            weights = replace(weights, state=state, ignored=(*weights.ignored, *beside))
         tensors = built.convert(weights.state)
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)

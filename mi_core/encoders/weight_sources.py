@@ -53,8 +53,20 @@ def read_weights_of(
         return _of_hub(hub.read(weights, commit=commit))
     content = read(weights)
     if content is None:
-        raise ConfigError(f"{weights} is no file")
+        raise ConfigError(f"{weights} is {_folder_of(weights.rstrip('/'), read)}")
     return WeightSource(content)
+
+
+def _folder_of(folder: str, read: Read) -> str:
+    """What a path that is no file is, by the files below it, and the remedy."""
+    known = {
+        ".metadata": "a folder of torch.distributed.checkpoint; write python -m "
+        "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER weights.pt, and give that file",
+        "zero_to_fp32.py": "a folder of DeepSpeed; its zero_to_fp32.py writes a file of weights",
+        "config.json": "a folder of a model; give the file in it that ends with .safetensors or .bin, or load: "
+        "transformers:<name> with the folder",
+    }
+    return next((what for name, what in known.items() if read(f"{folder}/{name}") is not None), "no file")
 
 
 def on_hub(load: str, weights: str | None) -> str | None:

@@ -227,6 +227,11 @@ class LoadedConfig(ForeignConfig):
         default=None,
         description="weights file: a path, a URI or hf://org/name@revision/file; of transformers, also a folder",
     )
+    weights_key: str | None = Field(
+        default=None,
+        description="entry of the file that holds the weights, such as model_ema, or what their names begin with; "
+        "default: the usual one",
+    )
     fresh: bool = Field(
         default=False, description="fresh weights for the same architecture, with the heads that the file has if given"
     )
@@ -266,6 +271,8 @@ class LoadedConfig(ForeignConfig):
                 repository(self.load)
         elif self.weights is None and not self.fresh:
             raise ValueError(f"weights is missing for {self.load!r}; give the file, or fresh: true for fresh weights")
+        if self.weights_key is not None and (kind in CODE or folder_kind(self.load) or self.weights is None):
+            raise ValueError(f"weights_key = {self.weights_key!r} is for a file of weights; leave it out")
         if kind in CODE and self.fresh:
             raise ValueError(f"fresh = True: {_SECOND[kind]}")
         return self

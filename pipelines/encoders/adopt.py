@@ -190,6 +190,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: 
             preprocessing=config.preprocessing(),
             activations=config.activations(),
             fresh=digest64(seed, "encoder", name) if config.fresh else None,
+            weights_key=config.weights_key,
         )
     except (ConfigError, ShapeError) as error:
         raise UserError(f"{config.place(name)}: {error}") from error

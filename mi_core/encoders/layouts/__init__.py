@@ -7,7 +7,7 @@ is used, named as ignored with the reason, or ends the run; what no file tells i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -16,11 +16,11 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import wrong_shapes
 from mi_core.encoders.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
 from mi_core.encoders.layouts.looks import look_at
-from mi_core.encoders.layouts.names import NAMINGS, renamed
-from mi_core.encoders.layouts.table import LAYOUTS, Known
+from mi_core.encoders.layouts.names import NAMINGS, prefixes_of, renamed, without_end
+from mi_core.encoders.layouts.table import ENDS, LAYOUTS, Known
 from mi_core.encoders.layouts.transformers import attention, plain
 
-__all__ = ["ACTIVATIONS", "Layout", "State", "head_module", "listed", "look_at", "recognise"]
+__all__ = ["ACTIVATIONS", "Layout", "State", "head_module", "inner", "listed", "look_at", "recognise"]
 _POSITIONS = "encoder.pos_embedding"
 _NORMALISATION = ("mean", "std")
 
@@ -82,6 +82,11 @@ def recognise(
     whole, merged = plain(state)
     wanted = backbone.state_dict()
     known, naming, names = _closest(whole, [*whole, *merged], wanted)
+    if not _needed(wanted) <= names.keys():
+        below, beside = inner(state, wanted, NAMINGS, ENDS)
+        if below.keys() != state.keys():
+            found = recognise(below, backbone, name=name, activations=activations)
+            return replace(found, ignored=(*found.ignored, *beside))
     own = {new: whole[key] for new, key in names.items() if new in wanted}
     used = {names[new] for new in own}
     heads, head_keys, aside = _heads(known, whole, used)
@@ -104,6 +109,39 @@ def recognise(
         tuple(listed({key: reason for key, reason in reasons.items() if reason})),
         tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )
+
+
+def inner(
+    state: State, wanted: Collection[str], namings: Collection[str] = ("",), ends: Collection[str] = ()
+) -> tuple[State, tuple[str, ...]]:
+    """The part of a file that holds a network, without what stands before its names, and what is left out and why.
+
+    A student beside a teacher is never taken: DINO releases the teacher.
+
+    Args:
+        state: weights of the file.
+        wanted: names of the network.
+        namings: of `names.NAMINGS`, in which it may have them.
+        ends: last parts of a prefix that stay, those of known layouts.
+
+    Returns:
+        All as it is, and nothing left out, if the network stands nowhere, or before everything.
+
+    Raises:
+        ConfigError: the network is there several times.
+    """
+    found = prefixes_of(plain(state)[0], wanted, namings)
+    outer = {without_end(prefix, ends): prefix for prefix in found}
+    if any("teacher" in key for key in state):
+        outer = {start: prefix for start, prefix in outer.items() if "student" not in start}
+    if len(outer) > 1:
+        raise ConfigError(
+            f"the file holds the network {len(outer)} times, under {', '.join(outer.values())}; choose one with "
+            f"weights_key = {next(iter(outer.values())).removesuffix('.')!r}"
+        )
+    start = next(iter(outer), "")
+    left = {key: f"stands beside {start}*, which is the network" for key in state if not key.startswith(start)}
+    return {key.removeprefix(start): one for key, one in state.items() if key not in left}, tuple(listed(left))
 
 
 def listed(reasons: Mapping[str, str]) -> list[str]:
@@ -179,8 +217,13 @@ def _shapes(parts: Mapping[str, State]) -> dict[str, dict[str, torch.Size]]:
     return {part: {name: tensor.shape for name, tensor in state.items()} for part, state in parts.items()}
 
 
+def _needed(wanted: Collection[str]) -> set[str]:
+    """Names without the counters of batches, which older files lack."""
+    return {key for key in wanted if not key.endswith("num_batches_tracked")}
+
+
 def _check_fit(state: State, own: State, wanted: Mapping[str, torch.Tensor], unknown: list[str], name: str) -> None:
-    missing = [key for key in wanted if key not in own and not key.endswith("num_batches_tracked")]
+    missing = [key for key in wanted if key in _needed(wanted) and key not in own]
     shapes = wrong_shapes(own, wanted)
     target = f"checkpoint:{name}" if name else "the backbone"
     if missing or shapes:

@@ -23,9 +23,13 @@ from mi_core.encoders.layouts.pickles import CONTAINERS, TORCHSCRIPT, is_torchsc
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _BESIDE: dict[str, str] = {
     r"student$": "the other network; DINO releases the teacher",
-    r".*ema.*|momentum.*|target.*": "averaged weights; save them alone to audit them",
+    r".*ema.*|momentum.*|target.*": "averaged weights; weights_key chooses them",
     r".*loss.*|criterion.*": "values of the loss",
     r"opt(imi[sz]er.*)?$|.*sched.*|.*scaler.*|callbacks$|loops$": "the state of its training",
+}
+_JEPA = {
+    "encoder": "the network that trains; I-JEPA evaluates its average, the target encoder",
+    "predictor": "predicts hidden patches in training",
 }
 _COUNTER = re.compile(r"(^|\.)total_(ops|params)$")  # thop's, which stand outside of wrappers as well
 
@@ -38,15 +42,38 @@ class Weights:
     ignored: tuple[str, ...] = ()
 
 
-def read_weights(data: bytes) -> Weights:
+def read_weights(data: bytes, key: str | None = None) -> Weights:
     """The tensors of a weights file, safetensors or PyTorch, also of one that holds other objects, or a whole module.
 
     Nothing of the file is run: see `pickles`.
 
+    Args:
+        data: of the file.
+        key: of the entry in it that holds the weights, or what their names begin with, dots between its parts; None:
+            the usual one.
+
     Raises:
-        ConfigError: it is neither, or TorchScript; the message tells what it is, and the remedy.
+        ConfigError: it is neither, or TorchScript; the message tells what it is, and the remedy. Or it has no such key.
     """
-    return unwrap(_loaded(data))
+    loaded = _loaded(data)
+    return unwrap(loaded if key is None else _at(loaded, key))
+
+
+def _at(loaded: object, key: str) -> object:
+    """The entry of a checkpoint under a key."""
+    if isinstance(loaded, Mapping):
+        if key in loaded:
+            return loaded[key]
+        first, _, rest = key.partition(".")
+        if rest and isinstance(loaded.get(first), Mapping):
+            return _at(loaded[first], rest)
+        below = {str(name).removeprefix(f"{key}."): one for name, one in loaded.items()}
+        chosen = {name: one for name, one in below.items() if name not in loaded}
+        if chosen:
+            return chosen
+    names = [str(name) for name in loaded] if isinstance(loaded, Mapping) else []
+    starts = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    raise ConfigError(f"weights_key = {key!r}, but the file has {', '.join(starts[:12]) or 'no keys'}")
 
 
 def _loaded(data: bytes) -> object:
@@ -86,11 +113,14 @@ def unwrap(loaded: object) -> Weights:
 
 def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
     """Tensors by dotted name; ``reasons`` gets every entry that is left out."""
-    chosen = next((name for name in CONTAINERS if isinstance(level.get(name), Mapping) and _holds(level[name])), None)
+    holding = [str(name) for name, value in level.items() if isinstance(value, Mapping) and _holds(value)]
+    joint = _JEPA.keys() | {"target_encoder"} <= level.keys() and "target_encoder" in holding
+    chosen = "target_encoder" if joint else next((name for name in CONTAINERS if name in holding), None)
+    reasons_here = {f"{name}$": why for name, why in _JEPA.items()} if joint else {}
     state: State = {}
     for key, value in level.items():
         name = str(key)
-        beside = next((why for pattern, why in _BESIDE.items() if re.match(pattern, name)), None)
+        beside = next((why for pattern, why in (reasons_here | _BESIDE).items() if re.match(pattern, name)), None)
         if key == chosen:
             state |= _flat(value, reasons)
         elif isinstance(value, Mapping) and _holds(value) and beside is None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from mi_core.encoders.layouts.heads import State
-from mi_core.encoders.layouts.names import NAMINGS, renamed
-from mi_core.encoders.layouts.table import LAYOUTS, Known
+from mi_core.encoders.layouts.names import NAMINGS, renamed, without_end
+from mi_core.encoders.layouts.table import ENDS, LAYOUTS, Known
 from mi_core.encoders.layouts.transformers import plain
 
 _DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
@@ -22,10 +22,23 @@ _DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
     ((3, 8, 36, 3), True): 152,
 }
 _HERE = (18, 50)
+_MARKS = ("patch_embed.proj.weight", "conv_proj.weight", "conv1.weight", "features.0.0.weight")  # of a first layer
 _TRANSFORMERS = {
     "plain": {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"},
     "layer scale": {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"},
     "4 registers": {(384, 12): "dinov2-s-reg", (768, 12): "dinov2-b-reg", (1024, 24): "dinov2-l-reg"},
+}
+_DINOV3 = {
+    (width, depth): f"timm:vit_{name}_patch16_dinov3"
+    for width, depth, name in (
+        (384, 12, "small"), (768, 12, "base"), (1024, 24, "large"), (1280, 32, "huge_plus"), (4096, 40, "7b"),
+    )
+}  # fmt: skip
+_WITHOUT_TOKEN = {
+    (768, 12, 16): "timm:vit_base_patch16_gap_224",
+    (1280, 32, 14): "timm:vit_huge_patch14_gap_224",
+    (1280, 32, 16): "timm:vit_huge_patch16_gap_448",
+    (1408, 40, 16): "timm:vit_giant_patch16_gap_224",
 }
 _SMALL = {6: "deit-s", 12: "vit-s"}  # of width 384 with 12 layers, by the number of attention heads
 
@@ -64,6 +77,10 @@ def look_at(state: State) -> Look:
             network = _residual(shapes) or _mobile(shapes) or _transformer(known, shapes, scaled=bool(merged))
             if network is not None:
                 return Look(f"a {known.name} of {network.words}", network.load, network.side)
+    starts = (without_end(key.removesuffix(mark), ENDS) for mark in _MARKS for key in state if key.endswith(f".{mark}"))
+    start = next((start for start in starts if start and "student" not in start), None)
+    if start is not None:
+        return look_at({key.removeprefix(start): one for key, one in state.items() if key.startswith(start)})
     name = fitting[0].name if fitting else "state dict"
     return Look(f"a {name} of an unknown network (first key {min(state, default='none')})")
 
@@ -94,10 +111,16 @@ def _mobile(shapes: Mapping[str, torch.Size]) -> Look | None:
 
 def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool) -> Look | None:
     """A vision transformer by torchvision's names."""
-    if "conv_proj.weight" not in shapes or "class_token" not in shapes:
+    if "conv_proj.weight" not in shapes or len(shapes["conv_proj.weight"]) != 4:
         return None
     width, _, patch = shapes["conv_proj.weight"][:3]
     depth = _count(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
+    size = f"({depth} layers, width {width}, patches of {patch} px)"
+    if "rope_embed.periods" in shapes:
+        return Look(f"DINOv3 with Meta's names {size}", _DINOV3.get((width, depth)))
+    if "class_token" not in shapes:
+        load = _WITHOUT_TOKEN.get((width, depth, patch))
+        return Look(f"a vision transformer without a class token, as I-JEPA's are, {size}", load)
     tokens = shapes["class_token"][1]
     positions = shapes.get("encoder.pos_embedding", (0, tokens))[1] - tokens
     side = math.isqrt(positions) * patch or None

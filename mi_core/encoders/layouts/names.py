@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from itertools import accumulate
 
 _RESNET = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool")
 _VIT_NAMES = (
@@ -60,3 +62,27 @@ def renamed(keys: Iterable[str], prefix: str, naming: str) -> dict[str, str]:
         {'conv1.weight': 'f.0.weight'}
     """
     return {NAMINGS[naming](key.removeprefix(prefix)): key for key in keys if key.startswith(prefix)}
+
+
+def prefixes_of(keys: Collection[str], wanted: Iterable[str], namings: Iterable[str] = ("",)) -> list[str]:
+    """The prefixes under which a file has all wanted names, in one of some namings.
+
+    Example:
+        >>> prefixes_of(["net.f.weight", "net.f.bias", "head.weight"], ["weight", "bias"])
+        ['net.f.']
+    """
+    names = {name for name in wanted if not name.endswith("num_batches_tracked")}
+    counts = Counter(prefix for key in keys for prefix in accumulate(f"{part}." for part in key.split(".")[:-1]))
+    enough = [prefix for prefix, count in counts.items() if count >= len(names)]
+    return [one for one in enough if any(names <= renamed(keys, one, naming).keys() for naming in namings)]
+
+
+def without_end(prefix: str, ends: Collection[str]) -> str:
+    """A prefix without the last of its parts if that is one of some.
+
+    Example:
+        >>> without_end("teacher.backbone.", ["backbone."]), without_end("net.", ["backbone."])
+        ('teacher.', 'net.')
+    """
+    start, _, last = prefix.removesuffix(".").rpartition(".")
+    return prefix if f"{last}." not in ends else f"{start}." if start else ""

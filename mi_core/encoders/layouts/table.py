@@ -16,6 +16,7 @@ _MOMENTUM = "a momentum copy, which is not what is released"
 _PROTOTYPES = "prototypes, with which the loss compares"
 ALWAYS_IGNORED: dict[str, str] = {
     r"(.*\.)?total_(ops|params)$": "counters of thop",
+    r"(.*\.)?mask_token$": "stands for hidden patches in training",
     r"(encoder_k|key_backbone|key_projection|momentum_\w+|\w+_momentum|target_\w+)\.": _MOMENTUM,
     r"(.*_)?(queue|queue_ptr)(\d*)$": "the queue of negatives",
     r"(criterion|loss|loss_fn|\w+_loss)\.": "values of the loss",
@@ -141,6 +142,18 @@ LAYOUTS: tuple[Known, ...] = (
         attention=_HEADS_64,
     ),
     Known(
+        "DINOv2 training checkpoint",
+        "backbone.",
+        marks=(r"backbone\.blocks\.0\.ls1\.gamma$",),
+        heads={"projection": ("dino_head.mlp.",)},
+        ignored={
+            r"dino_head\.last_layer\.": _PROTOTYPES,
+            r"ibot_head\.": "the head for patches",
+        },
+        activation="gelu",
+        attention=_HEADS_64,
+    ),
+    Known(
         "lightly DINO state dict",
         "teacher_backbone.",
         heads={"projection": ("teacher_head.layers.",)},
@@ -225,7 +238,6 @@ LAYOUTS: tuple[Known, ...] = (
         "DINOv2 state dict",
         "",
         marks=(r"blocks\.0\.ls1\.gamma$", r"mask_token$"),
-        ignored={r"mask_token$": "stands for hidden patches in training"},
         attention=_HEADS_64,
     ),
     Known(
@@ -253,3 +265,5 @@ LAYOUTS: tuple[Known, ...] = (
     ),
 )
 """All layouts. Where two fit a backbone equally well, the first is taken."""
+ENDS = frozenset(known.prefix for known in LAYOUTS if known.prefix)
+"""The prefixes of all layouts, before which other parts of a name may stand."""

@@ -17,6 +17,7 @@ from mi_core.encoders.layouts.heads import State
 from mi_core.encoders.layouts.table import Known
 
 _SCALE = re.compile(r"^(.*blocks\.\d+\.)ls([12])\.gamma$")
+_CHUNK = re.compile(r"(?<![^.])(blocks\.)\d+\.(?=\d+\.)")
 _SCALED = {"1": "attn.proj", "2": "mlp.fc2"}
 _UNSAID = "vit-s"  # the one name here that others give to two networks of equal shapes
 _BY_HEADS = {6: "deit-s", 12: "moco-vit-s"}
@@ -25,10 +26,13 @@ _BY_HEADS = {6: "deit-s", 12: "moco-vit-s"}
 def plain(state: State) -> tuple[State, dict[str, str]]:
     """A transformer with layer scale or registers as a plain one that computes the same; else the weights as they are.
 
+    Blocks in chunks, as FSDP trains them, ``blocks.<chunk>.<block>``, lose the number of the chunk.
+
     Returns:
         The weights, and for every key that became part of others the reason.
     """
-    result, merged = dict(state), {}
+    state = _without_chunks(state)
+    result, merged = dict(state), dict[str, str]()
     for key, scale in state.items():
         match = _SCALE.match(key)
         layer = f"{match[1]}{_SCALED[match[2]]}" if match else ""
@@ -45,6 +49,18 @@ def plain(state: State) -> tuple[State, dict[str, str]]:
             result[names[1]] = torch.cat([positions[:, :1], torch.zeros_like(registers), positions[:, 1:]], dim=1)
             merged[key] = "registers, which follow the class token"
     return {key: tensor for key, tensor in result.items() if key not in merged}, merged
+
+
+def _without_chunks(state: State) -> State:
+    """Weights whose blocks are numbered through; those of a transformer with other numbers stay as they are."""
+    starts = {key.partition("blocks.")[0] for key in state if _CHUNK.search(key)}
+    whole = tuple(f"{start}blocks." for start in starts if all(map(_CHUNK.search, _blocks(state, start))))
+    new = {key: _CHUNK.sub(r"\1", key) if key.startswith(whole) else key for key in state}
+    return {new[key]: tensor for key, tensor in state.items()} if len(set(new.values())) == len(state) else state
+
+
+def _blocks(state: State, start: str) -> list[str]:
+    return [key for key in state if key.startswith(f"{start}blocks.")]
 
 
 def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Tensor | None) -> str | None:

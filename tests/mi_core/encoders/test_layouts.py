@@ -231,7 +231,7 @@ def test_what_stands_beside_the_weights_is_said() -> None:
     assert list(found.state) == ["a.weight"]
     assert found.ignored == (
         "best_acc1 (no weights)",
-        "state_dict_ema (averaged weights; save them alone to audit them)",
+        "state_dict_ema (averaged weights; weights_key chooses them)",
     )
     assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == [
         "a",
@@ -461,3 +461,148 @@ def test_mistakes_are_told() -> None:
             adopt(load, None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match="defines its heads itself; leave heads out"):
         adopt("torchvision:resnet18", b"", channels=3, image_size=32, activations={"projection": "relu"})
+
+
+def embedded(state: object, load: str = "checkpoint:dinov2-s/14", side: int = 28, **settings: Any) -> Adopted:
+    return adopt(load, saved(state), channels=3, image_size=side, **settings)
+
+
+def dinov2_state() -> State:
+    state = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28)).state_dict()
+    return {**state, "mask_token": torch.zeros(1, 384)}
+
+
+def below(start: str, state: State) -> State:
+    return {f"{start}{key}": value for key, value in state.items()}
+
+
+def chunked(state: State) -> State:
+    def grouped(found: re.Match[str]) -> str:
+        return f"blocks.{int(found[1]) // 3}.{found[1]}"
+
+    return {re.sub(r"blocks\.(\d+)", grouped, key): one for key, one in state.items()}
+
+
+STATE = dinov2_state()
+TEACHER, STUDENT = below("backbone.", STATE), below("backbone.", {key: one + 1 for key, one in STATE.items()})
+HEADS = below("dino_head.mlp.", mlp([384, 16, 8]).state_dict()) | {
+    "dino_head.last_layer.weight_v": torch.ones(4, 8),
+    "ibot_head.mlp.0.weight": torch.ones(8, 384),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("content", "outputs"),
+    [
+        ({"teacher": {**TEACHER, **HEADS}}, 2),
+        ({"teacher": TEACHER, "student": STUDENT}, 1),
+        (below("backbone.", chunked(STATE)), 1),
+        (chunked(STATE), 1),
+        ({"model": below("teacher.", TEACHER | HEADS) | below("student.", STUDENT | HEADS), "iteration": 9}, 2),
+        ({"model": below("student.", STUDENT) | below("teacher.", below("backbone.", chunked(STATE)))}, 1),
+        (below("student.", STUDENT) | below("teacher.", TEACHER) | {"dino_loss.center": torch.ones(1, 8)}, 1),
+    ],
+    ids=["heads", "student beside", "chunks of a backbone", "chunks", "rank", "rank in chunks", "flat"],
+)
+def test_what_a_training_of_dinov2_writes(content: Any, outputs: int) -> None:
+    """Teachers with heads, blocks in chunks, and files of a rank, whose student is never taken."""
+    expected = embedded(STATE).encoder(images(28))["backbone"]
+    found = embedded(content)
+    torch.testing.assert_close(found.encoder(images(28))["backbone"], expected)
+    assert found.assumed[0] == f"6 attention heads, as a {found.layout.removesuffix(' with timm names')} has"
+    assert "(stands for hidden patches in training)" in " ".join(found.ignored)
+    assert found.encoder.outputs == ("backbone", "projection")[:outputs]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
+@pytest.mark.parametrize(
+    "start", ["net.encoder.", "_forward_module.model.", "encoder.", "embedding_model.wrapped_model._model.", "a.b.c."]
+)
+def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: str) -> None:
+    state = seeded(models.resnet18).state_dict()
+    state = {key: one for key, one in state.items() if load.startswith("torchvision") or not key.startswith("fc.")}
+    expected = embedded(state, load, 32).encoder(images())["backbone"]
+    found = embedded({"state_dict": below(start, state), "epoch": 3}, load, 32)
+    torch.testing.assert_close(found.encoder(images())["backbone"], expected)
+    content = below(start, state) | {"probe.weight": torch.ones(2, 2)}
+    if start != "encoder." or load.startswith("torchvision"):  # a layout of its own knows no probe
+        assert "probe.*" in " ".join(embedded(content, load, 32).ignored)
+    with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
+        embedded(below("a.", state) | below("b.", state), load, 32)
+    both = below("a.", {key: one + 1 for key, one in state.items()}) | below("b.", state)
+    torch.testing.assert_close(embedded(both, load, 32, weights_key="b").encoder(images())["backbone"], expected)
+
+
+@torch.no_grad()
+def test_the_entry_of_a_file_is_chosen() -> None:
+    raw, average = (seeded(models.resnet18, seed).state_dict() for seed in (1, 2))
+    expected = [embedded(one, "torchvision:resnet18", 32).encoder(images())["backbone"] for one in (raw, average)]
+    content = {"state_dict": raw, "state_dict_ema": below("module.", average), "extra": {"model_ema": average}}
+    for key, wanted in (
+        (None, 0),
+        ("state_dict", 0),
+        ("state_dict_ema", 1),
+        ("state_dict_ema.module", 1),
+        ("extra.model_ema", 1),
+    ):
+        found = embedded(content, "torchvision:resnet18", 32, weights_key=key)
+        torch.testing.assert_close(found.encoder(images())["backbone"], expected[wanted])
+    for key in ("ema", "state_dict.ema"):
+        with pytest.raises(ConfigError, match=f"weights_key = '(ema|{key})', but the file has "):
+            embedded(content, "torchvision:resnet18", 32, weights_key=key)
+
+
+@torch.no_grad()
+def test_the_target_encoder_of_i_jepa_is_taken() -> None:
+    def build() -> Any:
+        return transformer(
+            "vit_base_patch16_gap_224", class_token=False, global_pool="avg", img_size=224, fc_norm=False
+        )
+
+    own, other = (below("module.", seeded(build, seed).state_dict()) for seed in (1, 2))
+    content = {"encoder": other, "predictor": {"module.a": torch.ones(1)}, "target_encoder": own, "opt": {}, "epoch": 3}
+    state = unwrap(content).state
+    assert all(torch.equal(one, own[f"module.{key}"]) for key, one in state.items())
+    assert (
+        "encoder (the network that trains; I-JEPA evaluates its average, the target encoder)" in unwrap(content).ignored
+    )
+    look = look_at(state)
+    assert "without a class token, as I-JEPA's" in look.words
+
+
+def test_dinov3_with_metas_names_is_named() -> None:
+    state = shapes_of(lambda: transformer("vit_base_patch14_dinov2", img_size=28))
+    look = look_at(state | {"rope_embed.periods": torch.ones(16), "storage_tokens": torch.ones(1, 4, 768)})
+    assert look.load == "timm:vit_base_patch16_dinov3" and "DINOv3 with Meta's names (12 layers" in look.words
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_small_patch16_dinov3_qkvb"])
+def test_dinov3_with_metas_names_is_read_as_timm_reads_it(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    network = timm.create_model(name, num_classes=0).eval()
+    torch.manual_seed(0)
+    theirs: State = {"rope_embed.periods": torch.ones(16), "mask_token": torch.zeros(1, 384)}
+    for key, value in network.state_dict().items():
+        value.copy_(torch.randn_like(value) * 0.05)
+        if not key.endswith(("q_bias", "k_bias", "v_bias")):
+            named = re.sub(r"gamma_([12])$", r"ls\1.gamma", key).replace("reg_token", "storage_tokens")
+            theirs[named] = value.clone()
+    for block in range(12):
+        zeros, own = torch.zeros(384), network.state_dict()
+        parts = [own.get(f"blocks.{block}.attn.{part}_bias", zeros) for part in "qkv"]
+        parts[1] = zeros
+        theirs[f"blocks.{block}.attn.qkv.bias"] = torch.cat(parts)
+        theirs[f"blocks.{block}.attn.qkv.bias_mask"] = torch.ones(3 * 384)
+    found = embedded(theirs, f"timm:{name}", 256)
+    pixels = images(256)[:1]
+    normalised = (pixels - found.encoder.mean) / found.encoder.std
+    torch.testing.assert_close(found.encoder(pixels)["backbone"], network(normalised), rtol=1e-4, atol=1e-4)
+    if not name.endswith("qkvb"):
+        theirs["blocks.3.attn.qkv.bias"] += 1
+        with pytest.raises(
+            ConfigError, match=rf"is not 0, and {name} has no such biases; write load: timm:{name}_qkvb"
+        ):
+            embedded(theirs, f"timm:{name}", 256)
