@@ -129,6 +129,37 @@ def test_a_reference_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None
         given_reference("checkpoint:conv4", how, 2)
 
 
+def test_the_entry_of_a_file_is_chosen_and_stands_in_the_config(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    raw, average = build_backbone("conv4", 3, 16), build_backbone("conv4", 3, 16)
+    file = tmp_path / "both.pth"
+    torch.save({"state_dict": raw.state_dict(), "model_ema": average.state_dict()}, file)
+    taken = model_of("checkpoint:conv4", Preparation(16, file, weights_key="model_ema"))
+    assert fingerprint(taken.encoder.backbone) == fingerprint(average)
+    assert taken.settings == {"load": "checkpoint:conv4", "weights": str(file), "weights_key": "model_ema"}
+    usual = model_of("checkpoint:conv4", Preparation(16, file))
+    assert usual.fingerprint != taken.fingerprint and "weights_key" not in (usual.settings or {})
+    with pytest.raises(ConfigError, match="weights_key = 'ema', but the file has state_dict, model_ema"):
+        model_of("checkpoint:conv4", Preparation(16, file, weights_key="ema"))
+    with pytest.raises(ConfigError, match="weights_key is given, but model is a Python network"):
+        model_of(nn.Flatten(), Preparation(16, weights_key="ema"))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (".metadata", "is a folder of torch.distributed.checkpoint; write python -m .* dcp_to_torch"),
+        ("zero_to_fp32.py", "is a folder of DeepSpeed"),
+        ("config.json", "is a folder of a model; give the file in it"),
+        ("other", "is no file"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_named_for_what_it_is(tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / file).write_bytes(b"")
+    with pytest.raises(ConfigError, match=message):
+        model_of("checkpoint:conv4", Preparation(16, tmp_path))
+
+
 def clients_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What clients of APIs are made with from here on."""
     made: list[dict[str, Any]] = []

@@ -314,6 +314,10 @@ def test_what_does_not_fit_ends_before_any_query(
         ({"load": "torchscript", "weights": "w"}, "runs code of others; set trust_code: true"),
         ({"load": "python:a:b", "trust_code": True, "weights": "w"}, "a Python callable brings its own"),
         (
+            {"load": "python:a:b", "trust_code": True, "weights_key": "ema"},
+            "weights_key = 'ema' is for a file of weights",
+        ),
+        (
             {"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True},
             "a TorchScript file cannot be re-initialised as control. Give a second file with random weights",
         ),
