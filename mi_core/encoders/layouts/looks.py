@@ -69,20 +69,26 @@ def look_at(state: State) -> Look:
         >>> look_at({"0.weight": torch.ones(3, 2)}).words
         'a plain state dict of an unknown network (first key 0.weight)'
     """
+    keys = plain(state)[0]
+    starts = (without_end(key.removesuffix(mark), ENDS) for mark in _MARKS for key in keys if key.endswith(f".{mark}"))
+    for start in ("", *dict.fromkeys(one for one in starts if one and "student" not in one)):
+        found = _network({key.removeprefix(start): one for key, one in state.items() if key.startswith(start)})
+        if found is not None:
+            return found
+    name = next((known.name for known in LAYOUTS if known.fits(keys)), "state dict")
+    return Look(f"a {name} of an unknown network (first key {min(keys, default='none')})")
+
+
+def _network(state: State) -> Look | None:
+    """A network of which nothing stands before the names of a known layout; None: it is not known."""
     state, merged = plain(state)
-    fitting = [known for known in LAYOUTS if known.fits([*state, *merged])]
-    for known in fitting:
+    for known in (known for known in LAYOUTS if known.fits([*state, *merged])):
         for naming in NAMINGS:
             shapes = {name: state[key].shape for name, key in renamed(state, known.prefix, naming).items()}
             network = _residual(shapes) or _mobile(shapes) or _transformer(known, shapes, scaled=bool(merged))
             if network is not None:
                 return Look(f"a {known.name} of {network.words}", network.load, network.side)
-    starts = (without_end(key.removesuffix(mark), ENDS) for mark in _MARKS for key in state if key.endswith(f".{mark}"))
-    start = next((start for start in starts if start and "student" not in start), None)
-    if start is not None:
-        return look_at({key.removeprefix(start): one for key, one in state.items() if key.startswith(start)})
-    name = fitting[0].name if fitting else "state dict"
-    return Look(f"a {name} of an unknown network (first key {min(state, default='none')})")
+    return None
 
 
 def _residual(shapes: Mapping[str, torch.Size]) -> Look | None:
