@@ -117,7 +117,7 @@ def _decoded(images: Sequence[bytes]) -> list[np.ndarray]:
     found = []
     for number, data in enumerate(images):
         try:
-            image = load_image(data)
+            image = load_image(data).image
         except ImageError as error:
             raise BadRequestError(f"image {number} is no image file: {error}") from error
         if image.mode not in ("L", "RGB"):

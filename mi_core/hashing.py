@@ -52,3 +52,8 @@ def _digests(parts: Sequence[str | int], names: Iterable[str], words: int) -> np
 def _encoded(part: str | int) -> bytes:
     encoded = (b"i%d" % part) if isinstance(part, int) else b"s" + part.encode()
     return len(encoded).to_bytes(8, "little") + encoded
+
+
+def printable(name: str) -> str:
+    """A name whose bytes outside UTF-8 are escaped, so that it can be hashed, written and shown."""
+    return name.encode("utf-8", "backslashreplace").decode()

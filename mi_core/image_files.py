@@ -11,20 +11,45 @@ import io
 import re
 import struct
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
+from typing import TypeVar
 
 from PIL import EpsImagePlugin, Image, features
 
+T = TypeVar("T")
 MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
 HEAD = 32  # first bytes of a file that `format_of` looks at
 
 
+_ORIENTATION = 0x112  # of EXIF and TIFF
+_PNG_KEPT = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))  # chunks that make the pixels
+
+
 class ImageError(ValueError):
     """An image cannot be decoded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A decoded file.
+
+    Args:
+        image: of several frames the first.
+        orientation: that its metadata tell, 1 (as stored) to 8, as EXIF numbers them.
+        turned: whether it has been applied already, as Pillow does with TIFF.
+        deep: whether a colour has 16 bits in the file, of which the upper 8 were read.
+        metadata: whether they could be read.
+    """
+
+    image: Image.Image
+    orientation: int
+    turned: bool
+    deep: bool
+    metadata: bool
 
 
 @dataclass(frozen=True)
@@ -108,22 +133,11 @@ def open_image(data: bytes) -> Image.Image:
         ImageError: the bytes are no image of a format that is opened, or claim more than 100 million pixels; for a
             format whose package is missing the message names the package.
     """
-    if format_of(data[:HEAD]) == "JXL":
-        _check_size(*_jxl_size(data))  # its package decodes what it opens
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=readable())
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"more than {MOST_PIXELS} pixels") from error
-    except Exception as error:
-        raise ImageError(_unopened(data) or reason_of(error)) from error
-    _check_size(image.width, image.height)
-    return image
+    return _opened(data, lambda image: image)[0]
 
 
-def load_image(data: bytes, least: int | None = None) -> Image.Image:
-    """Decode an encoded image, of several frames the first.
+def load_image(data: bytes, least: int | None = None) -> Loaded:
+    """Decode an encoded image.
 
     Args:
         data: the file.
@@ -136,18 +150,73 @@ def load_image(data: bytes, least: int | None = None) -> Image.Image:
     """
     if not data:
         raise ImageError("the file is empty")
-    image = open_image(data)
+
+    def loaded(image: Image.Image) -> Loaded:
+        deep = ";16" in str(getattr(image, "tile", "")) and image.mode == "RGB"
+        before = _orientation(image)
+        drafted = None if least is None else image.draft(image.mode, (least, least))
+        image.load()
+        after = _orientation(image)
+        turned = image.format == "TIFF" and before is not None
+        orientation = before if turned else after
+        if drafted is not None:
+            (_, (_, _, width, height)) = drafted  # a block that the border cuts would count as a whole one
+            image = image.crop((0, 0, int(width), int(height)))
+        return Loaded(image, orientation or 1, turned, deep, None not in (before, after))
+
+    found, whole = _opened(data, loaded)
+    return found if whole else replace(found, metadata=False)
+
+
+def _opened(data: bytes, finish: Callable[[Image.Image], T]) -> tuple[T, bool]:
+    """What is made of an opened image, and whether of the whole file: of a PNG without metadata that cannot be read."""
+    kind = format_of(data[:HEAD])
+    if kind == "JXL":
+        _check_size(*_jxl_size(data))  # its package decodes what it opens
+    try:
+        return _tried(data, finish), True
+    except ImageError as error:
+        bare = _without_metadata(data) if kind == "PNG" else data
+        if len(bare) == len(data):
+            raise
+        try:
+            return _tried(bare, finish), False
+        except ImageError:
+            raise error from None
+
+
+def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            drafted = None if least is None else image.draft(image.mode, (least, least))
-            image.load()
+            image = Image.open(io.BytesIO(data), formats=readable())
+            _check_size(image.width, image.height)
+            return finish(image)
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"more than {MOST_PIXELS} pixels") from error
     except Exception as error:
-        raise ImageError(reason_of(error)) from error
-    if drafted is None:
-        return image
-    (_, (_, _, width, height)) = drafted
-    return image.crop((0, 0, int(width), int(height)))  # a block that the border cuts would count as a whole one
+        raise ImageError(_unopened(data) or reason_of(error)) from error
+
+
+def _without_metadata(png: bytes) -> bytes:
+    """A PNG without texts, profiles and all else that its pixels do not depend on."""
+    place, kept = 8, [png[:8]]
+    while place + 12 <= len(png):
+        end = place + 12 + int.from_bytes(png[place : place + 4])
+        if png[place + 4 : place + 8] in _PNG_KEPT:
+            kept.append(png[place:end])
+        place = end
+    return b"".join(kept)
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """The orientation, 1 to 8, that the metadata of an image tell; 1: they tell none; None: they cannot be read."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # noqa: BLE001 - damaged metadata fail in any way
+        return None
 
 
 def suffix_of(kind: str) -> str:

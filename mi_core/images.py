@@ -1,7 +1,8 @@
 """Encoded images to pixels: one decoder for every role, hashed into every result.
 
 All kinds of files become 8-bit pixels with one or three channels: grey, palette, alpha (dropped, as training pipelines
-do), CMYK, 16-bit; the orientation that a camera noted is applied. C channels, S side of the decoded image.
+do), CMYK, 16-bit; the orientation that a camera noted is applied, unless the decoder is to leave it. What was done to
+an image on the way is said with it. C channels, S side of the decoded image.
 """
 
 from __future__ import annotations
@@ -9,23 +10,42 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import PIL
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.image_files import MOST_PIXELS, ImageError, load_image, open_image, reason_of
+from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
 
-VERSION = 1  # of the decoder: a change of the pixels makes a new digest
+VERSION = 2  # of the decoder: a change of the pixels makes a new digest
 _LIBRARIES = PIL.__version__, version("simplejpeg")
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
 FITS = (CENTRE, SHORTEST, SQUASH)
+TURNED, STORED = "turned", "stored"
+ORIENTATIONS = (TURNED, STORED)
+DEPTHS = (8, 10, 12, 14, 16)  # bits that a value of 16 bits may use
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # by the orientation of EXIF
+_BACK = {6: 8, 8: 6}  # the others undo themselves
+_LEFT = "left as stored, though EXIF data ask to turn them"
+_HAS_TURNED = "turned as EXIF data ask; if the training did not turn images, set orientation to stored"
+_PLAIN = ("L", "RGB", "1", "P")
+_WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -43,6 +63,9 @@ class Decoder:
         resize: side before the crop, for ``shortest`` and ``squash``; None: S.
         scaled: whether libjpeg makes a large JPEG smaller while it decodes it: to a half, a quarter or an eighth, with
             both sides at least twice that of the resized image. Pixels change, most at fine detail; None: no.
+        orientation: ``turned`` (None): upright, as the EXIF data of a file ask. ``stored``: as the pixels stand in the
+            file, which is what torchvision's ``ImageFolder`` and webdataset's ``pil`` give.
+        depth: bits that grey values of 16 bits use, one of 8, 10, 12, 14, 16 (None).
 
     Raises:
         ConfigError: S is below 1, C is neither 1 nor 3, an unknown choice, or ``resize`` is below S or without a crop.
@@ -54,6 +77,8 @@ class Decoder:
     fit: str | None = None
     resize: int | None = None
     scaled: bool | None = None
+    orientation: str | None = None
+    depth: int | None = None
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1, 4096)
@@ -61,6 +86,9 @@ class Decoder:
             raise ConfigError(f"channels = {self.channels}, allowed: 1, 3")
         check_choice("interpolation", self.interpolation or "bilinear", INTERPOLATIONS)
         check_choice("fit", self.fit or CENTRE, FITS)
+        check_choice("orientation", self.orientation or TURNED, ORIENTATIONS)
+        if (self.depth or 16) not in DEPTHS:
+            raise ConfigError(f"depth = {self.depth}, allowed: {', '.join(map(str, DEPTHS))}")
         if self.resize is not None:
             check_range("resize", self.resize, self.image_size, 8192)
             if self.fit in (None, CENTRE):
@@ -80,6 +108,8 @@ class Decoder:
             "fit": self.fit or CENTRE,
             "resize": self.resize or self.image_size,
             "scaled": bool(self.scaled),
+            "orientation": self.orientation or TURNED,
+            "depth": self.depth or 16,
         }
 
     def digest(self) -> str:
@@ -95,19 +125,37 @@ def decode(data: bytes, decoder: Decoder) -> Pixels:
         ImageError: the bytes are no image, are damaged, or claim more than 100 million pixels.
     """
     pixels = _plain_jpeg(data, decoder)
-    return _fit(_open(data, decoder.least), decoder) if pixels is None else pixels
+    return _fit(_open(data, decoder, decoder.least)[0], decoder) if pixels is None else pixels
 
 
-def decode_and_hash(data: bytes, decoder: Decoder) -> tuple[Pixels, str]:
-    """Pixels (C, S, S), and the sha256 of the image's own pixels at full size, whatever their file format.
+class Decoded(NamedTuple):
+    """An image as it was decoded: its pixels (C, S, S), the sha256 (hexadecimal) of its own 8-bit RGB pixels at full
+    size, whatever the format of the file, and remarks: what was done to it on the way and what could not be read, in
+    words that are the same for all images."""
 
-    Two files share the hash if and only if they hold the same 8-bit RGB pixels. A decoder that scales decodes twice
-    for it. Raises as `decode`.
+    pixels: Pixels
+    sha256: str
+    remarks: tuple[str, ...]
+
+
+def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
+    """Pixels of an encoded image, with their hash at full size. A decoder that scales decodes twice for it.
+
+    Raises:
+        ImageError: as `decode`.
     """
-    image = _open(data)
+    image, remarks = _open(data, decoder)
     full = image.convert("RGB")
     digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
-    return decode(data, decoder) if decoder.scaled else _fit(image, decoder), digest
+    if has_more_frames(data):
+        remarks.append("only the first of several frames or pages used")
+    if image.width != image.height and decoder.fit != SQUASH:
+        remarks.append("cut to the centre")
+    side = decoder.resize or decoder.image_size
+    if min(image.size) != side:
+        remarks.append("made smaller" if min(image.size) > side else "made larger")
+    pixels = decode(data, decoder) if decoder.scaled else _fit(image, decoder)
+    return Decoded(pixels, digest, tuple(remarks))
 
 
 @dataclass(frozen=True)
@@ -142,6 +190,16 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     buffer = io.BytesIO()
     _picture(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
+
+
+def conditions_in_words(remarks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each of some remarks that says what to do if the training differed.
+
+    Args:
+        remarks: as report.json has them: ``source``, ``remark`` and ``n``, the number of its images.
+    """
+    serious = [one for one in remarks if "; if " in one["remark"]]
+    return [f"{one['n']:,} images of {one['source']} were {one['remark']}." for one in serious]
 
 
 def blended(data: bytes, decoder: Decoder, noise: int, share: float) -> bytes:
@@ -216,28 +274,74 @@ def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
     return None
 
 
-def _open(data: bytes, least: int | None = None) -> Image.Image:
-    """Decode to a grey or RGB image of 8 bits, turned upright; ``least`` as `load_image` takes it."""
-    image = load_image(data, least)
+def _open(data: bytes, decoder: Decoder, least: int | None = None) -> tuple[Image.Image, list[str]]:
+    """Decode to a grey or RGB image of 8 bits, and what was done to it; ``least`` as `load_image` takes it."""
+    loaded = load_image(data, least)
+    image, orientation = loaded.image, loaded.orientation
+    remarks = [] if loaded.metadata else ["some metadata unreadable, pixels read"]
+    if orientation in _TURNS:
+        stored = decoder.orientation == STORED
+        remarks.append(_LEFT if stored else _HAS_TURNED)
+        if stored == loaded.turned:
+            image = image.transpose(_TURNS[_BACK.get(orientation, orientation) if stored else orientation])
     try:
-        return _eight_bits(ImageOps.exif_transpose(image))
+        return eight_bits(image, decoder.depth, remarks, deep=loaded.deep), remarks
     except ImageError:
         raise
     except Exception as error:
         raise ImageError(reason_of(error)) from error
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    if image.mode in ("L", "RGB"):
-        return image
-    if image.mode.startswith("I"):  # 16-bit grey
-        values = np.asarray(image).astype(np.int64)
-        return Image.fromarray((np.clip(values, 0, 65535) // 257).astype(np.uint8))
+def eight_bits(
+    image: Image.Image, depth: int | None = None, remarks: list[str] | None = None, *, deep: bool = False
+) -> Image.Image:
+    """A grey or RGB image of 8 bits.
+
+    Args:
+        image: of any mode.
+        depth: as `Decoder` has it.
+        remarks: gets what was done.
+        deep: whether the file has 16 bits where the image has 8, the upper ones.
+
+    Raises:
+        ImageError: the values have no agreed range, or exceed the depth.
+    """
+    told = [] if remarks is None else remarks
+    if image.mode.startswith("I"):
+        return _of_16_bits(np.asarray(image).astype(np.int64), depth or 16, told)
     if image.mode == "F":
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
-    if image.mode in ("1", "LA", "La"):
+    if deep:
+        highest = max(high for _, high in image.convert("RGB").getextrema())  # type: ignore[misc]
+        told.append(_depth_in_words(highest << 8 | 255, scalable=False))
+    if image.mode in _WITH_ALPHA or "transparency" in image.info:
+        told.append("transparency dropped")
+    elif image.mode not in _PLAIN:
+        told.append("colours converted to RGB")
+    if image.mode in ("La", "RGBa"):  # premultiplied
+        image = image.convert("LA" if image.mode == "La" else "RGBA")
+    if image.mode in ("1", "L", "LA"):
         return image.convert("L")
     return image.convert("RGB")
+
+
+def _of_16_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[str]) -> Image.Image:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= 1 << depth:
+        raise ImageError(
+            f"grey values from {low:,} to {high:,}, outside of the {depth} bits from 0 to {2**depth - 1:,}"
+        )
+    remarks.append(_depth_in_words(high, scalable=True) if depth == 16 else f"read with 8 of {depth} bits")
+    return Image.fromarray((values // (((1 << depth) - 1) // 255)).astype(np.uint8))
+
+
+def _depth_in_words(highest: int, *, scalable: bool) -> str:
+    """What becomes of values of 16 bits, by the highest of an image."""
+    used = next(depth for depth in DEPTHS if highest < 1 << depth)
+    if used == 16:
+        return "read with 8 of 16 bits"
+    remedy = f"set depth to {used}" if scalable else "save them with 8 bits"
+    return f"read as nearly black, for their 16-bit values stay below {1 << used:,}; if they have {used} bits, {remedy}"
 
 
 def _fit(image: Image.Image, decoder: Decoder) -> Pixels:

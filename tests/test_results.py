@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,18 @@ CIFAR10 = ROOT.parent / "shared" / "data" / "cifar10"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def run(*arguments: str) -> tuple[dict[str, Any], float]:
-    """The command line as a user runs it: the report, and the seconds from command to report."""
+def run(*arguments: str) -> dict[str, Any]:
+    """The command line as a user runs it: the report."""
     out = arguments[arguments.index("--out") + 1]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    started = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "pipelines.cli", *arguments],
         check=True,
         cwd=ROOT,
         env=environment,
     )
-    seconds = time.monotonic() - started
     report: dict[str, Any] = json.loads((Path(out) / "report.json").read_text())
-    return report, seconds
+    return report
 
 
 def values(report: dict[str, Any], attack: str, output: str, metric: str) -> list[float]:
@@ -52,8 +49,7 @@ def check_controls(report: dict[str, Any]) -> None:
 
 
 def test_the_quickstart_over_three_seeds(tmp_path: Path) -> None:
-    _, seconds = run("quickstart", "--out", f"{tmp_path}/run")
-    report, _ = run("quickstart", "--out", f"{tmp_path}/run", "seeds=[0,1,2]")
+    report = run("quickstart", "--out", f"{tmp_path}/run", "seeds=[0,1,2]")
     floors = {
         ("encodermi-t", "projection", "accuracy"): 0.80,
         ("encodermi-v", "projection", "accuracy"): 0.81,
@@ -68,13 +64,12 @@ def test_the_quickstart_over_three_seeds(tmp_path: Path) -> None:
     assert max(found["encodermi-t", "projection", "auc"]) <= 0.96, found
     check_controls(report)
     assert report["validity"]["verdict"] == "leak"
-    assert seconds < 180
 
 
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs the CIFAR-10 shards")
 def test_cifar10_from_shards(tmp_path: Path) -> None:
     shards = f"{CIFAR10}/train-{{000000..000009}}.tar"
-    report, _ = run("audit", "configs/cifar10.yaml", "--out", f"{tmp_path}/run", f"data.path={shards}", "seeds=[0]")
+    report = run("audit", "configs/cifar10.yaml", "--out", f"{tmp_path}/run", f"data.path={shards}", "seeds=[0]")
     assert values(report, "encodermi-t", "projection", "auc")[0] >= 0.74
     assert values(report, "encodermi-t", "projection", "accuracy")[0] >= 0.67
     curve = report["encoders"]["target"]["curve"]
@@ -95,7 +90,7 @@ def test_every_framework_learns_something(tmp_path: Path) -> None:
     frameworks = ("simclr", "moco-v1", "moco-v2", "moco-v3", "clip", "supervised")
     path = f"data.path={CIFAR10}/train-{{000000..000009}}.tar"
     epochs = [f"encoders.{name}.epochs=20" for name in frameworks]
-    report, _ = run("audit", "configs/cifar10-frameworks.yaml", "--out", f"{tmp_path}/run", path, "seeds=[0]", *epochs)
+    report = run("audit", "configs/cifar10-frameworks.yaml", "--out", f"{tmp_path}/run", path, "seeds=[0]", *epochs)
     found = {name: encoder["utility"]["ci95"]["knn"] for name, encoder in report["encoders"].items()}
     least = max(found["pixels"][1], found["fresh"][1])
     for name in frameworks:

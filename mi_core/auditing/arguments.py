@@ -12,6 +12,7 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.encoders.published import normalisation_fault
+from mi_core.images import Decoder
 
 
 def checked(**given: Any) -> dict[str, Any]:
@@ -122,6 +123,16 @@ def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, An
     return check
 
 
+def _decoding(name: str, value: Any) -> Any:
+    for setting in _SETTINGS(name, value) or {}:
+        check_choice(name, setting, ("interpolation", "fit", "resize", "orientation", "depth"))
+    try:
+        Decoder(**{"image_size": 1, **(value or {})})
+    except TypeError as error:
+        raise _fault(name, value, "numbers and names as Decoder has them") from error
+    return value
+
+
 _TEXT, _SETTINGS = _optional(str, "a text, or None"), _optional(Mapping, "a dictionary of settings, or None")
 _FLAG = _optional((bool,), "True or False")
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
@@ -140,6 +151,7 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "key": _TEXT,
     "nonce": _TEXT,
     "augmentation": _SETTINGS,
+    "decoding": _decoding,
     "endpoint": _SETTINGS,
     "quick": _FLAG,
     "trust_code": _FLAG,

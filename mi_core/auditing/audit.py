@@ -46,6 +46,7 @@ def audit(
     controls: Any,
     *,
     size: int | None = None,
+    decoding: Mapping[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
     weights_key: str | None = None,
     references: Sequence[Any] | None = None,
@@ -81,6 +82,9 @@ def audit(
             (N, H, W), (N, H, W, C) or (N, C, H, W), a torch or Hugging Face data set.
         controls: images of the same kind that were surely not trained on, at least 100 of them.
         size: side of the images as the encoder gets them; None: the published one of a named encoder, else 224.
+        decoding: how files become pixels, in place of the encoder's own way, as ``Decoder`` has it: ``interpolation``,
+            ``fit``, ``resize``, ``depth``, and ``{"orientation": "stored"}`` for a training that did not turn images
+            as their EXIF data ask.
         weights: of a named encoder: a file, ``"hf://org/name/file"``, or a folder for the models of transformers. A
             model of the Hub needs none: ``"transformers:org/name"``, ``"open_clip:hf-hub:org/name"``.
         weights_key: of the entry of that file that holds the weights, such as ``"model_ema"``, where it holds several;
@@ -119,6 +123,7 @@ def audit(
     """
     plain = checked(
         size=size,
+        decoding=decoding,
         weights=weights,
         weights_key=weights_key,
         quick=quick,
@@ -151,7 +156,8 @@ def audit(
     recipe = recipe_of(objective, augmentation or {})
     output = output or ("projection" if captioned else "backbone")
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
-    decoder = _decoder(named, size, files)
+    told = _decoding(named, size, files) | dict(decoding or {})
+    decoder = _decoder(named, told)
     how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key)
     with _evaluating(model, *(references or ())), shown_bar(progress) as bar:
         target = model_of(model, how)
@@ -175,7 +181,7 @@ def audit(
         augmentation=augmentation or {},
         output=output,
         views=views,
-        data=_decoding(named, size, files) | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}),
+        data=told | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}),
         fdr=fdr,
         factor=factor,
         seed=seed,
@@ -188,13 +194,13 @@ def _publishes(named: str) -> bool:
     return named.partition(":")[0] in PUBLISHED and folder_kind(named) is None
 
 
-def _decoder(named: str, size: int | None, files: Definition) -> Decoder:
+def _decoder(named: str, told: Mapping[str, Any]) -> Decoder:
     """As the publisher of a named encoder decodes, unless a size is given."""
-    how = _decoding(named, size, files)
-    if not how:
+    how = dict(told)
+    if "image_size" not in how:
         found = published(named)
         assert found is not None
-        how = found.preprocessing.decoding()
+        how = found.preprocessing.decoding() | how
     return Decoder(**{**how, "image_size": how["image_size"] or _SIZE})
 
 

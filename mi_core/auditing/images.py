@@ -1,7 +1,7 @@
 """Images in any of the forms that Python programs have them in, as encoded files with keys.
 
-Arrays, tensors and PIL images become PNG files; PIL images are turned upright, as their files would be. So nothing
-about their origin is made up: a blind classifier sees their pixels alone.
+Arrays, tensors and PIL images become PNG files with the values and the orientation that they have; one decoder makes
+pixels of these and of other files. So nothing about their origin is made up: a blind classifier sees pixels alone.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mi_core.checks import ConfigError
-from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
-from mi_core.images import encode_png
+from mi_core.hashing import printable
+from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, ImageError, format_of
+from mi_core.images import eight_bits
 
+_CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
-_SAVED_AS_THEY_ARE = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+_ORIENTATION = 0x112  # of EXIF
+_MOST_HELD = 2_000_000_000  # bytes of images that can be gone through once
+_ROUNDING = 1e-3  # by which values may leave their range
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,9 @@ def items_of(given: Any, name: str) -> list[Item]:
 
     Args:
         given: a folder; a list of files, of encoded bytes, of PIL images or of arrays; an array or tensor (N, H, W),
-            (N, H, W, C) or (N, C, H, W), uint8 or float in [0, 1]; or a data set with ``len`` and ``[]`` whose samples
-            are images, (image, label) or dictionaries with an image, as torch and Hugging Face have them.
+            (N, H, W, C) or (N, C, H, W), uint8 or float in [0, 1]; a data set with ``len`` and ``[]``, a DataLoader or
+            anything else that yields samples. Samples are images, (image, label) or dictionaries with an image, as
+            torch and Hugging Face have them. What can only be gone through once is kept in memory, as PNG files.
         name: of the side, for messages.
 
     Returns:
@@ -48,16 +54,20 @@ def items_of(given: Any, name: str) -> list[Item]:
         that are not opened have a fault, unless an image of the same name stands beside them.
 
     Raises:
-        ConfigError: it is none of these, or holds no image.
+        ConfigError: it is none of these, holds no image, or yields more than 2 GB.
     """
     if isinstance(given, str | os.PathLike):
-        return _of_folder(Path(given), name)
+        return _of_folder(given, name)
+    if isinstance(given, Mapping):
+        given = _column_of(given, name)
+    if hasattr(given, "dataset") and hasattr(given, "batch_sampler"):  # a DataLoader
+        given = given.dataset
     if hasattr(given, "__array__") or hasattr(given, "numpy"):
         given = _batch(given, name)
-    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")) or isinstance(given, bytes | Mapping):
-        raise ConfigError(
-            f"{name} is a {type(given).__name__}; give a folder, a list of images, an array or a data set"
-        )
+    if isinstance(given, bytes | Image.Image):
+        raise ConfigError(f"{name} is a single {type(given).__name__}; give a list of images")
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        return _yielded(given, name)
     if not len(given):
         raise ConfigError(f"{name} is empty; give at least some images")
     if isinstance(given, Sequence) and all(isinstance(one, str | os.PathLike) for one in given):
@@ -66,18 +76,75 @@ def items_of(given: Any, name: str) -> list[Item]:
     return [Item(f"{row:0{width}d}", partial(_encoded_at, given, row, f"{name}[{row}]")) for row in range(len(given))]
 
 
-def _of_folder(folder: Path, name: str) -> list[Item]:
+def _column_of(given: Mapping[Any, Any], name: str) -> Any:
+    """The images of a dictionary of columns, which a slice of a Hugging Face data set is."""
+    held = [key for key in _IMAGE_KEYS if key in given and hasattr(given[key], "__len__")]
+    if held:
+        return given[held[0]]
+    fields = ", ".join(map(str, given))
+    raise ConfigError(f"{name} is a dictionary of {fields}; give one of its parts")
+
+
+def _yielded(given: Any, name: str) -> list[Item]:
+    if not hasattr(given, "__iter__"):
+        raise ConfigError(
+            f"{name} is a {type(given).__name__}; give a folder, a list of images, an array or a data set"
+        )
+    held: list[bytes] = []
+    room, samples = _MOST_HELD, iter(given)
+    while True:
+        try:
+            held.append(encoded(next(samples), f"{name}[{len(held)}]"))
+        except StopIteration:
+            break
+        except Exception as error:
+            raise ConfigError(f"{name}[{len(held)}]: {error_in_words(error)}") from error
+        room -= len(held[-1])
+        if room < 0:
+            raise ConfigError(
+                f"{name} yields more than {_MOST_HELD // 10**9} GB in {len(held):,} images; give a folder, or a data "
+                "set with len() and [], which is read piece by piece"
+            )
+    if not held:
+        raise ConfigError(f"{name} yields nothing; give at least some images")
+    width = len(str(len(held) - 1))
+    return [Item(f"{row:0{width}d}", partial(bytes, one)) for row, one in enumerate(held)]
+
+
+def error_in_words(error: Exception) -> str:
+    """The message of an exception in one line; our own as it is, another with its type."""
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, ConfigError | ImageError) else f"{type(error).__name__}: {text}"
+
+
+def _of_folder(place: str | os.PathLike[str], name: str) -> list[Item]:
+    folder, told = Path(place), f"{name} = {os.fspath(place)!r}"
     if not folder.is_dir():
-        raise ConfigError(f"{name} = {str(folder)!r} is no folder; give the folder of the images")
+        raise ConfigError(f"{told} {_no_folder(os.fspath(place))}")
+    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+        raise ConfigError(f"{told} is a folder of the datasets package; give datasets.load_from_disk({str(folder)!r})")
     files = list(_files(folder))
     images = [path for path in files if _suffix(path) in SUFFIXES or (not path.suffix and _has_image(path))]
     if not images:
-        raise ConfigError(f"{name} = {str(folder)!r} holds no image ({', '.join(SUFFIXES)})")
+        raise ConfigError(f"{told} holds no image ({', '.join(SUFFIXES)})")
     twins = {path.with_suffix("") for path in images}
     others = [path for path in files if _suffix(path) in OTHER_PICTURES and path.with_suffix("") not in twins]
     faults = {path: f".{_suffix(path)} pictures cannot be read; convert it to PNG or JPEG" for path in others}
-    keys = {path.relative_to(folder).as_posix(): path for path in (*images, *others)}
+    keys = {printable(path.relative_to(folder).as_posix()): path for path in (*images, *others)}
     return [Item(key, path.read_bytes, faults.get(path, "")) for key, path in sorted(keys.items())]
+
+
+def _no_folder(place: str) -> str:
+    """Why a place is no folder of images, and what to give."""
+    if "://" in place:
+        return "is an address, which Python does not read; the command encoder-audit audit does"
+    if any(sign in place for sign in "*?["):
+        return "is a pattern; give the list of files: sorted(glob.glob(...))"
+    suffix = _suffix(Path(place))
+    if suffix in ("tar", "parquet"):
+        reader = "webdataset.WebDataset(...)" if suffix == "tar" else "datasets.Dataset.from_parquet(...)"
+        return f"is a shard; give a data set that reads it, such as {reader}, or use the command encoder-audit audit"
+    return "is a single file; give a list of files" if Path(place).is_file() else "does not exist; give a folder"
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -112,7 +179,7 @@ def _has_image(path: Path) -> bool:
 
 
 def _of_files(paths: Iterable[Path], name: str) -> list[Item]:
-    items = [Item(path.as_posix(), path.read_bytes) for path in paths]
+    items = [Item(printable(path.as_posix()), path.read_bytes) for path in paths]
     seen: set[str] = set()
     for item in items:
         if item.key in seen:
@@ -141,9 +208,7 @@ def encoded(image: Any, name: str = "image") -> bytes:
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     if isinstance(image, Image.Image):
-        buffer, image = io.BytesIO(), ImageOps.exif_transpose(image)
-        (image if image.mode in _SAVED_AS_THEY_ARE else image.convert("RGB")).save(buffer, "PNG")
-        return buffer.getvalue()
+        return _png_of(image)
     if isinstance(image, Mapping):
         held = [key for key in _IMAGE_KEYS if key in image]
         if not held and isinstance(image.get("bytes"), bytes):
@@ -154,35 +219,62 @@ def encoded(image: Any, name: str = "image") -> bytes:
     if isinstance(image, tuple | list) and len(image):
         return encoded(image[0], name)
     if hasattr(image, "__array__") or hasattr(image, "numpy"):
-        return encode_png(_pixels(_as_array(image), name))
+        return _png_of(Image.fromarray(_pixels(_as_array(image), name)))
     raise ConfigError(f"{name} is a {type(image).__name__}; give bytes, a path, a PIL image or an array")
 
 
+def _png_of(image: Image.Image) -> bytes:
+    """A file that is decoded as the image's own would be."""
+    image.load()  # which turns a TIFF
+    exif = Image.Exif()
+    try:
+        exif[_ORIENTATION] = int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # noqa: BLE001 - damaged metadata fail in any way
+        exif[_ORIENTATION] = 1
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise ImageError(f"grey values from {values.min():,} to {values.max():,}, more than 16 bits")
+        image = Image.fromarray(values.astype(np.uint16))
+    elif image.mode not in _PNG_MODES:
+        image = eight_bits(image)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **({"exif": exif} if exif[_ORIENTATION] != 1 else {}), icc_profile=None)
+    return buffer.getvalue()
+
+
 def _as_array(image: Any) -> np.ndarray:
-    return np.asarray(image.detach().cpu().numpy() if hasattr(image, "detach") else image)
+    if hasattr(image, "detach"):
+        image = image.detach().cpu()
+        return np.asarray(image.float().numpy() if image.dtype.is_floating_point else image.numpy())
+    return np.asarray(image)
 
 
-def _batch(given: Any, name: str) -> np.ndarray:
+def _batch(given: Any, name: str) -> Any:
     array = _as_array(given)
+    if array.dtype.kind in "US" and array.ndim == 1:
+        return array.tolist()
     if array.dtype == object or array.ndim not in (3, 4):
         raise ConfigError(f"{name} has the shape {array.shape}; give (N, H, W), (N, H, W, C) or (N, C, H, W)")
     return array
 
 
 def _pixels(array: np.ndarray, name: str) -> np.ndarray:
-    """(H, W) or (H, W, 3) uint8 of an image."""
-    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+    """(H, W), (H, W, 3) or (H, W, 4) uint8 of an image, or (H, W) uint16."""
+    if array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS:
         array = array.transpose(1, 2, 0)
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
+    if array.ndim == 3 and array.shape[2] in (1, 2):
+        array = array[:, :, 0]  # grey; a second channel is alpha
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):
         raise ConfigError(
-            f"{name} has the shape {array.shape}; give (H, W), (H, W, C) or (C, H, W) with 1 or 3 channels"
+            f"{name} has the shape {array.shape}; give (H, W), (H, W, C) or (C, H, W) with 1 to 4 channels"
         )
-    if array.dtype == np.uint8:
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    floating = np.issubdtype(array.dtype, np.floating)
+    if array.dtype == bool or (floating and low >= -_ROUNDING and high <= 1 + _ROUNDING):
+        return np.ascontiguousarray(np.round(np.clip(array, 0, 1) * 255).astype(np.uint8))
+    if array.dtype == np.uint16 and array.ndim == 2:
         return np.ascontiguousarray(array)
-    if not np.issubdtype(array.dtype, np.floating) or not (array.min() >= 0 and array.max() <= 1):
-        raise ConfigError(
-            f"{name} is {array.dtype} from {array.min()} to {array.max()}; give uint8, or float in [0, 1]"
-        )
-    return np.ascontiguousarray(np.round(array * 255).astype(np.uint8))
+    if np.issubdtype(array.dtype, np.integer) and low >= 0 and high <= 255:
+        return np.ascontiguousarray(array.astype(np.uint8))
+    raise ConfigError(f"{name} is {array.dtype} from {low:g} to {high:g}; give uint8, or float in [0, 1]")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.auditing.images import Item
+from mi_core.auditing.images import Item, error_in_words
 from mi_core.checks import ConfigError
 from mi_core.hashing import digests64
 from mi_core.image_files import ImageError
@@ -51,6 +52,7 @@ class Samples:
         summaries: (N, F) numbers of file and pixels; pixels: (N, P) shrunken image, for the blind classifier.
         rejected: images that cannot be decoded.
         copies: exact copies left out; near_copies: near-copies left out.
+        remarks: by side, what was done to how many of its images that can be decoded.
     """
 
     items: Sequence[Item]
@@ -61,6 +63,7 @@ class Samples:
     rejected: Sequence[Rejected]
     copies: int
     near_copies: int
+    remarks: Mapping[str, Mapping[str, int]]
 
     @property
     def ids(self) -> list[str]:
@@ -131,18 +134,20 @@ def read(
     rejected: list[Rejected] = []
     summaries, small, hashes, levels = [], [], [], []
     copies = 0
+    remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
         for item in items:
             try:
                 if item.fault:
                     raise ImageError(item.fault)
                 data = item.data()
-                pixels, sha = decode_and_hash(data, decoder)
-            except (ImageError, OSError) as error:
-                rejected.append(Rejected(side, item.key, str(error)))
+                pixels, sha, done = decode_and_hash(data, decoder)
+            except Exception as error:  # noqa: BLE001 - whatever a data set of the user raises
+                rejected.append(Rejected(side, item.key, error_in_words(error)))
                 continue
             finally:
                 tick()
+            remarks[side].update(done)
             if sha in seen:
                 first = seen[sha].partition("/")[0]
                 if first != side:
@@ -176,6 +181,7 @@ def read(
         rejected,
         copies,
         len(gone),
+        remarks,
     )
 
 

@@ -19,6 +19,7 @@ from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.soundness import noise_caveat
+from mi_core.images import conditions_in_words
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
@@ -180,7 +181,7 @@ def report_of(
     missing, useless = left_out(
         [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
     )
-    config = settings["config"]
+    config, data = settings["config"], _data(samples, scores, seed)
     rejected = [
         {"source": bad.side, "shard": bad.side, "key": bad.key, "reason": bad.reason} for bad in samples.rejected
     ]
@@ -193,7 +194,7 @@ def report_of(
         "membership": "asked",
         "versions": _versions(),
         "command": "mi_core.audit(...)",
-        "data": _data(samples, scores, seed),
+        "data": data,
         "encoders": {
             "target": _encoder(measured.target, consistency_in_words(measured.consistency)),
             **{one.name: _reference(one) for one in measured.beside},
@@ -218,6 +219,7 @@ def report_of(
             "The answer holds only if your images and the control images come from the same source, and the control "
             "images were surely not trained on.",
             *measured.caveats,
+            *conditions_in_words(data.get("remarks", ())),
         ],
         "not_tested": [f"attacks: {', '.join(missing)}", "defenses"],
         "not_applying": [f"{', '.join(names)}: {reason}" for reason, names in useless.items()],
@@ -244,11 +246,17 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
 def _data(samples: Samples, scores: Mapping[str, Any], seed: int) -> dict[str, Any]:
     known = samples.known(seed)
     roles = {"candidate": samples.candidate, "control": ~samples.candidate, "known-nonmember": known}
+    remarks = [
+        {"source": side, "remark": remark, "n": count}
+        for side, counts in samples.remarks.items()
+        for remark, count in counts.items()
+    ]
     return {
         "source": "images given in Python",
         "roles": {role: {"n": int(rows.sum()), "sha256": samples.digest(rows)} for role, rows in roles.items()},
         "duplicates_removed": samples.copies,
         "near_duplicates_removed": samples.near_copies,
+        **({"remarks": remarks} if remarks else {}),
     }
 
 

@@ -235,7 +235,7 @@ def _naive(setting: Setting) -> Iterator[int]:
     results = []
     with torch.no_grad():
         for _, data in _images(setting.shards):
-            image = load_image(data).convert("RGB")
+            image = load_image(data).image.convert("RGB")
             views = [view(image)[None].to(setting.device) for _ in range(VIEWS)]
             similarities = []
             for model in models:

@@ -116,6 +116,12 @@ class DataConfig(Section):
         description="full: all pixels; scaled: large JPEGs are shrunk while they are decoded, to twice the wanted size "
         "at least",
     )
+    orientation: Literal["turned", "stored"] = Field(
+        default="turned",
+        description="turned: upright, as EXIF data ask; stored: as the pixels stand in the file, for an encoder whose "
+        "training did not turn images",
+    )
+    depth: Literal[8, 10, 12, 14, 16] = Field(default=16, description="bits that grey values of 16-bit files use")
     roles: dict[str, Role] = Field(min_length=1)
     captions: dict[int, CaptionWords] = Field(
         default_factory=dict, description="name and attributes per class, for images without captions of their own"
@@ -256,8 +262,16 @@ class DataConfig(Section):
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
-        scaled = True if self.decode == "scaled" else None  # None keeps the digest that decoders had before
-        return Decoder(self.image_size, self.channels, self.interpolation, self.fit, self.resize, scaled)
+        return Decoder(
+            self.image_size,
+            self.channels,
+            self.interpolation,
+            self.fit,
+            self.resize,
+            self.decode == "scaled" or None,
+            self.orientation,
+            self.depth,
+        )
 
 
 class NearDuplicatesConfig(Section):

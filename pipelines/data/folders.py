@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mi_core.hashing import printable
 from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
-from pipelines.data.samples import FILES, Note, Problem, printable
+from pipelines.data.samples import FILES, Note, Problem
 from pipelines.errors import UserError
 from pipelines.files import storage
 

@@ -6,6 +6,7 @@ estimated from the bytes behind the damage, or, where a file has no whole end, f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from pipelines.files import storage
 
 MANIFEST = "manifest.json"
 COUNTED, BY_MANIFEST, BY_BYTES, BY_OTHERS, UNKNOWN = "counted", "manifest", "bytes", "other shards", "unknown"
+NOTED = "noted"
 _REMEDY = "if the manifest is out of date, delete it"
 SHOWN = 3  # unusable samples named in an error
 _WORDS = {
@@ -39,9 +41,9 @@ class Rejection:
     Args:
         source, shard, key: its place.
         reason: in words.
-        lost: samples that are gone with it.
+        lost: samples that are gone with it; of a note those that it is about.
         basis: how they were counted: ``counted``, ``manifest``, or estimated by ``bytes``, by the ``other shards``, or
-            ``unknown`` (at the least).
+            ``unknown`` (at the least); ``noted``: it is only a note, and no sample is gone.
     """
 
     source: str
@@ -54,12 +56,12 @@ class Rejection:
     @property
     def estimated(self) -> bool:
         """Whether the number of lost samples is an estimate."""
-        return self.basis not in (COUNTED, BY_MANIFEST)
+        return self.basis not in (COUNTED, BY_MANIFEST, NOTED)
 
     @property
     def noted(self) -> bool:
         """Whether this is only a note: no sample is lost."""
-        return bool(self.key) and not self.lost
+        return self.basis == NOTED
 
     @property
     def place(self) -> str:
@@ -87,7 +89,7 @@ class Reading:
 
 
 def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, whole: bool) -> list[Rejection]:
-    """List the unusable samples of a source in the order of its items, with the losses of damaged shards.
+    """List the unusable samples of a source in the order of its items, with the losses of damaged shards, then notes.
 
     Args:
         name: of the source.
@@ -96,20 +98,25 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, 
         whole: whether all items were read; if not, none counts as missing.
     """
     rejected: list[Rejection] = []
+    noted: Counter[str] = Counter()
     yardstick = _Yardstick(source, readings)
     for reading in readings:
         for problem in reading.problems:
-            if isinstance(problem, Damage):
+            if isinstance(problem, Note):
+                noted[problem.reason] += problem.count
+            elif isinstance(problem, Damage):
                 rejected.append(yardstick.judged(name, reading, problem))
             else:
                 rejected.append(_listed_as(name, reading.item.name, problem))
         rejected += yardstick.short(name, reading)
     rejected += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
-    return rejected + list(yardstick.missing(name) if whole else ())
+    rejected += list(yardstick.missing(name) if whole else ())
+    return rejected + [Rejection(name, "", FILES, reason, count, NOTED) for reason, count in noted.items()]
 
 
 def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
-    return Rejection(source, shard, problem.key, problem.reason, 0 if isinstance(problem, Note) else problem.count)
+    basis = NOTED if isinstance(problem, Note) else COUNTED
+    return Rejection(source, shard, problem.key, problem.reason, problem.count, basis)
 
 
 class _Yardstick:
@@ -214,7 +221,7 @@ class Tally:
     @property
     def lost(self) -> int:
         """Samples left out."""
-        return sum(bad.lost for bad in self.rejected)
+        return sum(bad.lost for bad in self.unusable)
 
     @property
     def unusable(self) -> list[Rejection]:
@@ -222,17 +229,13 @@ class Tally:
         return [bad for bad in self.rejected if not bad.noted]
 
     def notes(self) -> list[str]:
-        """One line of notes per source; a note costs no sample."""
-        by_source: dict[str, dict[tuple[str, str], list[str]]] = {}
+        """What was noted, one line per source; a note costs no sample."""
+        by_source: dict[str, list[str]] = {}
         for bad in self.rejected:
             if bad.noted:
-                apart = bad.key if bad.key.startswith(FILES) else ""
-                by_source.setdefault(bad.source, {}).setdefault((bad.reason, apart), []).append(bad.key)
-        return [
-            f"{source}{': ' if source else ''}"
-            + "; ".join(f"{_keys(keys)}: {reason}" for (reason, _), keys in notes.items())
-            for source, notes in by_source.items()
-        ]
+                about = count_of(bad.lost, "image", "images") if bad.key == FILES else bad.key
+                by_source.setdefault(bad.source, []).append(f"{about}: {bad.reason}")
+        return [f"{source}{': ' if source else ''}" + "; ".join(notes) for source, notes in by_source.items()]
 
     @classmethod
     def of(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Item]]) -> Tally:
@@ -268,7 +271,3 @@ class Tally:
                     f"{blind} of {count} shards of {name} are unreadable or short, more than {option}, and no "
                     f"shard is undamaged, so the loss cannot be estimated: {named}"
                 )
-
-
-def _keys(keys: Sequence[str]) -> str:
-    return keys[0] if len(keys) == 1 else f"{len(keys):,} samples"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mi_core.hashing import printable
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -65,11 +67,6 @@ class Item:
     def count(self) -> int | None:
         """Number of samples, if it is known without reading."""
         return len(self.files) or (self.stop - self.start) or None
-
-
-def printable(name: str) -> str:
-    """A name whose bytes outside UTF-8 are escaped."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def misnamed(key: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mi_core.image_files import ImageError, has_more_frames, lacking, readable
+from mi_core.image_files import ImageError, lacking, readable
 from mi_core.images import Decoder, Pixels, decode_and_hash
 from mi_core.validity.near_duplicates import descriptors, perceptual_hash
 from pipelines.config.attributes import AttributeConfig, GroupConfig
@@ -293,21 +293,23 @@ def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Readi
 
 
 def shortened(problems: Sequence[Problem], most: int) -> list[Problem]:
-    """The first ``most`` problems of each kind; one more counts the others by the first words of their reason."""
+    """The first ``most`` problems; one more counts the others by the first words of their reason. Notes are counted."""
     rest: dict[tuple[type[Problem], str], list[Problem]] = {}
-    seen: Counter[type[Problem]] = Counter()
-    listed = []
+    seen, noted = 0, Counter(one.reason for one in problems if isinstance(one, Note))
+    listed: list[Problem] = []
     for problem in problems:
         kind = type(problem)
-        seen[kind] += 1
-        if seen[kind] <= most or kind is Damage:
+        if kind is Note:
+            continue
+        seen += 1
+        if seen <= most or kind is Damage:
             listed.append(problem)
         else:
             rest.setdefault((kind, problem.reason.partition(":")[0]), []).append(problem)
     for (kind, _), others in rest.items():
         reason = f"{count_of(len(others), 'more sample', 'more samples')}, the first {others[0].key}: "
         listed.append(kind(FILES, f"{reason}{others[0].reason}", count=len(others)))
-    return listed
+    return listed + [Note(FILES, reason, count=count) for reason, count in noted.items()]
 
 
 def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool) -> pa.Schema:
@@ -337,7 +339,7 @@ def usable(
             yield sample
             continue
         try:
-            pixels, sha = decode_and_hash(sample.image, decoder)
+            pixels, sha, remarks = decode_and_hash(sample.image, decoder)
             known: dict[str, Any] = {f"{ATTRIBUTE}{name}": value for name, value in own.of(sample).items()}
             known |= {GROUP: group_of(group_by, sample)} if group_by else {}
             if near:
@@ -348,8 +350,7 @@ def usable(
             yield Problem(sample.key, str(error))
         else:
             yield sample, pixels, sha, known
-            if has_more_frames(sample.image):
-                yield Note(sample.key, "it has several frames or pages; the first is used")
+            yield from (Note(sample.key, remark) for remark in remarks)
 
 
 def scan_item(work: _Work, data: DataConfig) -> Receipt:

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mi_core.hashing import printable
 from mi_core.image_files import never_start_ghostscript
 from mi_core.images import encode_png
 from pipelines.config.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
 from pipelines.data import parquet_shards, tar_shards
 from pipelines.data.folders import contents
-from pipelines.data.samples import Item, Problem, Sample, printable
+from pipelines.data.samples import Item, Problem, Sample
 from pipelines.errors import UserError
 from pipelines.files import storage
 

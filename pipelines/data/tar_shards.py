@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mi_core.hashing import printable
 from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES
-from pipelines.data.samples import Damage, Item, Problem, Sample, misnamed, printable
+from pipelines.data.samples import Damage, Item, Problem, Sample, misnamed
 from pipelines.data.shard_paths import expand, names_of
 from pipelines.data.tars import Member, TarError, read_members
 from pipelines.files import storage

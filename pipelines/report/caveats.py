@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mi_core.attacks import left_out
 from mi_core.encoders.soundness import Answers, noise_caveat
+from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from pipelines.attack.results import result_of, settings_of
@@ -12,10 +15,17 @@ from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.data.run import faults_of_lists
+from pipelines.data.samples import FILES
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder
+
+
+def remarks(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """What was done to images on the way from file to pixels, and to how many, by source."""
+    noted = [one for one in Splits.load(folder.seed(config.seeds[0]).path).rejected if one.noted and one.key == FILES]
+    return [{"source": one.source, "remark": one.reason, "n": one.lost} for one in noted]
 
 
 def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
@@ -29,6 +39,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
             "(data.near_duplicates={} looks for them)."
         )
+    told += conditions_in_words(remarks(config, folder))
     told += _of_shards(config, folder)
     told += [
         f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(folder.seed(config.seeds[0]).path))

@@ -39,7 +39,7 @@ from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.report.caveats import caveats, not_applying, not_tested
+from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
 from pipelines.report.composition import composition
 from pipelines.report.defended import defended
 from pipelines.report.dp_audit import dp_audit
@@ -205,7 +205,8 @@ def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "source": "; ".join(source.describe() for source in config.data.sources.values()),
         **{name: part for name, part in first.items() if name != "seed"},
     }
-    return data | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(config, folder)
+    told = {"remarks": noted} if (noted := remarks(config, folder)) else {}
+    return data | told | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(config, folder)
 
 
 def _shards(config: RunConfig, folder: RunFolder) -> dict[str, Any]:

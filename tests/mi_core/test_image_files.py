@@ -119,7 +119,7 @@ def test_the_first_bytes_say_what_a_file_is(kind: str) -> None:
     name = format_of(data[:HEAD])
     assert name == ("JPEG" if kind == "MPO" else kind)
     assert name in readable()
-    assert load_image(data).size == PICTURE.size
+    assert load_image(data).image.size == PICTURE.size
     assert suffix_of(image_info(data).format) == FORMATS[name].suffixes[0]
 
 
@@ -173,7 +173,7 @@ def test_a_file_of_98_million_pixels_is_read_and_one_of_101_million_is_not() -> 
         rows = zlib.compress((b"\0" + b"\xff" * -(-side // 8)) * side, 1)
         return png_of(side, rows)
 
-    assert load_image(bits(9_900)).size == (9_900, 9_900)
+    assert load_image(bits(9_900)).image.size == (9_900, 9_900)
     assert image_info(bits(9_900)).width == 9_900
     for read in (load_image, image_info):
         with pytest.raises(ImageError, match="10050 x 10050 pixels, more than 100000000"):
@@ -207,7 +207,7 @@ def test_bytes_like_a_plain_jpeg_are_judged_as_any_other() -> None:
     whole = encode_jpeg(np.asarray(PICTURE.resize((32, 32))).transpose(2, 0, 1), 80)
     for damaged in (whole[:-40], whole[:300] + b"%!PS-Adobe-3.0" + whole[300:], whole + saved("EPS")):
         try:
-            expected = np.asarray(load_image(damaged).convert("RGB"))
+            expected = np.asarray(load_image(damaged).image.convert("RGB"))
         except ImageError:
             with pytest.raises(ImageError):
                 decode(damaged, Decoder(32))

@@ -12,6 +12,7 @@ import yaml
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Spent
+from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
 from pipelines.config.load import parse
 from pipelines.config.run_config import RunConfig
@@ -46,7 +47,8 @@ def raw_config(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **section
 
 
 def config_of(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> RunConfig:
-    return parse(raw_config(server, endpoint, **sections), "served.yaml")
+    """The same, with a nonce that a test can repeat."""
+    return with_nonce(parse(raw_config(server, endpoint, **sections), "served.yaml"), "n")
 
 
 def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:

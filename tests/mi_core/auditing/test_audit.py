@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from torch import nn
 
 from mi_core import audit
@@ -307,3 +308,29 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     assert f"{server.url}/json" in remote.config()
     assert "white-box" in local.report["not_tested"][0] and "white-box" not in remote.report["not_tested"][0]
     assert "white-box: the weights of the encoder are not at hand" in remote.report["not_applying"]
+
+
+def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path: Path) -> None:
+    """A training that never turned images saw them as stored: the audit then has the scores of the stored pixels."""
+    upright = Image.Exif()
+    upright[0x112] = 6
+    for side, images in (("a", IMAGES[:40]), ("b", IMAGES[100:])):
+        (tmp_path / side).mkdir()
+        for number, pixels in enumerate(images):
+            Image.fromarray(pixels).save(tmp_path / side / f"{number:03d}.png", exif=upright)
+    places = {"candidates": tmp_path / "a", "controls": tmp_path / "b"}
+    turned = found_in(**places, nonce="n", quick=True)
+    stored = found_in(**places, nonce="n", quick=True, decoding={"orientation": "stored"})
+    plain = found_in(IMAGES[:40], nonce="n", quick=True)
+    assert stored.auc == plain.auc != turned.auc
+    caveat, _ = (one for one in turned.report["caveats"] if "turned" in one)
+    assert caveat.startswith(
+        "40 images of candidates were turned as EXIF data ask; if the training did not turn images"
+    )
+    assert not any("turned" in one for one in plain.report["caveats"])
+    assert yaml.safe_load(stored.config())["data"]["orientation"] == "stored"
+    assert "left as stored" in stored.html
+    with pytest.raises(ConfigError, match="orientation = 'upright'"):
+        found_in(decoding={"orientation": "upright"})
+    with pytest.raises(ConfigError, match="decoding = 'size'"):
+        found_in(decoding={"size": 3})

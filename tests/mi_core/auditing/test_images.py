@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset
 
 from mi_core.auditing.images import encoded, items_of
 from mi_core.auditing.reading import read
@@ -36,8 +39,23 @@ class Hublike(Torchlike):
         return {"label": row, "image": Image.fromarray(PIXELS[row])}
 
 
+class Streamed(IterableDataset[Any]):
+    """A data set that can only be gone through."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter({"png": Image.fromarray(one)} for one in PIXELS)
+
+
 FORMS = {
     "array": PIXELS,
+    "DataLoader": DataLoader(Torchlike(), batch_size=4, collate_fn=list),  # type: ignore[arg-type]
+    "DataLoader over a stream": DataLoader(Streamed(), batch_size=4, collate_fn=list),
+    "iterable data set": Streamed(),
+    "slice of a Hub data set": {"label": [0] * 6, "image": [Image.fromarray(one) for one in PIXELS]},
+    "doubles a hair outside": (PIXELS / 255) * 1.0000002,
+    "int64": PIXELS.astype(np.int64),
+    "bfloat16": torch.from_numpy(PIXELS.transpose(0, 3, 1, 2) / np.float32(255)).bfloat16(),
+    "with alpha": np.concatenate([PIXELS, PIXELS[..., :1]], axis=3),
     "channels first": PIXELS.transpose(0, 3, 1, 2),
     "floats": (PIXELS / 255).astype(np.float32),
     "tensor": torch.from_numpy(PIXELS.transpose(0, 3, 1, 2).copy()),
@@ -78,13 +96,26 @@ def test_a_folder_and_its_files(tmp_path: Path) -> None:
         items_of([files[0], files[0]], "candidates")
 
 
+def failing() -> Iterator[Any]:
+    yield from PIXELS[:2]
+    raise RuntimeError("decode failed")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("no/such/folder", "controls = 'no/such/folder' is no folder"),
+        ("no/such/folder", "controls = 'no/such/folder' does not exist"),
         (7, "controls is a int; give a folder"),
         ([], "controls is empty"),
-        (b"bytes", "controls is a bytes"),
+        (b"bytes", "controls is a single bytes"),
+        ({"train": Torchlike(), "test": Torchlike()}, "controls is a dictionary of train, test; give one of its parts"),
+        ("s3://bucket/x", "controls = 's3://bucket/x' is an address, .* the command encoder-audit audit does"),
+        ("some/*.png", r"is a pattern; give the list of files: sorted\(glob"),
+        ("a.tar", r"is a shard; give a data set that reads it, such as webdataset"),
+        ("a.parquet", r"is a shard; .* datasets.Dataset.from_parquet"),
+        (__file__, "is a single file; give a list of files"),
+        (iter([]), "controls yields nothing"),
+        (failing(), r"controls\[2\]: RuntimeError: decode failed"),
         (np.zeros((4, 2)), r"controls has the shape \(4, 2\)"),
     ],
 )
@@ -98,7 +129,7 @@ def test_what_is_no_set_of_images(given: Any, message: str) -> None:
     [
         (np.full((4, 4), 300), r"one is int64 from 300 to 300; give uint8, or float in \[0, 1\]"),
         (np.full((4, 4), np.nan), "give uint8, or float"),
-        (np.zeros((4, 4, 5), dtype=np.uint8), r"one has the shape \(4, 4, 5\)"),
+        (np.zeros((5, 4, 5), dtype=np.uint8), r"one has the shape \(5, 4, 5\)"),
         ({"label": 1}, "one has the fields label"),
         (None, "one is a NoneType"),
     ],
@@ -148,3 +179,33 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(ConfigError, match="candidates = .* holds no image"):
         items_of(tmp_path, "candidates")
+
+
+def test_a_folder_of_the_datasets_package_and_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/state.json").write_text("{}")
+    with pytest.raises(ConfigError, match="give datasets.load_from_disk"):
+        items_of(tmp_path / "hub", "candidates")
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / os.fsdecode(b"b\xe9.png")).write_bytes(encode_png(PIXELS[0]))
+    for given in (folder, list(folder.iterdir())):
+        (item,) = items_of(given, "candidates")
+        assert item.key.encode("utf-8").endswith(rb"b\udce9.png")
+        assert item.data() == encode_png(PIXELS[0])
+
+
+class Faulty(Torchlike):
+    """One of its items raises."""
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 3:
+            raise RuntimeError("decode\nfailed")
+        return super().__getitem__(row)
+
+
+def test_an_item_that_fails_is_one_unusable_image() -> None:
+    given = {"candidates": items_of(Faulty(), "candidates"), "controls": items_of(PIXELS[:, ::-1], "controls")}
+    samples = read(given, Decoder(5), 0, max_rejected=0.2)
+    assert [(bad.key, bad.reason) for bad in samples.rejected] == [("3", "RuntimeError: decode failed")]
+    assert samples.remarks["controls"] == {"cut to the centre": 6}

@@ -31,7 +31,6 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.audit.run import with_nonce
 from pipelines.config.load import parse
 from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
@@ -83,7 +82,7 @@ def asked_since(server: FaultyServer, before: Counter[bytes]) -> int:
 def test_an_audit_over_http_is_the_audit_itself(
     server: FaultyServer, folder: Path, trained_run: Path, finished_run: Path
 ) -> None:
-    config = with_nonce(config_of(server, {"batch": 50, "price_per_image": 0.01}), "n")
+    config = config_of(server, {"batch": 50, "price_per_image": 0.01})
     audit.run(config, str(folder), last="pretrain")
     assert server.asked == PROBE
     probe = Counter(server.images)
@@ -156,7 +155,8 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     audit.run(poor, str(folder), last="pretrain")
     probe = Counter(server.images)
     server.always = slow(0.3)
-    with pytest.raises(UserError, match=r"/json\): max_spend = 4.72, of which 4.\d+ is spent on .*; raise it and run"):
+    cap = rf"/json\): max_spend = {0.01 * (PROBE + 200):.4g}, of which \d\.\d+ is spent on .*; raise it and run"
+    with pytest.raises(UserError, match=cap):
         audit.run(poor, str(folder), last="extract")
     server.always = None
     assert server.in_flight == 0
