@@ -33,6 +33,11 @@ def fault_of_user(error: BaseException) -> str | None:
     return None
 
 
+def unavailable_in(error: BaseException) -> Unavailable | None:
+    """What did not start or answer, of this process or a worker; None: the error is another one."""
+    return next((inner for inner in _chain(error, set()) if isinstance(inner, Unavailable)), None)
+
+
 def fault_in(function: Callable[..., object], *arguments: Any) -> str:
     """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
     try:

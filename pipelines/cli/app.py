@@ -47,7 +47,7 @@ from pipelines.cli.runs import Open, compare, current_report, forget, index, sta
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import output
-from pipelines.errors import Unavailable, UserError, fault_of_user
+from pipelines.errors import UserError, fault_of_user, unavailable_in
 from pipelines.run.interrupts import Interrupted, heed_sigterm, interruptible
 
 if TYPE_CHECKING:
@@ -310,17 +310,12 @@ def guarded(command: Callable[[], Any]) -> None:
     heed_sigterm()
     try:
         command()
-    except Unavailable as unavailable:
-        if debug:
-            raise
-        print(f"encoder-audit: {unavailable}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
     except Exception as error:
-        fault = fault_of_user(error)
-        if fault is None or debug:
+        fault, unavailable = fault_of_user(error), unavailable_in(error)
+        if debug or (fault is None and unavailable is None):
             raise
-        print(f"encoder-audit: {fault}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        print(f"encoder-audit: {fault or ' '.join(str(unavailable).split())}", file=sys.stderr)  # noqa: T201
+        sys.exit(1 if fault is None else 2)
     except Interrupted as interrupted:
         print(f"encoder-audit: {interrupted}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -52,11 +52,14 @@ def inspect(
     root: Root = None,
     option: Options = None,
 ) -> None:
-    """Show counts, formats, bad samples and duplicates."""
+    """Show counts, formats, bad samples and duplicates; exit code 2 if nothing is usable."""
     from pipelines.data import shards
 
     found = shards.source_of(source, root=root, options=_named_values(option))
-    output.print(shards.inspect(found).table())
+    inspection = shards.inspect(found)
+    output.print(inspection.table())
+    if not inspection.samples:
+        raise UserError(f"{source} holds no usable sample")
 
 
 def _named_values(options: list[str] | None) -> dict[str, Any]:

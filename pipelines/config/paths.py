@@ -23,7 +23,7 @@ def spelled_out(value: Any, name: str = "") -> Any:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order.
+    """Every text that ``{000..009}`` and ``{a,b}`` in a pattern stand for, in order; ``[{]`` begins none.
 
     Raises:
         UserError: as `check_braces`, which raises ValueError.
@@ -43,7 +43,7 @@ def expand_braces(pattern: str) -> list[str]:
     return named
 
 
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"(?<!\[)\{([^{}]*,[^{}]*|[0-9]{1,18}\.\.[0-9]{1,18})\}")  # others stand for themselves
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
 _MOST = 1_000_000  # files that one pattern may name
 

@@ -17,12 +17,14 @@ from pipelines.config.parameters import build
 from pipelines.config.paths import check_braces
 from pipelines.config.section import Section
 
-OF_SHARDS = ("key", "image", "end_marker")  # settings of a source of kind shards
-OF_PARQUET = ("columns",)  # of kind parquet
 TORCHVISION = "torchvision:"
 NOISE = "noise"
 KINDS = ("digits", NOISE, "imagefolder", "shards", "parquet")
 SHARDED = ("shards", "parquet")  # kinds whose shards may repeat a key
+SETTINGS = (
+    {"shard_in_key": SHARDED} | dict.fromkeys(("key", "image", "end_marker"), ("shards",)) | {"columns": ("parquet",)}
+)
+"""The kinds that a setting of files is for."""
 ON_FILES = ("imagefolder", *SHARDED)  # kinds that need a path
 
 
@@ -60,6 +62,10 @@ class SourceConfig(Section):
     end_marker: Literal["required", "optional"] = Field(
         default="required", description="optional: tars without end marker are whole (their writer leaves it out)"
     )
+    shard_in_key: bool = Field(
+        default=False,
+        description="keys begin with the name of their tar or Parquet file and a slash; for files with the same keys",
+    )
     columns: ColumnsConfig = Field(default=ColumnsConfig(), description="columns of Parquet files")
 
     @field_validator("kind")
@@ -81,10 +87,9 @@ class SourceConfig(Section):
             noise_options(self)
         elif self.options and not self.kind.startswith(TORCHVISION):
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
-        for kind, names in (("shards", OF_SHARDS), ("parquet", OF_PARQUET)):
-            given = [name for name in names if name not in self._defaults]
-            if given and self.kind != kind:
-                raise ValueError(f"{given[0]} is for {kind}, not for {self.kind}")
+        for name, kinds in SETTINGS.items():
+            if name not in self._defaults and self.kind not in kinds:
+                raise ValueError(f"{name} is for {' and '.join(kinds)}, not for {self.kind}")
         return self
 
     @model_serializer(mode="wrap")
@@ -96,7 +101,7 @@ class SourceConfig(Section):
     def _defaults(self) -> set[str]:
         """Settings of shards and of Parquet files that have their default."""
         fields = type(self).model_fields
-        return {name for name in (*OF_SHARDS, *OF_PARQUET) if getattr(self, name) == fields[name].default}
+        return {name for name in SETTINGS if getattr(self, name) == fields[name].default}
 
     @property
     def patterns(self) -> list[str]:

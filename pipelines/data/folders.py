@@ -69,7 +69,7 @@ def _head(path: str) -> bytes:
     try:
         with storage.open_input(path) as stream:
             return bytes(stream.read(HEAD))
-    except (OSError, UnicodeError):
+    except (OSError, UserError):
         return b""
 
 

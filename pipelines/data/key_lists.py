@@ -86,9 +86,15 @@ def keys_in(path: str, column: str | None = None) -> Iterator[list[str]]:
     keys = filter(None, _READERS[ending](path, column))
     try:
         while part := list(islice(keys, BATCH)):
+            if any("\0" in key for key in part):
+                raise ValueError("a key has a zero byte: the text is UTF-16 or no text; save it as UTF-8")
             yield part
     except UserError:
         raise
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} cannot be read as a list of keys: it is not UTF-8 ({error.reason}); save it so"
+        ) from error
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as a list of keys: {' '.join(str(error).split())}") from error
 
@@ -117,6 +123,8 @@ def _rows(path: str, column: str | None) -> Iterator[str]:
         place = next((header.index(name) for name in names if name in header), None)
         if place is None:
             raise UserError(f"{path} has no column {' or '.join(names)}, but {shortened(', '.join(header))}: {_ADVICE}")
+        if header.count(header[place]) > 1:
+            raise UserError(f"{path} has the column {header[place]} twice; rename one of them")
         for row in rows:
             if row and len(row) <= place:
                 raise UserError(f"{path}, line {rows.line_num} has no column {header[place]}")
@@ -149,6 +157,8 @@ def _uids(path: str, _column: str | None) -> Iterator[str]:
         if len(shape) != 1 or kind.newbyteorder("<") != _UID:
             raise UserError(f"{path} holds {kind} of shape {shape}; DataComp's lists are one row of pairs 'u8,u8'")
         left = shape[0]
+        if left < 0:
+            raise ValueError(f"its shape is {shape}")
         while left:
             count = min(left, BATCH)
             data = stream.read(count * _UID.itemsize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ class Columns:
         image: of bytes; a dot leads into a struct.
         label, caption, key: None where the file has none.
         beside: other plain columns, which become the JSON of a sample.
+        path: beside the bytes in a struct, which says where an image was; None: there is none.
     """
 
     image: str
@@ -36,6 +38,7 @@ class Columns:
     caption: str | None
     key: str | None
     beside: tuple[str, ...]
+    path: str | None = None
 
     @classmethod
     def of(cls, schema: pa.Schema, given: ColumnsConfig) -> Columns:
@@ -48,18 +51,20 @@ class Columns:
         Raises:
             ValueError: a given column is missing or of another type, or no single column holds images.
         """
+        if again := [name for name, count in Counter(schema.names).items() if count > 1]:
+            raise ValueError(f"column {shortened(again[0])} stands there twice; rename one of them")
         image = _image(schema, given.image)
         label = _one(schema, given.label, LABELS, _is_class, "label", "a whole number")
         caption = _one(schema, given.caption, CAPTIONS, _is_text, "caption", "a text")
         key = key_column(schema, given.key)
         used = {image.partition(".")[0], label, caption, key}
         beside = tuple(field.name for field in schema if field.name not in used and _is_plain(field.type))
-        return cls(image, label, caption, key, beside)
+        return cls(image, label, caption, key, beside, _path_beside(schema, image))
 
     @property
     def read(self) -> list[str]:
         """Names of all columns that are read."""
-        return [self.image, *filter(None, (self.label, self.caption, self.key)), *self.beside]
+        return [self.image, *filter(None, (self.label, self.caption, self.key, self.path)), *self.beside]
 
     def cells(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
         """The columns of some rows, by name."""
@@ -83,7 +88,10 @@ class Columns:
         if problem := misnamed(key):
             return Problem(key, problem)
         if values[self.image] is None:
-            return Problem(key, f"its image bytes (column {self.image}) are null")
+            nulls = f"its image bytes (column {self.image}) are null"
+            if self.path is not None and values[self.path] is not None:
+                nulls += f", though {self.path} names a file: write the bytes of the files into the column"
+            return Problem(key, nulls)
         label = None if self.label is None else values[self.label]
         others = {}
         if self.caption is not None and values[self.caption] is not None:
@@ -97,8 +105,11 @@ def key_column(schema: pa.Schema, given: str | None) -> str | None:
     """The column of keys that the user gave, or the first usual one; None if there is none.
 
     Raises:
-        ValueError: the given one is missing or of another type.
+        ValueError: the given one is missing, of another type, or there twice.
     """
+    name = given or next((name for name in KEYS if name in schema.names), "")
+    if schema.names.count(name) > 1:
+        raise ValueError(f"column {name} stands there twice; rename one of them")
     return _one(schema, given, KEYS, _is_key, "key", "a text or a whole number")
 
 
@@ -115,10 +126,59 @@ def _image(schema: pa.Schema, given: str | None) -> str:
         return [*usual, *found.values()][0]
     if found:
         raise ValueError(f"several columns hold bytes: {', '.join(found)}; set columns.image to one of them")
-    raise ValueError(f"no column holds images, among {shortened(', '.join(schema.names))}; {_IMAGE_IS}")
+    told = next(filter(None, (_instead(schema.field(name).type, name) for name in _likely(schema))), _IMAGE_IS)
+    raise ValueError(f"no column holds images, among {shortened(', '.join(schema.names))}; {told}")
 
 
 _IMAGE_IS = "an image column is binary, or a struct with a binary field bytes"
+
+
+def _likely(schema: pa.Schema) -> list[str]:
+    """All columns, those that have the usual name of images first."""
+    return sorted(schema.names, key=lambda name: name.removesuffix("s") not in IMAGES)
+
+
+def _instead(kind: pa.DataType, name: str) -> str:
+    """What a column holds where it might hold images, and the remedy; empty: nothing of the kind."""
+    kind = _plain(kind)
+    inner = _plain(kind.value_type) if _is_list(kind) else kind
+    if leaf := _leaf(inner, name):
+        if _is_list(kind):
+            return f"{name} holds lists of images: write one row for each image"
+        return f"{leaf} is binary: set columns.image to it"
+    if name.removesuffix("s") not in IMAGES:
+        return ""
+    if _is_text(inner):
+        return f"{name} holds texts, such as addresses or base64: write the bytes of the image files into it"
+    if _is_list(kind):
+        return f"{name} holds lists, such as pixels: write the bytes of an image file, such as PNG, into each row"
+    return ""
+
+
+def _leaf(kind: pa.DataType, name: str) -> str:
+    """The first binary field in a type, by its path; empty: there is none."""
+    if _is_binary(kind):
+        return name
+    fields = list(kind) if pa.types.is_struct(kind) else []
+    return next(filter(None, (_leaf(_plain(field.type), f"{name}.{field.name}") for field in fields)), "")
+
+
+def _path_beside(schema: pa.Schema, image: str) -> str | None:
+    """The field ``path`` beside the bytes of an image in a struct."""
+    struct, dot, _ = image.rpartition(".")
+    kind = _type_of(schema, struct) if dot and image not in schema.names else None
+    place = kind.get_field_index("path") if kind is not None else -1
+    return f"{struct}.path" if kind is not None and place >= 0 and _is_text(kind.field(place).type) else None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values: a dictionary, as of a category of pandas, holds each once."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    return any(is_one(kind) for is_one in lists)
 
 
 def _bytes_in(kind: pa.DataType, name: str) -> str | None:
@@ -167,23 +227,27 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
+    kind = _plain(kind)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    kind = _plain(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_class(kind: pa.DataType) -> bool:
+    kind = _plain(kind)
     return bool(pa.types.is_integer(kind) and kind != pa.uint64())  # the classes of a scan are int64
 
 
 def _is_key(kind: pa.DataType) -> bool:
-    return _is_text(kind) or bool(pa.types.is_integer(kind))
+    return _is_text(kind) or bool(pa.types.is_integer(_plain(kind)))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether values become JSON; lists, such as embeddings, are left out."""
+    kind = _plain(kind)
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

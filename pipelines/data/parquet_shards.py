@@ -64,7 +64,7 @@ def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Item]:
 def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Problem]:
     """All rows of a row group in order: usable samples, a problem for each other row, and the damage that ends it."""
     found = 0
-    file_name = item.name.rpartition("-")[0]
+    file_name = file_of(item)
     seen: set[str] = set()
     try:
         footer = _footer(item.path, storage.stamp(item.path))
@@ -85,6 +85,11 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
         yield Damage("", f"unreadable: {' '.join(str(error).split())}", found, left=_left(item))
     except ValueError as error:  # a column is missing, or the file was written again
         yield Damage("", f"{item.path.rpartition('/')[2]}: {error}", found)
+
+
+def file_of(item: Item) -> str:
+    """The name of the file that a row group is of, without its ending."""
+    return item.name.rpartition("-")[0]
 
 
 def _name(file: str, group: int) -> str:

@@ -31,12 +31,15 @@ from pipelines.data.samples import FILES, Damage, Item, Note, Problem, Sample
 from pipelines.data.shard_sample import sampled
 from pipelines.data.sources import Source
 from pipelines.data.tasks import TaskMap, one_by_one
+from pipelines.errors import Unavailable
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.files.stores import may_pass
 
 LISTED = 100  # unusable samples of an item that are listed one by one, at most
 LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case
 REPEATED = "repeated-keys.parquet"
+_AGAIN = "run the same command again"
 Look = Callable[[Sequence[Item]], Sequence[Item]]
 
 
@@ -116,7 +119,7 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     drawn = {name: sampled(there, name, data.shards) for name, there in every.items()}
     items = drawn if look is None else {name: look(there) for name, there in drawn.items()}
     read = _read(data, items, place, task_map)
-    usable_shards, rejected, repeated = [], [], {}
+    usable_shards, rejected, of_earlier = [], [], {}
     tables: list[pa.Table] = []
     for name, pieces in read.items():
         repeatable = sources[name].kind in SHARDED and len(pieces) > 1
@@ -124,15 +127,15 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
         usable_shards += [piece.shard(receipt.rows) for piece, receipt in pieces]
         rejected += rejections(name, sources[name], readings, whole=len(items[name]) == len(every[name]))
         if len(found):
-            repeated[name] = len(found)
+            of_earlier[name] = len(found)
             tables.append(found)
     if tables:
         storage.write_table(f"{place}/{REPEATED}", pa.concat_tables(tables))
-    used = sum(shard.rows for shard in usable_shards) - sum(repeated.values())
+    used = sum(shard.rows for shard in usable_shards) - sum(of_earlier.values())
     tally = Tally.of(used, rejected, items)
     tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")
     of_all = {name: (len(drawn[name]), len(there)) for name, there in every.items()}
-    return Scan(place, tuple(usable_shards), repeated, tally, of_all, held)
+    return Scan(place, tuple(usable_shards), of_earlier, tally, of_all, held)
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,7 @@ def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Readi
     names = pa.array([shard.item for shard in shards])
     again: dict[int, list[Problem]] = {}
     for shard, key, earlier in zip(*(found[name].to_pylist() for name in ("shard", "key", "earlier")), strict=True):
-        again.setdefault(shard, []).append(Problem(key, f"shard {shards[earlier].item} already has this key"))
+        again.setdefault(shard, []).append(repeated(key, shards[earlier].item))
     for shard, problems in again.items():
         before = readings[shard]
         told = (*before.problems, *shortened(problems, read[0][0].listed))
@@ -290,6 +293,12 @@ def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Readi
     source = pa.array([read[0][0].source] * len(found), pa.string())
     columns = {"source": source, "item": names.take(found["shard"]), "row": found["row"], "key": found["key"]}
     return pa.table(columns), readings
+
+
+def repeated(key: str, shard: str) -> Problem:
+    """The problem of a sample whose key an earlier shard has."""
+    reason = f"shard {shard} already has this key; if it is another image, set shard_in_key: true on the source"
+    return Problem(key, reason)
 
 
 def shortened(problems: Sequence[Problem], most: int) -> list[Problem]:
@@ -332,10 +341,13 @@ def usable(
 
     Raises:
         UserError: the table of an attribute cannot be read.
+        Unavailable: the store of the item does not answer; nothing is known of its samples.
     """
     own = Attributes(attributes or {})
     for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
+            if may_pass(sample.reason):
+                raise Unavailable(f"{item.path}: {sample.reason}; its store is busy or out of reach, {_AGAIN}")
             yield sample
             continue
         try:

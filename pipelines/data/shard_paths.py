@@ -41,6 +41,9 @@ PARQUET = Shards((".parquet",), "give Parquet files, for example data/train-*.pa
 def expand(pattern: str, kind: Shards = TARS) -> list[str]:
     """Expand ``{000..009}`` ranges, ``{a,b}`` lists and globs of a path or URI to the files that they name.
 
+    A letter in brackets stands for itself, so ``x[{]1,2}[*].tar`` names ``x{1,2}*.tar``. What matches nothing, or names
+    no range or list, stands for itself, as in a shell.
+
     Raises:
         UserError: nothing matches, a named file is not there, or a store does not answer.
     """
@@ -58,10 +61,7 @@ def _expanded(pattern: str, kind: Shards) -> list[str]:
     for path in named:
         if storage.absolute(path) in listed:
             paths.append(storage.absolute(path))
-        elif re.search(r"[*?\[]", path):
-            matches = _glob(path)
-            if not matches:
-                raise UserError(f"{path} matches no file; {kind.advice}")
+        elif _is_glob(path) and (matches := _glob(path)):
             paths += matches
         elif storage.is_folder(path):
             matches = kind.of(path)
@@ -71,8 +71,14 @@ def _expanded(pattern: str, kind: Shards) -> list[str]:
         elif storage.exists(path):
             paths.append(storage.absolute(path))
         else:
-            raise UserError(f"{path} does not exist; {kind.advice}")
+            what = "matches no file" if _is_glob(path) else "does not exist"
+            literal = "; an address is read as it stands: %20 is no blank" if re.search("%[0-9A-Fa-f]{2}", path) else ""
+            raise UserError(f"{path} {what}; {kind.advice}{literal}")
     return paths
+
+
+def _is_glob(path: str) -> bool:
+    return re.search(r"[*?\[]", path) is not None
 
 
 def names_of(paths: Sequence[str], ending: str) -> list[str]:
@@ -86,7 +92,7 @@ def names_of(paths: Sequence[str], ending: str) -> list[str]:
 def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
     """Keep the paths, existing or not, that a folder or glob among the patterns covers."""
     every = {storage.absolute(one) for pattern in patterns for one in expand_braces(pattern)}
-    globs = [one for one in every if re.search(r"[*?\[]", one)]
+    globs = [one for one in every if _is_glob(one)]
     return [path for path in paths if path.rpartition("/")[0] in every or any(_matches(one, path) for one in globs)]
 
 

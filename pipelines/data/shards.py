@@ -22,11 +22,11 @@ from rich.text import Text
 from mi_core.image_files import SUFFIXES, suffix_of
 from mi_core.images import Decoder, image_info
 from pipelines.config.mistakes import told
-from pipelines.config.sources import KINDS, ON_FILES, TORCHVISION, SourceConfig
+from pipelines.config.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
 from pipelines.data.losses import MANIFEST, Reading, Rejection, Tally, rejections
 from pipelines.data.samples import Problem, Sample
-from pipelines.data.scan import usable
+from pipelines.data.scan import repeated, usable
 from pipelines.data.shard_paths import PARQUET, TARS, expand
 from pipelines.data.sources import Source
 from pipelines.data.tar_shards import is_image
@@ -70,7 +70,9 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
         raise UserError(f"{text} does not exist; {_GIVE}")
     expand(text, _FILES[kind])
     try:
-        own = {"columns": options} if kind == "parquet" and options else options or {}
+        own = dict(options or {})
+        if kind == "parquet" and (columns := {name: own.pop(name) for name in own.keys() - SETTINGS.keys()}):
+            own["columns"] = columns
         return SourceConfig(**{**own, "kind": kind, "path": text})
     except ValidationError as error:
         raise UserError(f"--option {told(error)}") from error
@@ -135,7 +137,7 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
         )
         shard = _Shard()
 
-    for _, sample, _ in _samples(source, readings):
+    for _, sample, _ in _samples(source, readings, once=False):
         entry, suffix = _entry(sample, used)
         formats[suffix] += 1
         shard.samples.append(entry)
@@ -166,8 +168,12 @@ def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01)
     return manifest
 
 
-def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
-    """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``."""
+def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> Iterator[tuple[str, Sample, str]]:
+    """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``.
+
+    ``once``: as in a run, a key that an earlier shard has is a problem.
+    """
+    first: dict[str, str] = {}
     with bars("shards") as progress:
         for item in progress.track(Source(source).items(), description="reading"):
             problems: list[Problem] = []
@@ -175,9 +181,12 @@ def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[st
             for found in usable(source, item, _ANY_SIZE):
                 if isinstance(found, Problem):
                     problems.append(found)
+                    continue
+                sample, _, sha, _ = found
+                if once and source.kind in SHARDED and (shard := first.setdefault(sample.key, item.name)) != item.name:
+                    problems.append(repeated(sample.key, shard))
                 else:
                     used += 1
-                    sample, _, sha, _ = found
                     yield f"{item.name}/{sample.key}", sample, sha
             readings.append(Reading(item, used, tuple(problems)))
 
@@ -266,7 +275,7 @@ def inspect(source: SourceConfig) -> Inspection:
     inspection = Inspection()
     first: dict[str, str] = {}
     readings: list[Reading] = []
-    for place, sample, sha in _samples(source, readings):
+    for place, sample, sha in _samples(source, readings, once=True):
         info = image_info(sample.image)
         inspection.samples += 1
         inspection.bytes += len(sample.image)

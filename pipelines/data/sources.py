@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -77,7 +77,11 @@ class Source:
 
     def scan(self, item: Item) -> Iterator[Sample | Problem]:
         """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
-        return self._reader.scan(self.config, item)
+        found = self._reader.scan(self.config, item)
+        if not self.config.shard_in_key:
+            return found
+        shard = item.name if self.config.kind == "shards" else parquet_shards.file_of(item)
+        return (replace(one, key=f"{shard}/{one.key}") if one.key else one for one in found)
 
     @property
     def _reader(self) -> _Reader:

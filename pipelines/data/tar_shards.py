@@ -17,6 +17,7 @@ from pipelines.data.tars import Member, TarError, read_members
 from pipelines.files import storage
 
 _FORKED = "._"  # what macOS puts beside every file of a tar
+_APART = "the files of this sample do not follow each other in the tar; write it anew with tar --sort=name"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class _Shard:
         self.rules = rules
         self.found = 0
         self._group: _Group | None = None
-        self._seen: set[str] = set()
+        self._seen: dict[str, frozenset[str]] = {}  # keys, and the suffixes of their parts
+        self._alike: dict[frozenset[str], frozenset[str]] = {}  # those, one object each
         self._kinds: set[str] = set()  # of the samples before
 
     def add(self, member: Member) -> Iterator[Sample | Problem]:
@@ -133,9 +135,13 @@ class _Shard:
             return
         self.found += 1
         self._kinds |= group.kinds
+        there, before = frozenset(group.parts), self._seen.get(group.key)
         twice = Problem(printable(group.key), "the shard has this key twice")
-        yield twice if group.key in self._seen else self._sample(group, problem)
-        self._seen.add(group.key)
+        if before is None:
+            yield self._sample(group, problem)
+        else:
+            yield twice if before & there else Problem(twice.key, _APART)
+        self._seen[group.key] = self._alike.setdefault(there | (before or there), there | (before or there))
         for _ in range(max(group.again.values(), default=0)):
             yield twice
         if group.image is not None:

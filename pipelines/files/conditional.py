@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from pipelines.errors import UserError
-from pipelines.files.stores import region_of
+from pipelines.files.stores import Address, region_of
 
 PATIENCE = timedelta(seconds=15)  # for a store that does not answer
 Version = dict[str, Any]
@@ -27,12 +26,12 @@ class Conditional:
 
     Raises:
         ValueError: no such store is known.
+        UserError: as `Address.of`.
     """
 
     def __init__(self, address: str) -> None:
-        parts = urlsplit(address)
-        folder, _, self.name = f"{parts.scheme}://{parts.netloc}{parts.path}".rpartition("/")
-        self.store = _store(folder, parts.query)
+        parts = Address.of(address)
+        self.store, self.name = _store(parts.scheme, parts.store), parts.key
         self.written: Version | None = None  # the state that the last write here brought about
 
     def version(self) -> Version | None:
@@ -64,13 +63,13 @@ class Conditional:
         self.written = _version(made)
         return True
 
-    def remove(self, names: Sequence[str] = ()) -> bool:
-        """Remove the object, or those of some names in its folder, if they are there; whether the store answered."""
+    def remove(self, keys: Sequence[str] = ()) -> bool:
+        """Remove the object, or those of some keys, if they are there; whether the store answered."""
         import obstore
         from obstore.exceptions import BaseError
 
         try:
-            obstore.delete(self.store, list(names) or self.name)
+            obstore.delete(self.store, list(keys) or self.name)
         except FileNotFoundError:
             return True
         except (BaseError, OSError):
@@ -83,26 +82,17 @@ def _version(told: Mapping[str, Any]) -> Version:
 
 
 @lru_cache(maxsize=16)
-def _store(folder: str, query: str) -> Any:
-    """A client for the objects of a folder."""
+def _store(scheme: str, store: str) -> Any:
+    """A client for the objects of a bucket."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
     retries = {"max_retries": 2, "retry_timeout": PATIENCE}
     options = {"allow_http": True, "timeout": PATIENCE}
+    address = f"{scheme}://{store}"
     try:
-        settings = _settings(folder, query)
-        return from_url(folder, client_options=options, retry_config=retries, **settings)  # type: ignore[call-overload]
+        region = region_of(address) if scheme == "s3" else None
+        settings = {"region": region} if region else {}
+        return from_url(address, client_options=options, retry_config=retries, **settings)  # type: ignore[call-overload]
     except (BaseError, NotImplementedError, UserError) as error:
         raise ValueError(str(error)) from error
-
-
-def _settings(folder: str, query: str) -> dict[str, str]:
-    """The query of an address, which is in the terms of pyarrow, in those of obstore, with the region."""
-    given = {name: values[-1] for name, values in parse_qs(query).items()}
-    scheme, bucket = urlsplit(folder)[:2]
-    region = given.get("region") or (region_of(f"s3://{bucket}?{query}") if scheme == "s3" else None)
-    settings = {"region": region} if region else {}
-    if "endpoint_override" in given:
-        settings["endpoint"] = f"{given.get('scheme', 'https')}://{given['endpoint_override']}"
-    return settings

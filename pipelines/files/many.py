@@ -38,8 +38,11 @@ def remove_files(paths: Sequence[str]) -> None:
         by_folder.setdefault(folder, []).append(name)
     for folder, names in by_folder.items():
         with suppress(ValueError):  # no store that removes on request
-            if storage.is_uri(folder) and Conditional(f"{folder}/{names[0]}").remove(names):
-                continue
+            if storage.is_uri(folder):
+                one = Conditional(f"{folder}/{names[0]}")
+                above = one.name.removesuffix(names[0])
+                if one.remove([f"{above}{name}" for name in names]):
+                    continue
         for name in names:
             if storage.is_uri(folder):
                 storage.remove(f"{folder}/{name}")

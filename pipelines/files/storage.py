@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,10 +23,9 @@ from pyarrow import fs
 
 from pipelines.errors import UserError
 from pipelines.files.conditional import Conditional
-from pipelines.files.stores import connected, store_of
+from pipelines.files.stores import Address, connected, store_of
 
 LONGEST = 4096  # characters of a path
-_SECRET = re.compile(r"(?i)(key|token|secret|passw|auth|sig|credential)[^=&]*=")
 THREADS = 16  # requests at once
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
@@ -42,13 +39,16 @@ def absolute(path: str) -> str:
     """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
 
     Raises:
-        UserError: a URI holds a key, which would end in configs, logs and reports; or no file can be called so.
+        UserError: as `Address.of`, or no file can be called so.
     """
     if "\0" in path or len(path) > LONGEST:
         raise UserError(f"{path[:60]!r}... can be no path: it holds a NUL, or more than {LONGEST:,} characters")
-    if is_uri(path) and (urlsplit(path).password is not None or _SECRET.search(urlsplit(path).query)):
-        raise UserError(f"{path.partition('://')[0]}://... holds a key; set keys in the environment of every node")
-    return path.rstrip("/") if is_uri(path) else str(Path(path.removeprefix("file://")).expanduser().absolute())
+    if (shown := path.encode("utf-8", "backslashreplace").decode()) != path:
+        raise UserError(f"{shown}: its name is not UTF-8; rename it")
+    if is_uri(path):
+        Address.of(path)
+        return path.rstrip("/")
+    return str(Path(path.removeprefix("file://")).expanduser().absolute())
 
 
 def target(path: str) -> str:

@@ -1,13 +1,20 @@
-"""The file system of an object store or of the Hub, by the scheme of an address."""
+"""The file system of an object store or of the Hub, by the scheme of an address.
+
+The key of an object stands in its address as it is: nothing of it is percent-decoded, and ``?`` and ``#`` are letters.
+Keys, regions and endpoints come from the environment of every node.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,21 +23,64 @@ from pipelines.errors import UserError
 
 HUB = "hf://"  # addresses of Hugging Face's Hub, such as hf://datasets/org/name
 ATTEMPTS = 10  # at one request to S3, over about a minute; pyarrow's own 3 give up on a busy store within a second
-_TOLD = ("region", "scheme", "endpoint_override", "tls_ca_file_path")  # what a query may say of S3, in pyarrow's terms
+PATIENCE = timedelta(seconds=60)  # for Google's store; pyarrow's own limit is 15 minutes
+_QUERY = re.compile(r"[?#][^/]*=")  # ?name=value or #name=value, but not the ? of a glob
+_WEB = ("http", "https", "ftp")  # schemes whose addresses are URLs
+_USERS = {"abfs": "[^:]*", "abfss": "[^:]*", "gs": "anonymous", "gcs": "anonymous", "hdfs": "[^:]*"}  # no secrets
+_PASSING = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT)"
+    r"|HTTP status 5\d\d|Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL)"
+)
+
+
+class Address(NamedTuple):
+    """An address of a store: its scheme, host or bucket, and the key of an object or folder in it."""
+
+    scheme: str
+    store: str
+    key: str
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """Part an address.
+
+        Raises:
+            UserError: it holds a user or a query, which may be a secret and would end in configs, logs and reports; or
+                a part of the key is empty, which no client reads.
+        """
+        scheme, _, rest = text.partition("://")
+        store, _, key = rest.partition("/")
+        user, at, _ = store.rpartition("@")
+        told = f"{scheme}://... holds a key, user or query, which would be shown; "
+        if (at and not re.fullmatch(_USERS.get(scheme, "$.^"), user)) or _QUERY.search(rest):
+            raise UserError(told + "set keys, region and endpoint in the environment of every node")
+        if scheme in _WEB and re.search("[?#]", rest):
+            raise UserError(told + "fetch the file and give its path")
+        if "//" in key.rstrip("/") and scheme not in _WEB:
+            raise UserError(f"{text} has an empty part (//), which cannot be read; copy the object to another name")
+        return cls(scheme, store, key.rstrip("/"))
+
+    @property
+    def place(self) -> str:
+        """Bucket and key, joined by a slash."""
+        return f"{self.store.rpartition('@')[2]}/{self.key}".rstrip("/")
 
 
 def store_of(address: str) -> tuple[Any, str]:
     """The file system of a URI, and the place in it.
 
     Raises:
-        UserError: the scheme is unknown, or a package for it is missing.
+        UserError: the scheme is unknown, a package for it is missing, the store does not answer; or as `Address.of`.
     """
+    parts = Address.of(address)
     try:
-        parts = urlsplit(address)
         if parts.scheme in ("s3", "gs"):
-            place = f"{parts.netloc}{unquote(parts.path)}".rstrip("/")
-            return _client(parts.scheme, parts.netloc, parts.query, _surroundings()), place
-        return cast("tuple[Any, str]", fs.FileSystem.from_uri(address))
+            return _client(parts.scheme, parts.store, _surroundings()), parts.place
+        if address.startswith(HUB):
+            store, place = fs.FileSystem.from_uri(address)
+            return store, str(place)
+        store, root = fs.FileSystem.from_uri(f"{parts.scheme}://{parts.store}/")  # it would decode a key
+        return store, f"{root.rstrip('/')}/{parts.key}"
     except pa.ArrowInvalid as error:
         return _by_fsspec(address, error)
     except ImportError as error:
@@ -38,6 +88,11 @@ def store_of(address: str) -> tuple[Any, str]:
         raise UserError(f"{address}: {needed if address.startswith(HUB) else _first_line(error)}") from error
     except (pa.ArrowNotImplementedError, OSError) as error:
         raise UserError(f"{address}: {_first_line(error)}") from error
+
+
+def may_pass(fault: str) -> bool:
+    """Whether the words of an error are those of a store that is busy or does not answer, not of a damaged object."""
+    return _PASSING.search(fault) is not None
 
 
 @contextmanager
@@ -60,31 +115,58 @@ def region_of(bucket: str) -> str | None:
     Raises:
         UserError: as `store_of`.
     """
-    if _endpoint() or "endpoint_override=" in bucket:
-        return None
-    return str(store_of(bucket)[0].region)
+    return None if _endpoint() else str(store_of(bucket)[0].region)
 
 
 @lru_cache(maxsize=16)
-def _client(scheme: str, bucket: str, query: str, surroundings: tuple[tuple[str, str], ...]) -> Any:
+def _client(scheme: str, bucket: str, surroundings: tuple[tuple[str, str], ...]) -> Any:
     """One client for all requests to a bucket: a new one asks for credentials and connects again.
 
     Args:
         surroundings: of the process; other ones may mean other credentials.
     """
     del surroundings
-    if scheme != "s3":
-        return fs.FileSystem.from_uri(f"{scheme}://{bucket}{'?' if query else ''}{query}")[0]
-    told = dict(parse_qsl(query))
-    if unknown := told.keys() - _TOLD:
-        raise UserError(f"s3://{bucket}: unknown setting {min(unknown)}; an address may have {', '.join(_TOLD)}")
-    if "endpoint_override" not in told and (endpoint := urlsplit(_endpoint())).netloc:
-        told |= {"scheme": endpoint.scheme, "endpoint_override": f"{endpoint.netloc}{endpoint.path}".rstrip("/")}
-    if "region" not in told and "endpoint_override" not in told:
+    if scheme == "gs":
+        user, _, name = bucket.rpartition("@")
+        store = fs.GcsFileSystem(anonymous=bool(user), retry_time_limit=PATIENCE)
+        _await_answer(store, name)
+        return store
+    told = {}
+    if (endpoint := urlsplit(_endpoint())).netloc:
+        told = {"scheme": endpoint.scheme, "endpoint_override": f"{endpoint.netloc}{endpoint.path}".rstrip("/")}
+    else:
         told["region"] = fs.resolve_s3_region(bucket)
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        told["tls_ca_file_path"] = bundle
     patient = fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)
     # delayed: a small object is written in one request, in place of three
     return fs.S3FileSystem(**told, allow_delayed_open=True, retry_strategy=patient)
+
+
+def _await_answer(store: Any, bucket: str) -> None:
+    """Ask a store for the first time by a thread: its client hears no Ctrl-C, and may look for keys for minutes.
+
+    Raises:
+        UserError: it does not answer.
+    """
+    fault = [f"no answer within {PATIENCE.seconds} s"]
+
+    def ask() -> None:
+        try:
+            store.get_file_info(bucket)
+        except OSError as error:
+            fault[0] = _first_line(error)[:200] if may_pass(str(error)) else ""
+        else:
+            fault[0] = ""
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    for _ in range(10 * PATIENCE.seconds):
+        thread.join(0.1)
+        if not thread.is_alive():
+            break
+    if fault[0]:
+        raise UserError(f"gs://{bucket}: {fault[0]}; check the network, and the credentials of this machine")
 
 
 def _endpoint() -> str:

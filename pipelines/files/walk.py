@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import quote
 
 from pyarrow import fs
 
@@ -23,7 +22,7 @@ class Folder:
     """One folder of a walk.
 
     Args:
-        path: as `storage` reads it; in a URI, names are quoted.
+        path: as `storage` reads it.
         files, folders: names of what stands in it, sorted; hidden entries are left out.
         fault: why it could not be listed, in words; empty: it was.
     """
@@ -55,7 +54,7 @@ def walk(root: str, into: Callable[[Folder, str], bool]) -> Iterator[Folder]:
 
 
 def _below(folder: Folder, name: str) -> str:
-    return f"{folder.path}/{quote(name) if storage.is_uri(folder.path) else name}"
+    return f"{folder.path}/{name}"
 
 
 def _identity(path: str) -> str:

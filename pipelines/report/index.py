@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from mi_core.report.index import MARK, render_index
 from mi_core.report.runs import Entry, Unread, entry_of, plain
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.stores import Address
 from pipelines.files.walk import Folder, walk
 from pipelines.run.folder import OF_RUN, RunFolder
 from pipelines.run.status import state
@@ -99,7 +100,7 @@ def _enters(folder: Folder, name: str) -> bool:
 
 def _read(path: str, *, root: str, page: str, folders: dict[str, Folder]) -> Entry | Unread:
     below = path.removeprefix(root).lstrip("/") or "."
-    folder, name = folders[path], plain(unquote(below) if storage.is_uri(root) else below)
+    folder, name = folders[path], plain(below)
     if folder.fault:
         return Unread(name, f"the folder cannot be read: {plain(folder.fault)}")
     if REPORT not in folder.files:
@@ -123,12 +124,11 @@ def _unfinished(path: str, folder: Folder) -> str:
 
 def _link(report: str, page: str) -> str:
     """The address of a report relative to a page; empty where they share no disk or store."""
-    places = [urlsplit(one)[:2] if storage.is_uri(one) else ("", "") for one in (report, page)]
-    if places[0] != places[1]:
+    if storage.is_uri(report) is not storage.is_uri(page):
         return ""
-    scheme, store = places[0]
-    if not scheme:
+    if not storage.is_uri(report):
         return quote(os.fsencode(os.path.relpath(report, posixpath.dirname(page))))
-    start = len(f"{scheme}://{store}")
-    there, here = (unquote(one[start:]) for one in (report, page))
-    return quote(posixpath.relpath(there, posixpath.dirname(here)))
+    there, here = Address.of(report), Address.of(page)
+    if there[:2] != here[:2]:
+        return ""
+    return quote(posixpath.relpath(f"/{there.key}", posixpath.dirname(f"/{here.key}")))

@@ -1,4 +1,4 @@
-"""A live server in front of the small run's target, and a run that asks it."""
+"""A live server in front of the small run's target, a run that asks it, and places for files."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def server(trained_run: Path) -> Iterator[FaultyServer]:
 @pytest.fixture
 def folder(trained_run: Path, server: FaultyServer, tmp_path: Path) -> Path:
     return prepare(tmp_path / "run", trained_run, config_of(server))
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where files are written: a disk and an object store."""
+    if request.param == "disk":
+        return f"{tmp_path}/run"
+    return f"{request.getfixturevalue('s3')}/{tmp_path.name}"

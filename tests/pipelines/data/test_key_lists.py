@@ -229,12 +229,22 @@ def test_lists_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "bad.parquet").write_text("no table")
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "a.parquet")
+    (tmp_path / "twice.csv").write_text("key,size,key\na,1,b\n")
+    for name, coding in (("utf16.txt", "utf-16"), ("utf16le.txt", "utf-16-le"), ("utf16be.csv", "utf-16-be")):
+        (tmp_path / name).write_text("key\na\nb\n", coding)
+    np.save(tmp_path / "whole.npy", np.zeros(3, "u8,u8"))
+    (tmp_path / "negative.npy").write_bytes((tmp_path / "whole.npy").read_bytes().replace(b"(3,), ", b"(-3,),"))
     for name, column, line in (
         ("a.json", None, "no list of keys; give one of .txt, .csv, .parquet, .npy"),
         ("a.csv", None, "has no column __key__ or key or uid, but 'name, size': set key_column"),
         ("a.csv", "place", "has no column place"),
         ("short.csv", None, "line 3 has no column key"),
         ("a.txt", None, "cannot be read as a list of keys"),
+        ("utf16.txt", None, "it is not UTF-8 (invalid start byte); save it so"),
+        ("utf16le.txt", None, "a key has a zero byte: the text is UTF-16 or no text; save it as UTF-8"),
+        ("utf16be.csv", "key", "utf16be.csv"),
+        ("twice.csv", None, "has the column key twice; rename one of them"),
+        ("negative.npy", None, "its shape is (-3,)"),
         ("bad.parquet", None, "cannot be read as a list of keys"),
         ("a.parquet", None, "has no column __key__ or key or uid, but 'name': set key_column"),
         ("a.parquet", "place", "no column 'place', allowed: 'name'"),

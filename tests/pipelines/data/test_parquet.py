@@ -22,6 +22,7 @@ from pipelines.config.sources import ColumnsConfig, SourceConfig
 from pipelines.data import shards
 from pipelines.data.draw import draw
 from pipelines.data.images import load_images
+from pipelines.data.key_lists import keys_in
 from pipelines.data.parquet_columns import Columns
 from pipelines.data.samples import Problem, Sample
 from pipelines.data.scan import Scan, scan, scan_item
@@ -174,16 +175,73 @@ def test_bad_rows_are_listed_one_by_one(tmp_path: Path) -> None:
     found = bad_rows(path)
     by_key = {key: reason for key, reason, lost in found if lost == 1}
     assert len(by_key) == len(found) == 8
-    assert by_key["s0002"] == by_key["s0003"] == "its image bytes (column image.bytes) are null"
+    nulls = "its image bytes (column image.bytes) are null"
+    assert by_key["s0003"] == nulls
+    assert by_key["s0002"] == f"{nulls}, though image.path names a file: write the bytes of the files into the column"
     assert by_key["s0004"].startswith("undecodable: ")
     assert by_key["a/0000005"] == "its key (column key) is null or empty"
     assert by_key["s0000"] == "the row group has this key twice"
     assert by_key["../up"] == "its name leads out of its folder"
-    assert by_key["s0001"] == "shard a-00000 already has this key"
+    assert by_key["s0001"].startswith("shard a-00000 already has this key; if it is another image, set shard_in_key")
     assert by_key["s0010"].startswith("undecodable: ")
     with pytest.raises(UserError, match=r"8 of 14 samples are unusable, more than data.max_rejected = 1.00%: ") as told:
         scan(config_of(path))
     assert "\n" not in str(told.value)
+
+
+def test_categories_are_read_as_the_values_that_they_stand_for(tmp_path: Path) -> None:
+    """As pandas and polars write columns whose values repeat."""
+    images = [image_bytes(number % 3) for number in range(9)]
+    columns = {
+        "image": pa.array(images, pa.binary()).dictionary_encode(),
+        "label": pa.array([number % 3 for number in range(9)]).dictionary_encode(),
+        "key": pa.array([f"s{number}" for number in range(9)]).dictionary_encode(),
+        "city": pa.array(["Berne", "Lyons", "Turin"] * 3).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=4)
+    source = Source(SourceConfig(kind="parquet", path=str(tmp_path / "a.parquet")))
+    found = [one for item in source.items() for one in source.read(item)]
+    assert [(one.key, one.image, one.label) for one in found] == [(f"s{n}", images[n], n % 3) for n in range(9)]
+    assert [json.loads(one.others["json"])["city"] for one in found] == ["Berne", "Lyons", "Turin"] * 3
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        (
+            {"images": pa.array([[{"bytes": b"x", "path": "a"}]], pa.list_(IMAGE))},
+            "images holds lists of images: write one",
+        ),
+        ({"photos": pa.array([[b"x"]], pa.large_list(pa.binary()))}, "photos holds lists of images: write one row for"),
+        ({"row": pa.array([{"of": {"data": b"x"}}])}, "row.of.data is binary: set columns.image to it"),
+        ({"image": pa.array(["aGVsbG8="])}, "image holds texts, such as addresses or base64: write the bytes of the"),
+        (
+            {"image": pa.array([[[1, 2], [3, 4]]])},
+            "image holds lists, such as pixels: write the bytes of an image file",
+        ),
+        ({"image": pa.array([{"path": "a.png"}])}, "an image column is binary, or a struct with a binary field bytes"),
+    ],
+)
+def test_what_stands_in_place_of_images_is_told_with_the_remedy(
+    column: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"size": [1], **column, "text": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a.parquet: no column holds images, among 'size, ") as told:
+        scan(config_of(str(tmp_path / "a.parquet")))
+    assert line in str(told.value)
+
+
+@pytest.mark.parametrize("twice", ["image", "label", "key", "size"])
+def test_a_column_that_stands_twice_is_one_line(twice: str, tmp_path: Path) -> None:
+    names = ["image", "label", "key", "size"]
+    columns = [pa.array([image_bytes(1)]), pa.array([1]), pa.array(["a"]), pa.array([2])]
+    both = pa.Table.from_arrays([*columns, columns[names.index(twice)]], names=[*names, twice])
+    pq.write_table(both, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=f"a.parquet: column '?{twice}'? stands there twice; rename one of them"):
+        scan(config_of(str(tmp_path / "a.parquet")))
+    if twice == "key":
+        with pytest.raises(UserError, match="a.parquet: column key stands there twice"):
+            list(keys_in(str(tmp_path / "a.parquet")))
 
 
 def test_a_text_that_is_not_utf8_costs_its_row_alone(tmp_path: Path) -> None:

@@ -24,8 +24,11 @@ from mi_core.image_files import lacking, readable
 from pipelines.config.data import DataConfig
 from pipelines.data import scan as scanning
 from pipelines.data.draw import draw
-from pipelines.data.scan import LISTED, Receipt, Scan, scan, scan_item
-from pipelines.errors import UserError
+from pipelines.data.scan import LISTED, Receipt, Scan, scan, scan_item, usable
+from pipelines.data.sources import Source
+from pipelines.errors import Unavailable, UserError, unavailable_in
+from pipelines.files import storage, stores
+from tests.conftest import S3_BUSY
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 SHARDS = 6
@@ -167,8 +170,53 @@ def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
     assert found.usable == {"pool": 25, "other": 5}
     assert found.tally.used == 30
     assert [(bad.shard, bad.reason) for bad in found.rejected] == [
-        ("004", f"shard {earlier} already has this key") for earlier in ("000", "000", "001", "001", "001")
+        ("004", f"shard {earlier} already has this key; if it is another image, set shard_in_key: true on the source")
+        for earlier in ("000", "000", "001", "001", "001")
     ]
+
+
+def test_shards_with_the_same_keys_are_kept_apart_on_request(shards: Path, tmp_path: Path) -> None:
+    (shards / "004.tar").write_bytes(shard_bytes(range(3, 8)))
+    plain = config_of(shards).model_dump()
+    plain["sources"]["pool"]["shard_in_key"] = True
+    found, _ = scanned(DataConfig.model_validate(plain), tmp_path / "scan")
+    assert (found.usable, found.rejected) == ({"pool": 30}, ())
+    keys = samples(found)["key"].to_pylist()
+    assert keys[:2] == ["000/s0000", "000/s0001"]
+    assert {"000/s0003", "004/s0003"} <= set(keys)
+    assert len(set(keys)) == 30
+    source = DataConfig.model_validate(plain).sources["pool"]
+    item = Source(source).items()[4]
+    assert [one.key for one in Source(source).read(item, {"004/s0005", "s0005"})] == ["004/s0005"]
+
+
+def test_a_store_that_does_not_answer_is_no_damaged_shard(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan ends, one line says so, and the next one reads all; an object that is damaged is one in any case."""
+    for number in range(2):
+        storage.write_atomic(f"{s3}/busy-scan/{number}.tar", shard_bytes(range(5 * number, 5 * number + 5)))
+    config = config_of(Path("x"), sources={"pool": {"kind": "shards", "path": f"{s3}/busy-scan"}}, max_rejected=1)
+    item = Source(config.sources["pool"]).items()[1]
+    monkeypatch.setattr(stores, "ATTEMPTS", 2)
+    monkeypatch.setenv("AWS_CLIENT", "another")  # so that a new client is made
+    try:
+        S3_BUSY.extend([None] * 40)
+        with pytest.raises(Unavailable, match=r"busy-scan/1.tar: unreadable.*503.*; its store is busy or out of"):
+            list(usable(config.sources["pool"], item, config.decoder()))
+    finally:
+        S3_BUSY.clear()
+    assert scan(config, str(tmp_path / "scan")).usable == {"pool": 10}
+    storage.write_atomic(f"{s3}/busy-scan/1.tar", shard_bytes(range(5))[:700])
+    assert scan(config, str(tmp_path / "scan")).usable == {"pool": 5}
+
+
+def test_what_does_not_answer_is_found_behind_what_ray_wraps_around_it() -> None:
+    import ray
+
+    for error in (Unavailable("busy"), UserError("wrong")):
+        wrapped = ray.exceptions.RayTaskError("scan_item", "traceback", error)
+        assert (unavailable_in(wrapped) is error) == isinstance(error, Unavailable)
 
 
 def test_hashes_need_no_text(shards: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
+from pipelines.config.data import DataConfig
 from pipelines.config.paths import expand_braces
 from pipelines.config.sources import SourceConfig
+from pipelines.data.scan import scan
 from pipelines.data.shard_paths import expand
 from pipelines.data.sources import Source
 from pipelines.errors import UserError
+from pipelines.files import storage
 from tests.pipelines.tars import shard_bytes, tar_bytes
 
 
@@ -46,6 +51,40 @@ def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.
         expand(pattern)
 
 
+ODD = ["a b+c%20d=é.tar", "a%2Fb.tar", "[x].tar", "a{1}.tar", "a{1,2}.tar", "q?*.tar", "h#i.tar", "x&y.tar"]
+
+
+def test_every_name_can_be_given(place: str) -> None:
+    """By itself, by its folder, by a glob, and with its signs in brackets."""
+    for name in ODD:
+        storage.write_atomic(f"{place}/a [b] c%20d/{name}", shard_bytes([1]))
+    folder = "a [[]b] c%20d"
+    paths = [f"{place}/a [b] c%20d/{name}" for name in ODD]
+    assert expand(f"{place}/a [b] c%20d") == expand(f"{place}/{folder}/*.tar") == sorted(paths)
+    for name, path in zip(ODD, paths, strict=True):
+        pattern = f"{place}/{folder}/" + re.sub(r"[\[{*?]", "[\\g<0>]", name)
+        assert expand(pattern) == [path]
+        assert Source(SourceConfig(kind="shards", path=pattern)).items()
+    for name in ODD[:4]:
+        assert expand(f"{place}/a [b] c%20d/{name}") == [f"{place}/a [b] c%20d/{name}"]
+    items = Source(SourceConfig(kind="shards", path=f"{place}/a [b] c%20d")).items()
+    assert len(items) == len(ODD)
+    for item in items:
+        assert [found.key for found in Source(SourceConfig(kind="shards", path=place)).scan(item)] == ["s0001"]
+    with pytest.raises(UserError, match=r"does not exist; give tars.*; an address is read as it stands: "):
+        expand(f"{place}/a%20[b].tar".replace("[b]", "b"))
+
+
+def test_a_name_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xe9.tar")).write_bytes(shard_bytes([1]))
+    with pytest.raises(UserError, match=r"\\udce9.tar: its name is not UTF-8"):
+        scan(
+            DataConfig(
+                sources={"a": SourceConfig(kind="shards", path=str(tmp_path))}, image_size=8, roles={"r": {"from": "a"}}
+            )
+        )
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -54,6 +93,8 @@ def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.
         ("{8..10}", ["8", "9", "10"]),
         ("{08..10}", ["08", "09", "10"]),
         ("{a,b}-{0..1}", ["a-0", "a-1", "b-0", "b-1"]),
+        ("a{1}{}", ["a{1}{}"]),
+        ("[{]a,b}-{0..1}", ["[{]a,b}-0", "[{]a,b}-1"]),
     ],
 )
 def test_braces(pattern: str, expected: list[str]) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines.config.data import DataConfig
 from pipelines.config.sources import SourceConfig
 from pipelines.data import shards
 from pipelines.data.samples import Sample
+from pipelines.data.scan import scan
 from pipelines.data.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -135,6 +141,42 @@ def test_inspect_counts(folder: Path, tmp_path: Path) -> None:
     assert found.sides == (8, 8)
     assert [bad.key for bad in found.problems] == ["cat/bad.jpg"]
     assert found.duplicates == [("part-00000/cat/again.png", "part-00000/dog/c.png")]
+
+
+def test_inspect_and_a_run_agree_on_what_is_usable(tmp_path: Path) -> None:
+    """On keys that several shards have, and on keys that stand twice in one."""
+    for name, seeds in (("a", range(4)), ("b", range(2, 6))):
+        (tmp_path / f"{name}.tar").write_bytes(shard_bytes(seeds) if name == "a" else shard_bytes([*seeds, 5]))
+    source = shards.source_of(str(tmp_path))
+    found = shards.inspect(source)
+    data = DataConfig(sources={"pool": source}, image_size=8, roles={"r": {"from": "pool"}}, max_rejected=1)
+    read = scan(data)
+    assert found.samples == read.tally.used == 6
+    assert {(bad.shard, bad.key, bad.reason) for bad in found.problems} == {
+        (bad.shard, bad.key, bad.reason) for bad in read.rejected
+    }
+    apart = shards.source_of(str(tmp_path), options={"shard_in_key": True})
+    assert shards.inspect(apart).samples == 8
+
+
+@pytest.mark.parametrize("name", ["empty.tar", "text.tar", "cut.parquet", "null.parquet"])
+def test_nothing_usable_is_exit_code_2(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "null.parquet":
+        table = {
+            "image": pa.array([{"bytes": None, "path": "x.png"}], pa.struct({"bytes": pa.binary(), "path": "str"}))
+        }
+        pq.write_table(pa.table(table), path)
+    else:
+        path.write_bytes({"empty.tar": b"", "text.tar": tar_bytes([("a.txt", b"x")]), "cut.parquet": b"PAR1"}[name])
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "shards", "inspect", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (2, f"encoder-audit: {path} holds no usable sample\n")
+    assert "usable samples" in done.stdout
 
 
 def test_what_a_word_on_the_command_line_means(folder: Path, tmp_path: Path) -> None:

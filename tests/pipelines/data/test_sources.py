@@ -211,6 +211,19 @@ def test_a_key_that_stands_twice_in_a_row_keeps_the_first(tmp_path: Path) -> Non
     assert [problem.reason for problem in problems] == ["the shard has this key twice"] * 2
 
 
+@pytest.mark.parametrize("first", ["png", "cls"])
+def test_files_of_a_sample_that_stand_apart_are_told_with_the_remedy(first: str, tmp_path: Path) -> None:
+    """No file goes to another image; a sample whose image comes first is used without the others."""
+    members = {
+        name: [(f"{row}.{name}", image_bytes(row) if name == "png" else b"1") for row in range(3)]
+        for name in ("png", "cls")
+    }
+    second = "cls" if first == "png" else "png"
+    samples, problems = scanned(shard_of(tmp_path, [*members[first], *members[second]]))
+    assert [sample.key for sample in samples] == (["0", "1", "2"] if first == "png" else [])
+    assert [one.key for one in problems if one.reason.endswith("write it anew with tar --sort=name")] == ["0", "1", "2"]
+
+
 def test_gnu_tars_hard_links_are_listed_with_the_remedy(tmp_path: Path) -> None:
     """GNU tar writes them by itself, for files with the same inode."""
     (tmp_path / "a.jpg").write_bytes(image_bytes(1))
@@ -250,6 +263,8 @@ def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
     chosen = {**plain, "key": "last-dot", "image": "jpg", "end_marker": "optional"}
     assert SourceConfig(**chosen).model_dump(mode="json") == chosen
     assert SourceConfig(**json.loads(SourceConfig(**chosen).model_dump_json())) == SourceConfig(**chosen)
+    with pytest.raises(ValidationError, match="shard_in_key is for shards and parquet, not for digits"):
+        SourceConfig(kind="digits", shard_in_key=True)
     with pytest.raises(ValidationError, match="key is for shards, not for digits"):
         SourceConfig(kind="digits", key="last-dot")
     with pytest.raises(ValidationError, match="'first-dot' or 'last-dot'"):

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,14 +121,6 @@ def test_a_missing_package_is_named(address: str, package: str, monkeypatch: pyt
     with pytest.raises(UserError, match=package) as caught:
         storage.exists(address)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("call", [storage.absolute, storage.exists, storage.read_bytes])
-def test_keys_in_addresses_are_refused_and_not_repeated(call: Callable[[str], object]) -> None:
-    for address in ("s3://AKIAKEY:hushhush@bucket/file", "s3://bucket/file?access_key=AKIA&secret_key=hushhush"):
-        with pytest.raises(UserError, match="holds a key") as caught:
-            call(address)
-        assert "hush" not in str(caught.value)
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:

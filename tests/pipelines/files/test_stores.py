@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from datetime import timedelta
+
 import pytest
 from pyarrow import fs
 
 from pipelines.errors import UserError
-from pipelines.files import storage
+from pipelines.files import storage, stores
 from pipelines.files.conditional import Conditional
-from pipelines.files.stores import ATTEMPTS, store_of
+from pipelines.files.lock import lock
+from pipelines.files.many import remove_files
+from pipelines.files.stores import ATTEMPTS, Address, store_of
+from pipelines.files.walk import walk
 from tests.conftest import S3_BUSY
 
 
 def test_requests_to_a_bucket_share_a_client(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, place = store_of(f"{s3}/a%20folder/one.tar/")
-    assert place == "bucket/a folder/one.tar"
+    assert place == "bucket/a%20folder/one.tar"
     assert store_of(f"{s3}/two.tar")[0] is first
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     assert store_of(f"{s3}/two.tar")[0] is not first  # those credentials may see something else
@@ -42,9 +49,93 @@ def test_every_client_works_in_the_region_of_the_bucket(monkeypatch: pytest.Monk
     monkeypatch.setattr(fs, "resolve_s3_region", {"far": "eu-north-1"}.__getitem__)
     assert store_of("s3://far/run")[0].region == "eu-north-1"
     assert Conditional("s3://far/run/.lock").store.config["region"] == "eu-north-1"
-    assert Conditional("s3://near/run/.lock?region=eu-west-1").store.config["region"] == "eu-west-1"
 
 
-def test_settings_of_an_address_are_known() -> None:
-    with pytest.raises(UserError, match="s3://bucket: unknown setting endpoint; an address may have region, scheme"):
-        store_of("s3://bucket/x?endpoint=localhost")
+ODD = (
+    "a b+c%20d=é",
+    "a%2Fb",
+    "%",
+    "%zz",
+    "[x]",
+    "a{1}",
+    "q?r",
+    "h#i",
+    "t~'\"!*()",
+    "x&y;z:@,$^`|",
+    "b\\s",
+    "e\u0301",
+)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_key_is_read_and_written_as_it_stands(name: str, s3: str, s3_server: str) -> None:
+    """By the client that reads and by the one that writes on condition alike; the store holds that key and no other."""
+    import boto3
+
+    folder, key = f"{s3}/odd {name}", f"odd {name}/{name}.bin"
+    assert storage.create(f"{folder}/{name}.bin", b"1")
+    assert not storage.create(f"{folder}/{name}.bin", b"2")
+    client = boto3.client("s3", endpoint_url=s3_server)
+    assert client.get_object(Bucket="bucket", Key=key)["Body"].read() == b"1"
+    storage.write_atomic(f"{folder}/{name}.bin", b"3")
+    assert storage.list_files(folder) == [f"{folder}/{name}.bin"]
+    assert storage.read_bytes(f"{folder}/{name}.bin") == b"3"
+    assert [(one.path, one.files) for one in walk(f"{s3}/odd {name}", lambda *_: True)] == [(folder, (f"{name}.bin",))]
+    remove_files([f"{folder}/{name}.bin"])
+    assert not storage.exists(f"{folder}/{name}.bin")
+    with lock(folder):
+        assert storage.exists(f"{folder}/.lock")
+    assert not storage.exists(f"{folder}/.lock")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("s3://AKIA:hush@bucket/x", "s3://hush@bucket/x", "gs://hush@bucket/x", "https://hush@host/x.tar"),
+        *("s3://bucket/x?sas=hush", "az://box/x?sv=1&sig=hush/a=", "s3://bucket/x#access_token=hush"),
+        *("https://host/x.tar?hush", "https://host/x.tar#hush", "hf://datasets/a/b?jwt=hush", "s3://bucket?code=hush"),
+    ],
+)
+def test_an_address_that_may_hold_a_secret_is_refused_and_not_shown(address: str) -> None:
+    for act in (storage.absolute, store_of, storage.read_bytes):
+        with pytest.raises(UserError, match=f"^{address.partition(':')[0]}://... holds a key, user or query") as caught:
+            act(address)
+        assert "hush" not in str(caught.value)
+
+
+def test_harmless_addresses_pass() -> None:
+    for address in ("gs://anonymous@b/x", "abfss://box@account.dfs.core.windows.net/a b%20c", "s3://b/x-?/day=1/*.tar"):
+        assert storage.absolute(address) == address
+    for address, place in (("gs://anonymous@b/x y/", "b/x y"), ("s3://b", "b"), ("s3://b/a%2Fb", "b/a%2Fb")):
+        assert Address.of(address).place == place
+    assert store_of("abfss://box@account.dfs.core.windows.net/a b%20c")[1] == "box/a b%20c"
+
+
+def test_an_empty_part_of_a_key_is_refused(s3: str) -> None:
+    with pytest.raises(UserError, match=r"has an empty part \(//\)"):
+        storage.read_bytes(f"{s3}/a//b")
+
+
+def test_a_store_of_google_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(stores, "PATIENCE", timedelta(seconds=2))
+    with pytest.raises(UserError, match="gs://bucket: .*; check the network, and the credentials"):
+        storage.read_bytes("gs://anonymous@bucket/x")
+
+
+def test_a_store_that_never_answers_hears_an_interrupt() -> None:
+    code = """
+import os, signal, socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))  # takes connections, says nothing
+os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"] = f"http://127.0.0.1:{listener.getsockname()[1]}"
+from pipelines.files import storage
+threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    storage.read_bytes("gs://anonymous@bucket/x")
+except KeyboardInterrupt:
+    print("heard", time.monotonic() - start < 5, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "heard True\n"
