@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,11 +18,31 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
-output = Console(markup=False)
+
+class _Plain(Console):
+    """A console to which no text sends signs of control, such as escapes in a hostile name: each is replaced."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def printable(text: str) -> str:
+    """A text without signs of control but ends of lines and tabs.
+
+    Example:
+        >>> printable("red\x1b[31m")
+        'red�[31m'
+    """
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
+output = _Plain(markup=False)
 """What a command prints; names and paths of users stand as they are, brackets included."""
-console = Console(stderr=True, highlight=False, markup=False)
+console = _Plain(stderr=True, highlight=False, markup=False)
 """What it says meanwhile; likewise."""
 _open: list[Bars] = []  # steps under way, the innermost last
 _said = [monotonic()]  # when the last line was printed

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
@@ -52,6 +54,7 @@ def statement(
     encoders: Sequence[Part],
     config: Part,
     report_file: Part,
+    results: Sequence[Part],
 ) -> Part:
     """The statement of an audit.
 
@@ -61,6 +64,7 @@ def statement(
         roles: by seed, number and digest of every role, and the files that tell them.
         encoders: by seed and name, kind, fingerprints by epoch, and files.
         config, report_file: the files config.yaml and report.json; the second with the digests of its parts.
+        results: the scores, and the other files and folders that show what was found.
 
     Raises:
         ConfigError: no attack of the report is marked as primary.
@@ -78,6 +82,7 @@ def statement(
             "encoders": list(encoders),
             "config": config,
             "report": report_file,
+            "results": list(results),
         },
     }
 
@@ -99,7 +104,6 @@ def of_report(report: Mapping[str, Any]) -> Part:
         }
         for row in rows
     ]
-    validity = report.get("validity", {})
     return {
         "run": {
             **{name: report[name] for name in ("name", "created", "config_sha256")},
@@ -107,11 +111,14 @@ def of_report(report: Mapping[str, Any]) -> Part:
         },
         "versions": dict(report["versions"]),
         "primary": primary,
-        "verdict": {
-            "verdict": validity.get("verdict", UNDECIDED),
-            **{name: validity[name] for name in (*_JUDGED, "warning", "per_seed") if name in validity},
-        },
+        "verdict": judged(report.get("validity", {})),
     }
+
+
+def judged(validity: Mapping[str, Any]) -> Part:
+    """The part ``verdict`` of a statement, from the part ``validity`` of a report."""
+    told = {name: validity[name] for name in (*_JUDGED, "warning", "per_seed") if name in validity}
+    return {"verdict": validity.get("verdict", UNDECIDED), **told}
 
 
 def rule(report: Mapping[str, Any]) -> Part:
@@ -155,6 +162,26 @@ def _subjects(encoder: Mapping[str, Any], epoch: str) -> Iterator[Part]:
             yield {"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)}
 
 
+def parsed(data: bytes) -> Any:
+    """The content of a JSON file in which no name stands twice: readers would take one value or the other.
+
+    Raises:
+        ValueError: a name stands twice, a number is none, or the file is no JSON.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> Part:
+        names = Counter(name for name, _ in pairs)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"{twice[0][:60]!r} stands twice in one object")
+        return dict(pairs)
+
+    def refuse(number: str) -> None:
+        raise ValueError(f"{number} is no number of JSON")
+
+    return json.loads(data, object_pairs_hook=once, parse_constant=refuse)
+
+
 def read_statement(content: Any) -> tuple[Part, int | None]:
     """The statement in a JSON file, and how many signatures its envelope has; None: it stands in none.
 
@@ -179,6 +206,12 @@ def read_statement(content: Any) -> tuple[Part, int | None]:
     if fault is not None:
         where = ".".join(map(str, fault.absolute_path)) or "the whole"
         raise ConfigError(f"is no statement of encoder-audit: {where}: {fault.message[:200]}")
+    predicate = content["predicate"]
+    names = Counter(f"encoder {one['name']} of seed {one['seed']}" for one in predicate["encoders"])
+    for files in (predicate["results"], *(one["files"] for one in predicate["encoders"])):
+        names += Counter(one["name"] for one in files)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ConfigError(f"is no statement of encoder-audit: {twice[0][:60]} stands there twice")
     return content, signatures
 
 
@@ -186,13 +219,13 @@ def _opened(envelope: Mapping[str, Any]) -> Any:
     if envelope["payloadType"] != PAYLOAD_TYPE:
         raise ConfigError(f"is an envelope of something else: its payloadType is not {PAYLOAD_TYPE}")
     try:
-        return json.loads(base64.urlsafe_b64decode(envelope["payload"]))
+        return parsed(base64.urlsafe_b64decode(envelope["payload"]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError("is an envelope whose payload is no JSON in base64") from error
 
 
-def differences(stated: Any, found: Any, place: str = "") -> list[str]:
-    """Dotted names of all leaves in which two values differ.
+def differences(stated: Any, found: Any, place: str = "", *, tolerance: float = 0.0) -> list[str]:
+    """Dotted names of all leaves in which two values differ; fractions may, by a share ``tolerance``.
 
     Example:
         >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 4]}, "x")
@@ -206,9 +239,10 @@ def differences(stated: Any, found: Any, place: str = "") -> list[str]:
             leaf
             for name in names
             for leaf in (
-                differences(stated[name], found[name], f"{place}.{name}" if place else str(name))
+                differences(stated[name], found[name], f"{place}.{name}" if place else str(name), tolerance=tolerance)
                 if name in stated and name in found
                 else [f"{place}.{name}" if place else str(name)]
             )
         ]
-    return [] if type(stated) is type(found) and stated == found else [place]
+    near = isinstance(stated, float) and isinstance(found, float) and math.isclose(stated, found, rel_tol=tolerance)
+    return [] if near or (type(stated) is type(found) and stated == found) else [place]

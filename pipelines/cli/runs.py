@@ -10,6 +10,7 @@ import typer
 
 from pipelines.console import count_of, output
 from pipelines.files import storage
+from pipelines.files.damage import reading
 
 Open = Annotated[bool, typer.Option("--open", help="Show the page in the browser.")]
 
@@ -121,9 +122,10 @@ def tell(name: str, page: str, *, show: bool) -> None:
 
 def current_report(run: str) -> str | None:
     """The report of a run whose last start wrote it; None where the report has to be written first."""
-    page = f"{storage.absolute(run)}/report.html"
-    progress = storage.read_json_or(f"{storage.absolute(run)}/progress.json", {})
-    done = progress.get("state") == "done" and progress.get("stage") == "report"
+    page, path = (f"{storage.absolute(run)}/{name}" for name in ("report.html", "progress.json"))
+    with reading(path):
+        progress = storage.read_json_or(path, {})
+        done = progress.get("state") == "done" and progress.get("stage") == "report"
     return page if done and storage.exists(page) else None
 
 

@@ -305,8 +305,11 @@ def copy(source: str, target: str) -> None:
 
 
 def read_json(path: str) -> Any:
-    """The content of a JSON file."""
-    return json.loads(read_bytes(path))
+    """The content of a JSON file. Raises ValueError: it is damaged; the message names the file."""
+    try:
+        return json.loads(read_bytes(path))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is no JSON ({error})") from error
 
 
 def read_json_or(path: str, default: Any) -> Any:
@@ -320,8 +323,13 @@ def write_json(path: str, content: Any) -> None:
 
 
 def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The content of a Parquet file, or of some of its columns."""
-    return pq.read_table(io.BytesIO(read_bytes(path)), columns=columns)
+    """The content of a Parquet file, or of some of its columns. Raises ArrowInvalid, with the file: it is damaged."""
+    try:
+        return pq.read_table(io.BytesIO(read_bytes(path)), columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise pa.ArrowInvalid(f"{path}: {error}") from error
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:

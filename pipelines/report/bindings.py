@@ -6,7 +6,7 @@ A file is bound by the SHA-256 of its bytes. A folder with a file for each shard
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.statement import ANSWERS, CODE, DEFENSE, MOMENTUM, RECORD, WEIGHTS, Part
@@ -19,9 +19,10 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.files.ways import way
-from pipelines.run.folder import RunFolder
+from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
 
-REPORT, CONFIG, MANIFEST, OF_ENCODER = "report.json", "config.yaml", "manifest.json", "encoder.json"
+REPORT, CONFIG, OF_ENCODER = "report.json", "config.yaml", "encoder.json"
+RESULTS, FIGURES = ("report.html", "results.json", "results.parquet"), "figures"
 _PIECE = 2**20  # bytes read at once
 
 
@@ -60,6 +61,21 @@ def file_of(folder: RunFolder, path: str) -> Part:
     return {"name": way(folder.path, path), "digest": {"sha256": file_digest(path)}}
 
 
+def results_of(folder: RunFolder, seeds: Sequence[int]) -> list[Part]:
+    """What shows what a run found, where it is there: the pages and tables of all seeds, and the scores of each."""
+    files = [path for name in RESULTS if storage.exists(path := f"{folder.path}/{name}")]
+    places = [folder.seed(seed).path for seed in seeds]
+    folders = [f"{folder.path}/{FIGURES}", *(f"{place}/{name}" for place in places for name in STAGE_FOLDERS["attack"])]
+    return [file_of(folder, path) for path in files] + [
+        folder_of(folder, path) for path in folders if storage.exists(path)
+    ]
+
+
+def folder_of(folder: RunFolder, path: str) -> Part:
+    """A folder by its name in the run and its digest."""
+    return {"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}}
+
+
 def parts_of(report: Mapping[str, Any]) -> dict[str, str]:
     """The digest of every part of report.json."""
     return {name: digest(part) for name, part in report.items()}
@@ -73,7 +89,7 @@ def roles_of(folder: RunFolder, seed: int) -> Part:
         "seed": seed,
         "roles": recounted(splits),
         "files": [file_of(folder, path) for path in files],
-        "folders": [{"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}} for path in folders],
+        "folders": [folder_of(folder, path) for path in folders],
     }
 
 

@@ -22,6 +22,7 @@ from mi_core.report.wording import TITLES, probe
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.damage import reading
 
 Report = Mapping[str, Any]
 Row = dict[str, Any]
@@ -63,13 +64,20 @@ def compare(first: str, second: str) -> dict[str, Any]:
     if storage.absolute(first) == storage.absolute(second):
         raise UserError(f"{first} and {second} are one run; give two")
     reports = [_read(folder) for folder in (first, second)]
+    with reading(f"report.json of {first} or {second}"):
+        found = _compared((first, second), reports)
+        table(found)  # a value that cannot be shown is damaged too
+    return found
+
+
+def _compared(folders: Sequence[str], reports: Sequence[Report]) -> dict[str, Any]:
     validity = [report.get("validity", {}) for report in reports]
     encoders = _rows("encoder", [report["encoders"] for report in reports])
     told = ("name", "created", "config_sha256")
     found: dict[str, Any] = {
         "runs": [
             {"folder": folder, **{name: report[name] for name in told}}
-            for folder, report in zip((first, second), reports, strict=True)
+            for folder, report in zip(folders, reports, strict=True)
         ],
         "verdict": _sides(one.get("verdict", "undecided") for one in validity),
         "membership": "asked" if all(report.get("membership") == "asked" for report in reports) else "known",
@@ -137,14 +145,9 @@ def _read(folder: str) -> dict[str, Any]:
     if not storage.is_folder(folder):
         raise UserError(f"{folder} is no folder; give the folder of a run")
     path = f"{folder.rstrip('/')}/report.json"
-    report, fault = None, "is not there"
-    if storage.exists(path):
-        try:
-            report = storage.read_json(path)
-            fault = fault_of(report)
-        except ValueError as error:
-            fault = f"is not valid JSON ({error})"
-    if fault:
+    with reading(path):
+        report: dict[str, Any] | None = storage.read_json_or(path, None)
+    if fault := "is not there" if report is None else fault_of(report):
         raise UserError(f"{path} {fault}; run encoder-audit report {folder}")
     return report or {}
 

@@ -18,6 +18,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.data.overlap import audited_overlap
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.damage import reading
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
 
@@ -38,15 +39,22 @@ def forget(
 
     Raises:
         UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
-            before and after are the same, or there is no encoder that never saw the images.
+            two of the encoders are the same, or there is no encoder that never saw the images.
         ConfigError: tolerance or kept is out of range.
     """
-    first, second = _Side.of(before), _Side.of(after)
-    third = None if retrained is None else _Side.of(retrained)
-    for other in (second, *([] if third is None else [third])):
-        _check_alike(first, other)
-    if first.encoder_told["fingerprint"] == second.encoder_told["fingerprint"]:
-        raise UserError(f"{before} and {after} are the same weights; give the encoder after unlearning")
+    words = [before, after, *([] if retrained is None else [retrained])]
+    sides = [_Side.of(one) for one in words]
+    first, second, third = (*sides, None)[:3]
+    with reading(f"{REPORT} of {' or '.join(words)}"):
+        for other in sides[1:]:
+            _check_alike(first, other)
+        _check_different(words, sides)
+        if third is not None:
+            _check_unseen(third)
+    return _judged(first, second, third, tolerance, kept)
+
+
+def _judged(first: _Side, second: _Side, third: _Side | None, tolerance: float, kept: float) -> dict[str, Any]:
     unseen = third or second
     found = [
         _scored(first, second, third, seed_tasks)
@@ -100,6 +108,12 @@ class _Side:
     @classmethod
     def of(cls, words: str) -> _Side:
         """What ``RUN`` or ``RUN:ENCODER`` stands for."""
+        run, _ = _parted(words)
+        with reading(run):
+            return cls._of(words)
+
+    @classmethod
+    def _of(cls, words: str) -> _Side:
         run, encoder = _parted(words)
         folder = run_folder(run)
         report = storage.read_json_or(f"{folder.path}/{REPORT}", {})
@@ -144,6 +158,11 @@ class _Side:
         return entry
 
     @property
+    def fingerprints(self) -> set[str]:
+        """Of its weights, of all seeds."""
+        return {one["fingerprint"] for one in self.encoder_told.get("per_seed", [self.encoder_told])}
+
+    @property
     def told(self) -> dict[str, Any]:
         """Which encoder of which run this is."""
         return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_told["fingerprint"]}
@@ -180,6 +199,39 @@ def _parted(words: str) -> tuple[str, str]:
     return run, encoder
 
 
+def _check_different(words: Sequence[str], sides: Sequence[_Side]) -> None:
+    """Refuse two of the encoders with the same weights, in any seed."""
+    seen: dict[str, str] = {}
+    for word, side in zip(words, sides, strict=True):
+        for fingerprint in side.fingerprints:
+            if fingerprint in seen:
+                raise UserError(
+                    f"{seen[fingerprint]} and {word} are the same weights; give three encoders: before and after "
+                    "unlearning, and one that never saw the images"
+                )
+        seen |= dict.fromkeys(side.fingerprints, word)
+
+
+def _check_unseen(third: _Side) -> None:
+    """Refuse an encoder as one that never saw the images where its run trained it on them."""
+    roles = third.config.data.roles
+
+    def with_above(role: str) -> set[str]:
+        return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
+
+    trained = third.config.members_of(third.encoder)
+    seen = [
+        role
+        for role in third.config.audited
+        if any(role in with_above(one) or one in with_above(role) for one in trained)
+    ]
+    if seen:
+        raise UserError(
+            f"{third.run} trained {third.encoder} on {seen[0]}, whose images are judged; give an encoder that never "
+            "saw them"
+        )
+
+
 def _check_alike(first: _Side, other: _Side) -> None:
     for name, value in first.asked.items():
         if other.asked[name] != value:
@@ -188,7 +240,8 @@ def _check_alike(first: _Side, other: _Side) -> None:
 
 def _scored(first: _Side, second: _Side, third: _Side | None, of_seed: Sequence[Task]) -> Scored:
     """The scores of one seed on the same samples."""
-    before, after, unseen = (paired_scores(task) for task in of_seed)
+    with reading(" or ".join(dict.fromkeys(side.run for side in (first, second, third) if side is not None))):
+        before, after, unseen = (paired_scores(task) for task in of_seed)
     for side, table in ((second, after), (third or second, unseen)):
         if not np.array_equal(before["id"], table["id"]):
             raise UserError(

@@ -5,11 +5,22 @@ from __future__ import annotations
 from mi_core.checks import ConfigError
 from mi_core.report.card import card
 from mi_core.report.contents import fault_of
-from mi_core.report.statement import Part, of_report, statement
+from mi_core.report.statement import Part, of_report, parsed, statement
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.damage import in_a_line, reading
 from pipelines.report import verify
-from pipelines.report.bindings import CONFIG, REPORT, encoder_of, file_digest, file_of, parts_of, roles_of, run_folder
+from pipelines.report.bindings import (
+    CONFIG,
+    REPORT,
+    encoder_of,
+    file_digest,
+    file_of,
+    parts_of,
+    results_of,
+    roles_of,
+    run_folder,
+)
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of
 
@@ -48,15 +59,10 @@ def state(run: str) -> Part:
             folder does not hold what the report is of.
     """
     folder = run_folder(run)
-    try:
+    with reading(run):
         made = _made(run, folder)
-    except UserError:
-        raise
-    except ConfigError as error:
-        raise UserError(f"{run}: {error}") from error
-    except verify.DAMAGE as error:
-        raise UserError(f"{run} is damaged: {verify.in_a_line(error)}") from error
-    for check in verify.consistency(made, folder):
+        checks = verify.consistency(made, folder)
+    for check in checks:
         if check.outcome == verify.FAILS:
             raise UserError(f"{run} does not hold what its report is of: {check.about}: {check.text}")
     return made
@@ -64,7 +70,10 @@ def state(run: str) -> Part:
 
 def _made(run: str, folder: RunFolder) -> Part:
     report = _finished(run, folder)
-    seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
+    try:
+        seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
+    except ConfigError as error:
+        raise UserError(f"{run}: {error}") from error
     return statement(
         report,
         registrations=lines_of(folder),
@@ -72,17 +81,19 @@ def _made(run: str, folder: RunFolder) -> Part:
         encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report["encoders"]],
         config=file_of(folder, f"{folder.path}/{CONFIG}"),
         report_file={**file_of(folder, f"{folder.path}/{REPORT}"), "parts": parts_of(report)},
+        results=results_of(folder, seeds),
     )
 
 
 def _finished(run: str, folder: RunFolder) -> Part:
     """The report of a run whose config is the one that the folder holds."""
     try:
-        report: Part = storage.read_json(f"{folder.path}/{REPORT}")
+        report: Part = parsed(storage.read_bytes(f"{folder.path}/{REPORT}"))
     except FileNotFoundError as error:
         raise UserError(f"{run} holds no {REPORT}; write it with encoder-audit report {run}") from error
-    except ValueError as error:
-        raise UserError(f"{run}/{REPORT} is no JSON; write it anew with encoder-audit report {run}") from error
+    except (RecursionError, ValueError) as error:
+        why = f"{run}/{REPORT} is no JSON ({in_a_line(error)})"
+        raise UserError(f"{why}; write it anew with encoder-audit report {run}") from error
     if fault := fault_of(report):
         raise UserError(f"{run}/{REPORT} {fault}; write it anew with encoder-audit report {run}")
     if report["config_sha256"] != folder.manifest.get("config_sha256"):

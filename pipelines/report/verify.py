@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import safetensors
 import yaml
 
 from mi_core.checks import ConfigError
@@ -17,17 +15,21 @@ from mi_core.report.statement import (
     WEIGHTS,
     Part,
     differences,
+    judged,
     of_report,
+    parsed,
     read_statement,
     rule,
     subjects,
     verdict_by_rule,
 )
+from pipelines.config.load import load
 from pipelines.data.recount import recounted
 from pipelines.data.splits import Splits
 from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.damage import DAMAGE, in_a_line, reading
 from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
 from pipelines.report.bindings import (
@@ -38,10 +40,11 @@ from pipelines.report.bindings import (
     folder_digest,
     kind_of,
     parts_of,
+    results_of,
     run_folder,
     telling,
 )
-from pipelines.report.verdict import recognition_fault
+from pipelines.report.verdict import recognition_fault, verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import (
     FILE,
@@ -54,14 +57,10 @@ from pipelines.run.registration import (
     lines_of,
 )
 
-ORDER = ("weights", "roles", "registration", "config", "report", "verdict", "signature")
+ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
 """What is checked, in the order of the lines."""
 HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
-DAMAGE = (
-    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
-    *(pa.ArrowException, safetensors.SafetensorError, yaml.YAMLError),
-)
-"""What reading a damaged file of a run may raise."""
+NEAR = 1e-6  # share by which numbers that are computed anew may differ, on a machine with other libraries
 _MOST = 6  # fields that one line names
 _LONGEST = 500  # characters of a line
 
@@ -92,19 +91,23 @@ def verify(file: str, run: str) -> list[Check]:
         UserError: the file is no statement, or the folder holds no run or another one.
     """
     try:
-        stated, signatures = read_statement(storage.read_json(file))
+        stated, signatures = read_statement(parsed(storage.read_bytes(file)))
     except FileNotFoundError as error:
         raise UserError(f"{file} is no file; give the one that encoder-audit statement wrote") from error
     except ConfigError as error:
         raise UserError(f"{file} {error}") from error
     except (OSError, RecursionError, ValueError) as error:
-        raise UserError(f"{file} is no statement of encoder-audit: it cannot be read as JSON") from error
+        raise UserError(
+            f"{file} is no statement of encoder-audit: it cannot be read as JSON ({in_a_line(error)})"
+        ) from error
     folder = run_folder(run)
     predicate = stated["predicate"]
-    if _is_other(predicate, folder):
-        raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
-    checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
-    return [*sorted(checks, key=lambda check: ORDER.index(check.about)), _signed(signatures)]
+    with reading(file):
+        if _is_other(predicate, folder):
+            raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
+        checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
+    checks += [_uncovered(predicate, folder), _signed(signatures)]
+    return sorted(checks, key=lambda check: ORDER.index(check.about))
 
 
 def consistency(stated: Part, folder: RunFolder) -> list[Check]:
@@ -115,6 +118,7 @@ def consistency(stated: Part, folder: RunFolder) -> list[Check]:
         *_of_registrations(predicate, folder),
         *_of_config(predicate, folder),
         *_of_report(predicate, folder),
+        *_of_results(predicate, folder),
         *_of_verdict(predicate, folder),
     ]
 
@@ -176,18 +180,13 @@ def _guarded(check: Callable[[], list[str]], place: str) -> list[str]:
         return [f"{place} cannot be read ({in_a_line(error)})"]
 
 
-def in_a_line(error: BaseException) -> str:
-    """An error in a line."""
-    return plain(f"{type(error).__name__}: {error}")
-
-
 def _faults_of_encoder(encoder: Mapping[str, Any], folder: RunFolder) -> list[str]:
     """The faults of an encoder whose files are as stated."""
     one, name = stored.describe(folder.seed(encoder["seed"]), encoder["name"]), encoder["name"]
     place = f"seed-{encoder['seed']}/encoders/{name}"
     expected = {OF_ENCODER, *one.files}
     faults = [] if encoder["kind"] == kind_of(one) else [f"the statement's kind of {place} is not that of the run"]
-    if {file["name"] for file in encoder["files"]} != {f"{place}/{file}" for file in expected}:
+    if sorted(file["name"] for file in encoder["files"]) != sorted(f"{place}/{file}" for file in expected):
         faults.append(f"the statement's files of {place} are not those of the run")
     if encoder["fingerprints"] != one.record.fingerprints:
         faults.append(f"{place}/{OF_ENCODER} has other fingerprints than stated")
@@ -309,6 +308,34 @@ def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
     return _lines("report", faults, f"{REPORT} is as stated, in all of its {len(given['parts'])} parts")
 
 
+def _of_results(predicate: Part, folder: RunFolder) -> list[Check]:
+    given = predicate["results"]
+    faults = _faults_of_files(given, folder)
+    if not faults and [file["name"] for file in results_of(folder, _seeds(predicate))] != [
+        one["name"] for one in given
+    ]:
+        faults.append("the statement's files of results are not those of the run")
+    return _lines("results", faults, f"scores, report.html and tables are as stated, in {len(given)} files and folders")
+
+
+def _seeds(predicate: Part) -> list[int]:
+    return [entry["seed"] for entry in predicate["primary"]["per_seed"]]
+
+
+def _uncovered(predicate: Part, folder: RunFolder) -> Check:
+    """What of a run no digest binds."""
+    roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
+    files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
+    bound = {follow(folder.path, file["name"]) for file in files}
+    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, "statement.json")}
+    free: dict[str, None] = {}
+    for path in storage.list_files(folder.path):
+        parts = path.removeprefix(f"{folder.path}/").split("/")
+        if not any("/".join((folder.path, *parts[:depth])) in bound for depth in range(1, len(parts) + 1)):
+            free["/".join(parts[: 2 if parts[0].startswith("seed-") else 1])] = None
+    return Check("coverage", NOTE, plain(f"not covered: {', '.join(free) or 'nothing'}", _LONGEST))
+
+
 def _reported(report: Part, told: Part) -> dict[tuple[int, str], str]:
     """The fingerprint of every encoder at its last epoch, by seed and name, as a report has it."""
     seeds = [entry["seed"] for entry in told["primary"]["per_seed"]]
@@ -344,7 +371,13 @@ def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
         same = broken == ("warning" in given)
         return [] if same else [f"verdict.warning is not what {OF_ENCODER} says of recognising images"]
 
-    return _lines("verdict", faults + _guarded(recognition, OF_ENCODER), f"{said} follows from the numbers by the rule")
+    def numbers() -> list[str]:
+        found = judged(verdict(load(f"{folder.path}/{CONFIG}"), folder))
+        apart = differences(given, found, "verdict", tolerance=NEAR)
+        return [f"the scores in the run give another {_some(apart)} than stated"] if apart else []
+
+    faults += _guarded(recognition, OF_ENCODER) + _guarded(numbers, "what the verdict rests on")
+    return _lines("verdict", faults, f"{said} follows from the numbers by the rule, and these from the scores")
 
 
 def _signed(signatures: int | None) -> Check:

@@ -25,6 +25,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.files.lock import lock
 
+MANIFEST = "manifest.json"
 STAGES = ("data", "pretrain", "extract", "attack", "tune", "report")
 # Which stage a section of the config first matters to; the others (name, resources) may change freely.
 SECTION_STAGE = {
@@ -63,7 +64,7 @@ STAGE_FOLDERS = {
 }
 SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
 OF_RUN = (
-    "manifest.json",
+    MANIFEST,
     "registration.jsonl",
     "progress.json",
     ".ray.json",
@@ -126,11 +127,11 @@ class RunFolder:
     @property
     def manifest(self) -> dict[str, Any]:
         """The manifest as it stands; empty for a new run."""
-        return dict(storage.read_json_or(f"{self.path}/manifest.json", {}))
+        return dict(storage.read_json_or(f"{self.path}/{MANIFEST}", {}))
 
     def update_manifest(self, **entries: Any) -> None:
         """Replace some top-level entries of the manifest."""
-        storage.write_json(f"{self.path}/manifest.json", self.manifest | entries)
+        storage.write_json(f"{self.path}/{MANIFEST}", self.manifest | entries)
 
     def append_manifest(self, key: str, entry: Mapping[str, Any]) -> None:
         """Append one record to a list of the manifest (reruns, registrations)."""

@@ -8,7 +8,8 @@ from typing import Any
 from pipelines.console import Piece, duration
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder
+from pipelines.files.damage import reading
+from pipelines.run.folder import MANIFEST, RunFolder
 from pipelines.run.heartbeat import PROGRESS, WRITE_SECONDS, lines
 from pipelines.run.machine import Process, identity
 
@@ -19,16 +20,19 @@ def status(run: str) -> str:
     """Stage, share done, rate and time left of a run, in lines.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run, or a file of it is damaged.
     """
     folder = RunFolder(storage.absolute(run))
-    if not folder.manifest:
-        raise UserError(f"{run} holds no run; give the --out of one")
-    progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
-    spent = folder.manifest.get("seconds", {})
-    told = [f"run    {folder.path} ({folder.manifest['name']})"]
-    told += _now(progress, folder) if progress else ["state  unknown: no progress was written yet"]
-    told += ["spent  " + ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in spent.items())] if spent else []
+    with reading(f"{folder.path}/{MANIFEST}"):
+        manifest = folder.manifest
+        if not manifest:
+            raise UserError(f"{run} holds no run; give the --out of one")
+        told = [f"run    {folder.path} ({manifest['name']})"]
+        spent = [f"{stage} {duration(seconds)}" for stage, seconds in manifest.get("seconds", {}).items()]
+    with reading(f"{folder.path}/{PROGRESS}"):
+        progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
+        told += _now(progress, folder) if progress else ["state  unknown: no progress was written yet"]
+    told += ["spent  " + ", ".join(spent)] if spent else []
     return "\n".join(told)
 
 

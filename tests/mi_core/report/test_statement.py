@@ -89,6 +89,7 @@ def made(**parts: Any) -> dict[str, Any]:
         encoders=[encoder(), encoder("shadow")],
         config={"name": "config.yaml", "digest": {"sha256": A}},
         report_file={"name": "report.json", "digest": {"sha256": B}, "parts": {"name": C}},
+        results=[{"name": "report.html", "digest": {"sha256": C}}, {"name": "figures", "digest": {"dirHash": C}}],
     )
 
 

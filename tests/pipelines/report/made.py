@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pyarrow as pa
 import safetensors.torch
 import torch
 
@@ -15,7 +16,9 @@ from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
-from mi_core.validity.verdict import LOT, Validity, judge, judge_pooled
+from pipelines.attack.blind import blind_path
+from pipelines.attack.scores import scores_path
+from pipelines.attack.tasks import tasks
 from pipelines.audit.run import register
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.config.load import parse
@@ -34,6 +37,7 @@ from pipelines.encoders.stored import (
 )
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.report.verdict import is_primary, verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import LOOK, ROLES, START, lines_of, write_down
@@ -63,6 +67,7 @@ def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
     report = _report(config, folder, 2.0 * leak)
     jsonschema.validate(report, schema())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
+    storage.write_atomic(f"{folder.path}/report.html", b"<p>made</p>")
     return place
 
 
@@ -102,21 +107,29 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
     return write_record(folder, replace(record, fingerprints=marks))
 
 
-def _validity(config: RunConfig, seed: int, shift: float) -> Validity:
-    random = np.random.default_rng(seed)
-    member = np.arange(120) < 60
+def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
+    """The scores of the primary attack at all checkpoints, of its control and of the blind classifier."""
+    random = np.random.default_rng(folder.seed)
+    ids, member = [f"digits/{row:04d}" for row in range(120)], np.arange(120) < 60
     blind, control = random.normal(size=(2, 120))
-    settled = {"by": config.by, "p_value": 1e-4 if shift else 0.5} if config.by == LOT else {"by": config.by}
-    return judge(random.normal(size=120) + shift * member, blind, control, member, trained=True, **settled)
+    columns = {"id": ids, "score": random.normal(size=120) + shift * member, "member": member, "control": control}
+    storage.write_table(blind_path(folder), pa.table({"id": ids, "score": blind}))
+    p = 1e-4 if shift else 0.5
+    test = {"evidence": {"test": {"permutation_p": p, "welch_p": p}}}
+    for task in tasks(config, folder):
+        if is_primary(config, task):
+            storage.write_table(scores_path(task), pa.table(columns))
+            storage.write_json(f"{folder.attack(task.name)}/result.json", test)
 
 
 def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
     epoch = config.attacked_epochs(primary.target)[-1]
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
-    found = {seed: _validity(config, seed, shift) for seed in config.seeds}
-    per_seed = [{"seed": seed, **of_seed.as_json()} for seed, of_seed in found.items()]
-    pooled = judge_pooled(list(found.values())).as_json()
+    for seed in config.seeds:
+        _scores(config, folder.seed(seed), shift)
+    pooled = verdict(config, folder)
+    found = dict(zip(config.seeds, pooled.get("per_seed", [pooled]), strict=True))
     auc = pooled["attack_auc"]
     rows = [
         {
@@ -129,8 +142,8 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
             "epoch": epoch,
             "n_member": 60,
             "n_nonmember": 60,
-            "auc": of_seed.attack_auc.as_json(),
-            "accuracy": of_seed.attack_auc.as_json(),
+            "auc": of_seed["attack_auc"],
+            "accuracy": of_seed["attack_auc"],
             "tpr_at_fpr": {},
             "threshold": 0.5,
             "primary": True,
@@ -148,7 +161,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
         "data": {"source": "digits", "roles": roles[str(config.seeds[0])], "duplicates_removed": 0},
         "encoders": {name: {"load": "made"} | _fingerprints(folder, config, name) for name in config.encoders},
         "attacks": rows,
-        "validity": pooled | ({"per_seed": per_seed} if len(per_seed) > 1 else {}),
+        "validity": pooled,
         "queries": {"total": auc["n"], "entries": []},
     }
 

@@ -17,10 +17,12 @@ from pipelines.cli import app as cli
 from pipelines.config.load import load, parse
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.report.compare import compare
 from pipelines.report.forget import forget
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
+from tests.pipelines.report.stating import called, edited
 
 ATTACKS = [{"attack": "mean-cosine", "target": ["target", "shadow"], "reference": "nonmembers", "fpr": 0.2}]
 
@@ -32,8 +34,17 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return staged.judge(parse(small_config(attacks=ATTACKS), "small.yaml"), folder)
 
 
-def test_scores_of_both_encoders_are_compared(run: Path) -> None:
-    found = forget(f"{run}:target", f"{run}:shadow", f"{run}:shadow")
+@pytest.fixture(scope="module")
+def unseen(run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The shadow encoder of a copy of the run, which stands for one more that never saw the images."""
+    folder = tmp_path_factory.mktemp("forget") / "unseen"
+    shutil.copytree(run, folder)
+    edited(folder / "report.json", "encoders.shadow.fingerprint", lambda _: "f" * 64)
+    return f"{folder}:shadow"
+
+
+def test_scores_of_both_encoders_are_compared(run: Path, unseen: str) -> None:
+    found = forget(f"{run}:target", f"{run}:shadow", unseen)
     config = load(f"{run}/config.yaml")
     expected = {}
     for task in tasks(config, RunFolder(str(run)).seed(0)):
@@ -46,13 +57,13 @@ def test_scores_of_both_encoders_are_compared(run: Path) -> None:
     assert (found["images"], found["controls"], found["seeds"]) == (60, 48, [0])
     assert found["before"]["encoder"] == "target"
     assert found["before"]["fingerprint"] != found["after"]["fingerprint"]
-    assert found["unseen"] == {"run": str(run), "encoder": "shadow"}
+    assert found["unseen"] == {"run": unseen.removesuffix(":shadow"), "encoder": "shadow"}
     assert set(found["utility"]) == {"before", "after"}
-    assert forget(str(run), f"{run}:shadow", f"{run}:shadow") == found  # the verdict is about target
+    assert forget(str(run), f"{run}:shadow", unseen) == found  # the verdict is about target
 
 
-def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path) -> None:
-    found = forget(f"{run}:target", f"{run}:shadow", f"{run}:shadow")["found"]
+def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path, unseen: str) -> None:
+    found = forget(f"{run}:target", f"{run}:shadow", unseen)["found"]
     assert list(found["tails"]) == ["mean-cosine on projection", "mean-cosine on backbone"]
     config = load(f"{run}/config.yaml")
     above = {}
@@ -85,10 +96,95 @@ def test_a_run_without_a_report_says_what_to_do(run: Path, tmp_path: Path) -> No
         forget(str(run), str(tmp_path / "half"))
 
 
-def test_the_command(
+def test_the_third_encoder_is_another_one_that_never_saw_the_images(run: Path, unseen: str, tmp_path: Path) -> None:
+    """The encoder after unlearning, as its own yardstick, would look as if it had forgotten everything."""
+    for third in (f"{run}:shadow", f"{run}:target", str(run)):
+        with pytest.raises(UserError, match="are the same weights; give three encoders: before and after unlearning"):
+            forget(f"{run}:target", f"{run}:shadow", third)
+    shutil.copytree(run, tmp_path / "again")
+    edited(tmp_path / "again" / "report.json", "encoders.target.fingerprint", lambda _: "e" * 64)
+    with pytest.raises(UserError, match="trained target on target-member, whose images are judged; give an encoder"):
+        forget(f"{run}:target", f"{run}:shadow", f"{tmp_path}/again:target")
+
+
+DAMAGE = {"empty": b"", "cut": b'{"a": [1, 2', "deep": b"[" * 100_000, "list": b"[1]", "bytes": bytes(range(256))}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_one_line_that_names_it(
+    damage: str,
+    run: Path,
+    unseen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In every command that reads a run."""
+    hurt = tmp_path / "hurt"
+    shutil.copytree(run, hurt)
+    others = {"compare": (run,), "statement": (), "status": (), "forget": (f"{run}:shadow", "--retrained", unseen)}
+    scores = next(path for path in sorted(hurt.glob("seed-0/attacks/*/scores.parquet")))
+    reads = {
+        "report.json": ("compare", "statement", "forget"),
+        "manifest.json": ("status", "statement"),
+        "progress.json": ("status",),
+        str(scores.relative_to(hurt)): ("statement", "forget"),
+    }
+    for name, commands in reads.items():
+        path = hurt / name
+        before = path.read_bytes() if path.exists() else None
+        path.write_bytes(DAMAGE[damage])
+        for command in commands:
+            if (damage, name) == ("list", "manifest.json"):
+                continue
+            code = called(monkeypatch, command, hurt, *others[command])
+            told = capsys.readouterr().err
+            last = told.splitlines()[-1] if told else ""
+            assert code == 2, (command, name, code, told)
+            assert "Traceback" not in told
+            assert str(hurt) in last, (command, name, told)
+        path.unlink() if before is None else path.write_bytes(before)
+
+
+def test_odd_values_in_a_report_are_one_line(run: Path, unseen: str, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "odd")
+    for place, value in (
+        ("encoders.target", []),
+        ("data", 3),
+        ("validity", {"attack_auc": {"value": "x", "ci95": [1]}}),
+    ):
+        before = (tmp_path / "odd" / "report.json").read_bytes()
+        edited(tmp_path / "odd" / "report.json", place, lambda _, value=value: value)
+        with pytest.raises(UserError, match="is damaged|report.json of"):
+            compare(str(tmp_path / "odd"), str(run))
+        if place != "validity":
+            with pytest.raises(UserError, match="is damaged"):
+                forget(str(tmp_path / "odd"), f"{run}:shadow", unseen)
+        (tmp_path / "odd" / "report.json").write_bytes(before)
+
+
+def test_no_sign_of_control_reaches_the_terminal(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["forget", f"{run}:target", f"{run}:shadow", "--retrained", f"{run}:shadow"]
+    shutil.copytree(run, tmp_path / "hostile")
+    name = "\x1b]0;owned\x07\x1b[31mred\u202e"
+    for file in ("manifest.json", "report.json"):
+        edited(tmp_path / "hostile" / file, "name", lambda _: name)
+    for words in (
+        ("status", tmp_path / "hostile"),
+        ("compare", tmp_path / "hostile", run),
+        ("statement", tmp_path / name),
+    ):
+        called(monkeypatch, *words)
+        told = "".join(capsys.readouterr())
+        assert "red" in told
+        assert not any(sign in told for sign in ("\x1b", "\x07", "\u202e")), words
+
+
+def test_the_command(
+    run: Path, unseen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["forget", f"{run}:target", f"{run}:shadow", "--retrained", unseen]
     monkeypatch.setattr(sys, "argv", ["encoder-audit", *words, "--json", str(tmp_path / "found.json")])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -41,8 +41,8 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
     assert state(str(stated_run)) == content
     assert called(monkeypatch, "verify", stated_run / "statement.json", stated_run) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [re.split(r"[ :]+", line)[:2] for line in lines] == [[HOLDS, about] for about in ORDER[:-1]] + [
-        [NOTE, "signature"]
+    assert [re.split(r"[ :]+", line)[:2] for line in lines] == [[HOLDS, about] for about in ORDER[:-2]] + [
+        [NOTE, about] for about in ORDER[-2:]
     ]
     assert "not who stated it" in lines[-1]
     card = tmp_path / "card.md"
@@ -77,6 +77,17 @@ def test_an_encoder_that_is_not_the_reported_one_is_not_stated(copied: Path) -> 
     shutil.copytree(shadow, target)
     with pytest.raises(UserError, match=r"report: the statement's encoders is not as report.json has it"):
         state(str(copied))
+
+
+def test_a_verdict_that_the_scores_do_not_give_is_not_stated(tmp_path: Path) -> None:
+    """Report and rule fit each other: only the scores tell."""
+    honest = made_run(tmp_path / "honest")
+    forged = made_run(tmp_path / "forged", leak=True)
+    report = json.loads((forged / "report.json").read_text())
+    edited(honest / "report.json", "validity", lambda _: report["validity"])
+    edited(honest / "report.json", "attacks", lambda _: report["attacks"])
+    with pytest.raises(UserError, match="verdict: the scores in the run give another verdict.verdict, "):
+        state(str(honest))
 
 
 def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:

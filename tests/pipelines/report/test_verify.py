@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.report.statement import PAYLOAD_TYPE
-from mi_core.validity.verdict import Validity
+from pipelines.config.load import load
+from pipelines.errors import UserError
 from pipelines.report import statement
+from pipelines.report.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import attempts, faults_of, is_after_looking, lines_of, without_chain, write_down
@@ -45,6 +47,67 @@ def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.Da
     assert any(fault.startswith(f"{about}: ") and any(one in fault for one in named) for fault in found), found
 
 
+def test_every_file_of_a_run_is_bound_or_named_as_not_covered(stated_run: Path) -> None:
+    (told,) = [check.text for check in checked(stated_run) if check.about == "coverage"]
+    free = told.removeprefix("not covered: ").split(", ")
+    assert "seed-0/features" in free
+    assert not {"report.html", "results.json", "seed-0/attacks", "seed-0/validity", "figures"} & set(free)
+    for path in sorted(path for path in stated_run.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        name = path.relative_to(stated_run).as_posix()
+        if name != "statement.json" and not any(name == one or name.startswith(f"{one}/") for one in free):
+            with flipped(path, path.stat().st_size // 2, 0):
+                found = faults(checked(stated_run))
+            parents = [name, *map(str, path.relative_to(stated_run).parents)]
+            assert any(f" {one} " in f"{fault} " for fault in found for one in parents), name
+
+
+def test_a_page_and_scores_that_were_changed_are_named(copied: Path) -> None:
+    page = copied / "report.html"
+    page.write_text(page.read_text().replace("made", "leak"))
+    assert faults(checked(copied)) == ["results: report.html has other bytes than stated"]
+    (copied / "figures").mkdir()
+    (copied / "figures" / "roc.png").touch()
+    page.write_text("<p>made</p>")
+    assert faults(checked(copied)) == ["results: the statement's files of results are not those of the run"]
+
+
+@pytest.mark.parametrize("twice", ["verdict", "digest", "NaN"])
+def test_a_name_that_stands_twice_is_refused(twice: str, made: Path, tmp_path: Path) -> None:
+    """Readers would take the one value or the other; in an envelope alike."""
+    text = (made / "statement.json").read_text()
+    other = {"verdict": '"verdict": "no-evidence", ', "digest": '"digest": {}, ', "NaN": '"x": NaN, '}[twice]
+    mark = '"digest"' if twice == "digest" else '"verdict": "leak"'
+    assert mark in text
+    edited_text = text.replace(mark, other + mark, 1)
+    payload = base64.b64encode(edited_text.encode()).decode()
+    envelope = json.dumps({"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": []})
+    for content in (edited_text, envelope):
+        (tmp_path / "s.json").write_text(content)
+        with pytest.raises(UserError, match="s.json is"):
+            verify(str(tmp_path / "s.json"), str(made))
+
+
+@pytest.mark.parametrize("place", ["predicate.results", "predicate.encoders.0.files", "predicate.encoders"])
+def test_an_entry_that_stands_twice_is_refused(place: str, made: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text((made / "statement.json").read_text())
+    edited(tmp_path / "s.json", place, lambda entries: [*entries, entries[0]])
+    with pytest.raises(UserError, match="s.json is no statement of encoder-audit: .* stands there twice"):
+        verify(str(tmp_path / "s.json"), str(made))
+
+
+@pytest.mark.parametrize("event", ["roles", "plan"])
+def test_registered_lines_without_their_parts_are_one_line(event: str, made: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text((made / "statement.json").read_text())
+    kept = ("event", "time", "previous", "sha256")
+    edited(
+        tmp_path / "s.json",
+        "predicate.registrations",
+        lambda lines: [{name: line[name] for name in kept} if line["event"] == event else line for line in lines],
+    )
+    with pytest.raises(UserError, match="s.json is damaged: KeyError"):
+        verify(str(tmp_path / "s.json"), str(made))
+
+
 def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
     """Another attack is chosen once scores exist: the statement says so, and a leak is none any more."""
     folder = RunFolder(str(copied))
@@ -52,9 +115,7 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
     write_down(
         folder, "plan", {name: part for name, part in without_chain(plan).items() if name != "event"} | {"epoch": 99}
     )
-    edited(
-        copied / "report.json", "validity", lambda found: Validity.from_json({**found, "registered": False}).as_json()
-    )
+    edited(copied / "report.json", "validity", lambda _: verdict(load(f"{copied}/config.yaml"), folder))
     statement.write(str(copied))
     (told,) = [check for check in checked(copied) if check.about == "registration"]
     assert told.outcome == HOLDS and "CHOSEN AFTER LOOKING" in told.text

@@ -1,0 +1,42 @@
+"""What reading a damaged file of a run may raise, and one line in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import safetensors
+import yaml
+
+from pipelines.errors import UserError
+
+DAMAGE = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
+    *(pa.ArrowException, safetensors.SafetensorError, yaml.YAMLError),
+)
+"""What reading a file that is empty, cut, too deep or of other content may raise."""
+
+
+@contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Let what a damaged file raises in the block be one line that names it.
+
+    Args:
+        place: the file, or the folder of the run, that is read in the block.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except DAMAGE as error:
+        raise UserError(f"{place} is damaged: {in_a_line(error)}") from error
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error in a line."""
+    line = " ".join(str(error).split())
+    return f"{type(error).__name__}: {line[:300]}"
