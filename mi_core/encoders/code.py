@@ -6,8 +6,10 @@ import hashlib
 import importlib
 import inspect
 import io
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,6 +134,8 @@ def _imported(name: str) -> tuple[Any, str]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(f"load = 'python:{name}': write python:module:function")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as workers have it, so that every command finds the same modules
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, attribute)

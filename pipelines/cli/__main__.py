@@ -1,5 +1,5 @@
 """``python -m pipelines.cli``: the command ``encoder-audit``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main()
+run()

@@ -16,7 +16,7 @@ NAMES = (
     "*.env", ".env*", "*secret*", "*credential*", "*passw*", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass",
     ".htpasswd", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.ppk",
     "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.tfvars", "*.tfstate", "kubeconfig*", "service-account*",
-    "service_account*", "auth_token*",
+    "service_account*", "*token", "*tokens", "*token.*", "*tokens.*", "*cookie*", "*.url",
 )  # fmt: skip
 """Names of files, in small letters, under which secrets are kept; public keys (``*.pub``) are none."""
 CONTENTS = {
@@ -28,6 +28,11 @@ CONTENTS = {
     "a token of Hugging Face": rb"(?<!\w)hf_[A-Za-z0-9]{30}",
     "a token of Slack": rb"(?<!\w)xox[abeoprs]-[\w-]{10}",
     "a key of an API": rb"(?<![\w-])sk-(?=[\w-]*\d)[\w-]{20}",
+    "a token of GitLab": rb"(?<!\w)glpat-[\w-]{20}",
+    "a key of Azure": rb"(?i:AccountKey|SharedAccessKey|SharedAccessSignature)\s*=\s*[\w+/%&=-]{20}",
+    "a password in an address": rb"\w://[^/\s:@]+:[^/\s:@]+@",
+    "a password": rb"(?im)^\W*(?:\w*_)?(?:password|passwd|pwd|secret|token|api_?key)[\"']?\s*[=:]\s*"
+    rb"[\"']?[^\s\"'(){}\[\].,$<>]{6,}[\"']?\s*,?$",
     "a signed token": rb"(?<!\w)eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10}",
 }
 """What secrets look like."""

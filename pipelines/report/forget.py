@@ -44,7 +44,7 @@ def forget(
     """
     words = [before, after, *([] if retrained is None else [retrained])]
     sides = [_Side.of(one) for one in words]
-    first, second, third = (*sides, None)[:3]
+    first, second, third = sides[0], sides[1], sides[2] if retrained is not None else None
     with reading(f"{REPORT} of {' or '.join(words)}"):
         for other in sides[1:]:
             _check_alike(first, other)

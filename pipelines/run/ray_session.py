@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -42,6 +43,7 @@ QUIET = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # lines of Ray's own about workers that died; a run tells what it makes of that
 }
 LOCAL = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # nobody takes this machine away: a process less per training
+LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 STARTS = 2  # how often a local Ray is started before a run gives up
 
 
@@ -55,7 +57,7 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
         verbose: show Ray's own logs.
 
     Raises:
-        UserError: nothing answers at the address.
+        UserError: nothing answers at the address, or the path of the temporary folder is too long.
         Unavailable: a local Ray does not start.
     """
     started = time.perf_counter()
@@ -68,6 +70,7 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     if not local:
         probe(str(address))
     elif not joined:
+        check_temporary_folder()
         _guard()
     import ray
 
@@ -93,6 +96,18 @@ def ray_cluster(address: str | None, *, object_store_mb: int, verbose: bool = Fa
     finally:
         if not joined:
             ray.shutdown()
+
+
+def check_temporary_folder() -> None:
+    """Raise UserError if Ray's sockets would have longer paths than Unix allows, 107 bytes."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    name = next((name for name in ("RAY_TMPDIR", "TMPDIR", "TEMP", "TMP") if os.environ.get(name) == folder), "TMPDIR")
+    length = len(os.fsencode(folder.rstrip("/")))
+    if length > LONGEST_FOLDER:
+        raise UserError(
+            f"{name} has {length} bytes, and Ray's sockets stand below it, so that it may have {LONGEST_FOLDER} at "
+            "most: set RAY_TMPDIR to a folder with a shorter path, such as /tmp"
+        )
 
 
 def _guard() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import urllib.request
 import weakref
 import zlib
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ OK = 200
 _MOST_OF_A_REFUSAL = 2**16  # bytes read of an answer with another status
 _GZIP_OR_ZLIB = 47  # zlib's sign for both
 _TALKATIVE = ("httpx", "httpcore")  # their logs hold addresses and headers
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # hosts that are this machine
 Unpack = Callable[[bytes, int], bytes]
 """From a piece of an answer, and how many bytes are wanted at most, to its content."""
 
@@ -62,11 +64,16 @@ class Exchange:
             raise ConfigError("an encoder behind an API needs httpx: pip install 'encoder-audit[api]'") from error
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        direct = httpx.AsyncHTTPTransport(limits=limits)
         self._http = httpx.AsyncClient(
             headers={"Accept-Encoding": "gzip", **headers},
             params=dict(query),
             timeout=None,  # of single reads and writes
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            mounts=dict.fromkeys(
+                ("all://localhost", "all://127.0.0.1", "all://[::1]"), direct
+            ),  # no proxy reaches them
+            limits=limits,
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=_serve, args=(self._loop,), name="exchange", daemon=True).start()
@@ -105,8 +112,16 @@ class Exchange:
                 finally:
                     await response.aclose()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise BrokenError(f"{type(error).__name__}: {error}") from None
+            raise BrokenError(f"{type(error).__name__}: {error}{_proxy_of(request.url)}") from None
         return Answer(response.status_code, response.headers, body)
+
+
+def _proxy_of(url: httpx.URL) -> str:
+    """The proxy that a request goes through, in words, without user and password; empty: none."""
+    proxy = urllib.request.getproxies().get(url.scheme) or urllib.request.getproxies().get("all")
+    if not proxy or url.host in LOOPBACK or urllib.request.proxy_bypass(url.host):
+        return ""
+    return f", through the proxy {proxy.rpartition('@')[2]} that the environment names ({url.scheme}_proxy, no_proxy)"
 
 
 async def _body(response: httpx.Response, most_bytes: int) -> bytes:

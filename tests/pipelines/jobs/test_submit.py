@@ -146,11 +146,16 @@ SECRETS = {
     "model.py": "TOKEN = 'hf_" + "a1" * 17 + "'", "load.py": "key='ghp_" + "a1" * 18 + "'",
     "ask.py": "'sk-" + "a1" * 20 + "'",
     "web.js": "AIza" + "a1" * 17 + "b",
+    "db.url": "", "cookies.txt": "", "token": "", "api_token.txt": "", "run.txt": "password=" + "hunter2" * 2,
+    "settings.yaml": "db_password: " + "hunter2" * 2, "conn.txt": "postgres://me:" + "hunter2" * 2 + "@db/x",
+    "azure.txt": "AccountName=x;AccountKey=" + "a1" * 40 + "==", "ci.yml": "x: glpat-" + "a1" * 10,
     "jwt.txt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w",
 }  # fmt: skip
 HARMLESS = {
     "id_rsa.pub": "ssh-rsa AAAAB3Nza", "ca.crt": "-----BEGIN CERTIFICATE-----", "tokenizer.json": "{}",
     "model.py": "secret_key = None\nclass KeyEncoder: ...\n# AKIA begins a key\nname = 'task-sk-learn-models'",
+    "net.py": "token = self.embed(x)\nsecret = images[:, 0]\ntoken: torch.Tensor\npassword = os.environ['P']",
+    "audit.yaml": "api_key_env: MY_TOKEN_VARIABLE\nurl: http://127.0.0.1:8000/embed",
     "public.txt": "-----BEGIN PUBLIC KEY-----",
 }  # fmt: skip
 

@@ -123,7 +123,7 @@ def test_a_damaged_file_is_one_line_that_names_it(
     hurt = tmp_path / "hurt"
     shutil.copytree(run, hurt)
     others = {"compare": (run,), "statement": (), "status": (), "forget": (f"{run}:shadow", "--retrained", unseen)}
-    scores = next(path for path in sorted(hurt.glob("seed-0/attacks/*/scores.parquet")))
+    (scores,) = hurt.glob("seed-0/attacks/mean-cosine-0-projection-0003/scores.parquet")
     reads = {
         "report.json": ("compare", "statement", "forget"),
         "manifest.json": ("status", "statement"),

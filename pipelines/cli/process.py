@@ -1,0 +1,42 @@
+"""A command as a process of its own: it ends at once, without the teardown of the interpreter.
+
+Native threads, such as DuckDB's, Arrow's and Ray's, may still live then, and one that lives while its library is torn
+down aborts a process whose work is done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+from pipelines.cli.app import main
+
+
+def run() -> NoReturn:
+    """Run the command that the arguments name, and end the process with its code, after what asked for the end."""
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = _code(ended.code)
+    finally:
+        kind, error, trace = sys.exc_info()
+        if kind is not None and error is not None:
+            sys.excepthook(kind, error, trace)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # closed, such as by head
+                stream.flush()
+        os._exit(code)
+
+
+def _code(given: object) -> int:
+    """The exit code that Python makes of what `sys.exit` was given."""
+    if given is None or isinstance(given, int):
+        return given or 0
+    sys.stderr.write(f"{given}\n")
+    return 1
