@@ -33,9 +33,14 @@ def fault_of_user(error: BaseException) -> str | None:
     return None
 
 
-def unavailable_in(error: BaseException) -> Unavailable | None:
-    """What did not start or answer, of this process or a worker; None: the error is another one."""
-    return next((inner for inner in _chain(error, set()) if isinstance(inner, Unavailable)), None)
+class Unreachable(OSError):
+    """A store is busy or does not answer."""
+
+
+def unavailable_in(error: BaseException) -> str | None:
+    """The one line on what did not start or answer, of this process or a worker; None: the error is another one."""
+    found = next((inner for inner in _chain(error, set()) if isinstance(inner, Unavailable | Unreachable)), None)
+    return None if found is None else " ".join(str(found).split())
 
 
 def fault_in(function: Callable[..., object], *arguments: Any) -> str:

@@ -314,7 +314,7 @@ def guarded(command: Callable[[], Any]) -> None:
         fault, unavailable = fault_of_user(error), unavailable_in(error)
         if debug or (fault is None and unavailable is None):
             raise
-        print(printable(f"encoder-audit: {fault or ' '.join(str(unavailable).split())}"), file=sys.stderr)  # noqa: T201
+        print(printable(f"encoder-audit: {fault or unavailable}"), file=sys.stderr)  # noqa: T201
         sys.exit(1 if fault is None else 2)
     except Interrupted as interrupted:
         print(f"encoder-audit: {interrupted}", file=sys.stderr)  # noqa: T201

@@ -39,7 +39,6 @@ from pipelines.files.stores import may_pass
 LISTED = 100  # unusable samples of an item that are listed one by one, at most
 LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case
 REPEATED = "repeated-keys.parquet"
-_AGAIN = "run the same command again"
 Look = Callable[[Sequence[Item]], Sequence[Item]]
 
 
@@ -346,8 +345,8 @@ def usable(
     own = Attributes(attributes or {})
     for sample in Source(source).scan(item):
         if isinstance(sample, Problem):
-            if may_pass(sample.reason):
-                raise Unavailable(f"{item.path}: {sample.reason}; its store is busy or out of reach, {_AGAIN}")
+            if may_pass(sample.reason):  # no damage: it may be whole the next time
+                raise Unavailable(f"{item.path}: {sample.reason}")
             yield sample
             continue
         try:

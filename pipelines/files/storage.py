@@ -26,6 +26,7 @@ from pipelines.files.conditional import Conditional
 from pipelines.files.stores import Address, connected, store_of
 
 LONGEST = 4096  # characters of a path
+LONGEST_NAME = 255  # bytes of a name in it, on a disk
 THREADS = 16  # requests at once
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
@@ -48,6 +49,9 @@ def absolute(path: str) -> str:
     if is_uri(path):
         Address.of(path)
         return path.rstrip("/")
+    for name in path.split("/"):
+        if len(name.encode()) > LONGEST_NAME and not set("{*?[") & set(name):
+            raise UserError(f"{name[:60]}... can be no name: it has more than {LONGEST_NAME} bytes")
     return str(Path(path.removeprefix("file://")).expanduser().absolute())
 
 
@@ -77,7 +81,8 @@ def _resolve(path: str) -> tuple[Any, str]:
 
 def _info(path: str) -> Any:
     filesystem, place = _resolve(path)
-    return filesystem.get_file_info(place)
+    with connected(path):
+        return filesystem.get_file_info(place)
 
 
 def exists(path: str) -> bool:
@@ -136,7 +141,9 @@ def listing(folder: str, *, recursive: bool = True) -> Listing:
     selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
     root = absolute(folder)
     files = []
-    for info in filesystem.get_file_info(selector):
+    with connected(folder):
+        found = filesystem.get_file_info(selector)
+    for info in found:
         relative = info.path.removeprefix(place).lstrip("/")
         if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
             files.append(f"{root}/{relative}")
@@ -212,7 +219,10 @@ def open_input(path: str, *, unpacked: bool = True) -> Iterator[Any]:
         OSError: the file is not there or cannot be read.
     """
     filesystem, place = _resolve(path)
-    with filesystem.open_input_stream(place, "detect" if unpacked else None, buffer_size=2**20) as stream:
+    with (
+        connected(path),
+        filesystem.open_input_stream(place, "detect" if unpacked else None, buffer_size=2**20) as stream,
+    ):
         yield stream
 
 
@@ -220,7 +230,7 @@ def open_input(path: str, *, unpacked: bool = True) -> Iterator[Any]:
 def open_seekable(path: str) -> Iterator[Any]:
     """A file's bytes, to be read in any order. Raises OSError as `open_input`."""
     filesystem, place = _resolve(path)
-    with connected(), filesystem.open_input_file(place) as file:
+    with connected(path), filesystem.open_input_file(place) as file:
         yield file
 
 
@@ -248,7 +258,10 @@ def write_atomic(path: str, data: bytes) -> None:
             stream.write(data)
         return
     target = Path(place)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{target.parent} cannot be made ({error.strerror}); choose another folder") from error
     temporary = target.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
     try:
         with naming(path), temporary.open("wb") as handle:

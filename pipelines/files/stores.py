@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from pipelines.errors import UserError
+from pipelines.errors import Unreachable, UserError
 
 HUB = "hf://"  # addresses of Hugging Face's Hub, such as hf://datasets/org/name
 ATTEMPTS = 10  # at one request to S3, over about a minute; pyarrow's own 3 give up on a busy store within a second
@@ -96,14 +96,22 @@ def may_pass(fault: str) -> bool:
 
 
 @contextmanager
-def connected() -> Iterator[None]:
-    """Let faults of the network in the block be OSErrors: those of the Hub's client are not."""
+def connected(address: str = "") -> Iterator[None]:
+    """Let faults of the network in the block be of one kind, an OSError: those of the Hub's client are none.
+
+    Args:
+        address: what is asked for in the block, for the message; empty: the caller names it.
+
+    Raises:
+        Unreachable: the store does not answer, or is busy.
+    """
     try:
         yield
     except Exception as error:
-        if not type(error).__module__.startswith("httpx"):
+        if not type(error).__module__.startswith("httpx") and not (isinstance(error, OSError) and may_pass(str(error))):
             raise
-        raise OSError(f"{type(error).__name__}: {_first_line(error)}") from error
+        about = f"{address}: " if address else ""
+        raise Unreachable(f"{about}{type(error).__name__}: {_first_line(error)}; run the same command again") from error
 
 
 def region_of(bucket: str) -> str | None:
@@ -186,7 +194,7 @@ def _by_fsspec(address: str, unknown: pa.ArrowInvalid) -> tuple[Any, str]:
         store, place = fsspec.core.url_to_fs(address)
     except ImportError as error:
         raise UserError(f"{address}: {_first_line(error)}") from error
-    except ValueError:
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):  # of no store, or of one that asks for more
         raise UserError(f"{address}: {_first_line(unknown)}") from unknown
     return fs.PyFileSystem(fs.FSSpecHandler(store)), place
 

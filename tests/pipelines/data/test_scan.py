@@ -202,7 +202,7 @@ def test_a_store_that_does_not_answer_is_no_damaged_shard(
     monkeypatch.setenv("AWS_CLIENT", "another")  # so that a new client is made
     try:
         S3_BUSY.extend([None] * 40)
-        with pytest.raises(Unavailable, match=r"busy-scan/1.tar: unreadable.*503.*; its store is busy or out of"):
+        with pytest.raises(Unavailable, match=r"busy-scan/1.tar: unreadable.*503.*;.* run the same command again"):
             list(usable(config.sources["pool"], item, config.decoder()))
     finally:
         S3_BUSY.clear()
@@ -216,7 +216,7 @@ def test_what_does_not_answer_is_found_behind_what_ray_wraps_around_it() -> None
 
     for error in (Unavailable("busy"), UserError("wrong")):
         wrapped = ray.exceptions.RayTaskError("scan_item", "traceback", error)
-        assert (unavailable_in(wrapped) is error) == isinstance(error, Unavailable)
+        assert (unavailable_in(wrapped) == "busy") == isinstance(error, Unavailable)
 
 
 def test_hashes_need_no_text(shards: Path) -> None:

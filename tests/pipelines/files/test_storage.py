@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import UserError, storage_fault
-from pipelines.files import storage
+from pipelines.errors import Unreachable, UserError, storage_fault, unavailable_in
+from pipelines.files import storage, stores
 from pipelines.files.lock import lock
 from tests.conftest import S3_REQUESTS
 
@@ -215,6 +215,33 @@ def test_nothing_is_written_or_removed_outside(place: str, name: str) -> None:
         pass
     assert storage.read_bytes(f"{place}/x") == b"kept"
     assert storage.list_files(place) == [f"{place}/x"]
+
+
+def test_what_cannot_be_a_place_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    long = "x" * 256
+    for act in (storage.exists, storage.is_folder, storage.read_bytes, lambda path: storage.write_atomic(path, b"")):
+        for path in (f"{tmp_path}/{long}", f"{long}/y", f"ä{'ö' * 127}"):
+            with pytest.raises(UserError, match="can be no name: it has more than 255 bytes"):
+                act(path)
+        for address in ("reference://x", "github://a/b", "nosuch://x/y"):
+            with pytest.raises(UserError, match=f"^{address}: Unrecognized filesystem type"):
+                act(address)
+    for path in (f"{tmp_path}/file/below/x", "/proc/nothing/x"):
+        with pytest.raises(UserError, match=r"cannot be made \(.*\); choose another folder"):
+            storage.write_atomic(path, b"")
+    assert storage.absolute("/a/{" + ",".join(map(str, range(200))) + "}.tar")
+    assert not storage.exists(f"{tmp_path}/{'x' * 255}")
+
+
+def test_a_store_out_of_reach_is_told_from_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(stores, "ATTEMPTS", 1)
+    for act in (storage.exists, storage.read_bytes, storage.list_files):
+        with pytest.raises(Unreachable, match="run the same command again") as caught:
+            act("s3://away/x")
+        assert unavailable_in(caught.value) is not None
 
 
 def test_users_may_name_places_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

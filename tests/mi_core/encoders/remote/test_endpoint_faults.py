@@ -63,6 +63,21 @@ def fault(data: bytes | Callable[[Connection], None], **settings: Any) -> str:
         return message
 
 
+def test_a_server_of_this_machine_is_asked_without_the_proxy_and_others_name_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://me:hush@127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with raw(says(http(GOOD))) as server:
+        assert client_of(server).embed(IMAGES)
+    parameters = EndpointParameters(url="http://encoder.invalid/embed", retries=0, timeout_s=20.0)
+    with pytest.raises(ConfigError, match=r"through the proxy 127.0.0.1:9 that the environment names") as caught:
+        Client(parameters, Meter(parameters.limits())).embed(IMAGES)
+    assert "hush" not in str(caught.value)
+
+
 def test_a_raw_server_can_answer_well() -> None:
     """Otherwise the tests below would show nothing."""
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
