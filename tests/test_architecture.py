@@ -142,8 +142,8 @@ def test_doors_are_two_lines_and_nobody_imports_one() -> None:
     assert doors.keys() == DOORS.keys()
     for name, command in DOORS.items():
         _, first, second = ast.parse(doors[name].read_text()).body
-        assert ast.unparse(first) == "from pipelines.cli.app import main"
-        assert ast.unparse(second) == (f"main({command!r})" if command else "main()")
+        assert ast.unparse(first) == "from pipelines.cli.process import run"
+        assert ast.unparse(second) == (f"run({command!r})" if command else "run()")
     every = [module for package in ("mi_core", "pipelines") for path in sources(package) for _, module in imports(path)]
     assert not [module for module in every if module.endswith("__main__")]
 

@@ -15,7 +15,7 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 def test_a_wheel_holds_every_config(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "encoder_audit_main.py"):
         shutil.copy(ROOT / name, source)
     for name in ("mi_core", "pipelines", "configs"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -26,5 +26,6 @@ def test_a_wheel_holds_every_config(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if name.endswith(".yaml")}
         assert "mi_core/report/report.schema.json" in archive.namelist()
+        assert "encoder_audit_main.py" in archive.namelist()
     configs = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "papers").rglob("*.yaml")]
     assert held == {f"pipelines/{path.relative_to(ROOT)}": path.read_bytes() for path in configs}

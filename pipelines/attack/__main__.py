@@ -1,5 +1,5 @@
 """``python -m pipelines.attack``: the command ``encoder-audit attack``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("attack")
+run("attack")

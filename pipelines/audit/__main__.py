@@ -1,5 +1,5 @@
 """``python -m pipelines.audit``: the command ``encoder-audit audit``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("audit")
+run("audit")

@@ -15,11 +15,15 @@ from typing import NoReturn
 from pipelines.cli.app import main
 
 
-def run() -> NoReturn:
-    """Run the command that the arguments name, and end the process with its code, after what asked for the end."""
+def run(stage: str | None = None) -> NoReturn:
+    """Run the command that the arguments name, and end the process with its code, after what asked for the end.
+
+    Args:
+        stage: as `main`.
+    """
     code = 1
     try:
-        main()
+        main(stage)
         code = 0
     except SystemExit as ended:
         code = _code(ended.code)

@@ -31,9 +31,9 @@ def main() -> None:
             "from the environment where encoder-audit is installed (activate it, then ray start --head)\n"
         )
         sys.exit(2)
-    from pipelines.cli.app import main as command  # not before: it imports those packages
+    from pipelines.cli.process import run  # not before: it imports those packages
 
-    command("audit")
+    run("audit")
 
 
 if __name__ == "__main__":

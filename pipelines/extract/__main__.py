@@ -1,5 +1,5 @@
 """``python -m pipelines.extract``: the command ``encoder-audit extract``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("extract")
+run("extract")

@@ -23,10 +23,9 @@ from pyarrow import fs
 
 from pipelines.errors import UserError
 from pipelines.files.conditional import Conditional
+from pipelines.files.places import check_names, check_place
 from pipelines.files.stores import Address, connected, store_of
 
-LONGEST = 4096  # characters of a path
-LONGEST_NAME = 255  # bytes of a name in it, on a disk
 THREADS = 16  # requests at once
 UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
@@ -42,16 +41,11 @@ def absolute(path: str) -> str:
     Raises:
         UserError: as `Address.of`, or no file can be called so.
     """
-    if "\0" in path or len(path) > LONGEST:
-        raise UserError(f"{path[:60]!r}... can be no path: it holds a NUL, or more than {LONGEST:,} characters")
-    if (shown := path.encode("utf-8", "backslashreplace").decode()) != path:
-        raise UserError(f"{shown}: its name is not UTF-8; rename it")
+    check_place(path)
     if is_uri(path):
         Address.of(path)
         return path.rstrip("/")
-    for name in path.split("/"):
-        if len(name.encode()) > LONGEST_NAME and not set("{*?[") & set(name):
-            raise UserError(f"{name[:60]}... can be no name: it has more than {LONGEST_NAME} bytes")
+    check_names(path)
     return str(Path(path.removeprefix("file://")).expanduser().absolute())
 
 

@@ -1,5 +1,5 @@
 """``python -m pipelines.pretrain``: the command ``encoder-audit pretrain``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("pretrain")
+run("pretrain")

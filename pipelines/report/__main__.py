@@ -1,5 +1,5 @@
 """``python -m pipelines.report``: the command ``encoder-audit report``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("report")
+run("report")

@@ -1,5 +1,5 @@
 """``python -m pipelines.tune``: the command ``encoder-audit tune``."""
 
-from pipelines.cli.app import main
+from pipelines.cli.process import run
 
-main("tune")
+run("tune")

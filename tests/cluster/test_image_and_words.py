@@ -127,7 +127,7 @@ def test_the_image() -> None:
         ("ARG VARIANT=cpu\n", "", "an argument that is not there"),
         ("VARIANT}\nARG RAY_VERSION\n", "VARIANT}\n", "an argument that is not there"),
         ("mi_core mi_core", "mi_cores mi_cores", "a path that is not there"),
-        ("README.md LICENSE ./", "README.md LICENSE Makefile ./", "a path that is kept out"),
+        ("LICENSE encoder_audit_main.py ./", "LICENSE encoder_audit_main.py Makefile ./", "a path that is kept out"),
         ("pyproject.toml ./", "pyproject.toml pipelines ./", "code in the layer of dependencies"),
         (" --constraint constraints.txt --req", " --req", "Ray may change"),
         ("ray==${RAY_VERSION}", "ray>=2", "Ray may change"),

@@ -53,8 +53,8 @@ process.run()
     for lines, words, expected in (
         ("", ("--version",), (0, "encoder-audit")),
         ("", ("check", "nothing.yaml"), (2, "is no file")),
-        ("process.main = lambda: 1 / 0", (), (1, "ZeroDivisionError")),
-        ("process.main = lambda: sys.exit('words')", (), (1, "words")),
+        ("process.main = lambda _: 1 / 0", (), (1, "ZeroDivisionError")),
+        ("process.main = lambda _: sys.exit('words')", (), (1, "words")),
     ):
         done = started(tmp_path, *words, code=code.format(lines))
         assert done.returncode == expected[0], done
@@ -70,7 +70,7 @@ from pipelines.cli import process
 class Torn:
     def __del__(self): print("torn down")
 sys.torn = Torn()
-process.main = lambda: print("done")
+process.main = lambda _: print("done")
 process.run()
 """
     assert started(tmp_path, code=code).stdout == "done\n"
