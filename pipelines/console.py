@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +38,14 @@ def printable(text: str) -> str:
         >>> printable("red\x1b[31m")
         'red�[31m'
     """
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" or _is_blank(letter) else "\ufffd" for letter in text
+    )
+
+
+def _is_blank(letter: str) -> bool:
+    """Whether a letter is a blank of another width, or one that ends no line."""
+    return unicodedata.category(letter) == "Zs"
 
 
 output = _Plain(markup=False)

@@ -259,7 +259,7 @@ def _states(items: Sequence[Item], tables: Sequence[tuple[str, str]]) -> list[st
             item.name,
             item.start,
             item.stop,
-            [(path, written.get(storage.absolute(path))) for path in paths if path],
+            [(path, written.get(path)) for path in paths if path],
             *tables,
         )
         for item, paths in zip(items, files, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,13 @@ def test_every_file_of_a_run_is_bound_or_named_as_not_covered(stated_run: Path) 
                 found = faults(checked(stated_run))
             named = {name, *map(str, path.relative_to(stated_run).parents)} - {"."}
             assert any(one in fault for fault in found for one in named), name
+
+
+def test_what_is_not_covered_need_not_be_handed_over(stated_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(
+        stated_run, tmp_path / "handed", ignore=shutil.ignore_patterns("features", "progress.json", "spend")
+    )
+    assert not faults(checked(tmp_path / "handed"))
 
 
 def test_a_page_and_scores_that_were_changed_are_named(copied: Path) -> None:
