@@ -9,7 +9,7 @@ from typing import Any
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
 # what a user can mend: no space, over a quota or a limit, a folder that cannot be written
-_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
 
 
 class UserError(ValueError):

@@ -11,6 +11,7 @@ import yaml
 
 from pipelines.errors import UserError
 
+DAMAGED = "is damaged"  # follows the name of a file in the message of an error
 DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
     *(pa.ArrowException, safetensors.SafetensorError, yaml.YAMLError),
@@ -33,7 +34,8 @@ def reading(place: str) -> Iterator[None]:
     except UserError:
         raise
     except DAMAGE as error:
-        raise UserError(f"{place} is damaged: {in_a_line(error)}") from error
+        named = f" {DAMAGED}: " in str(error)
+        raise UserError(" ".join(str(error).split()) if named else f"{place} {DAMAGED}: {in_a_line(error)}") from error
 
 
 def in_a_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ when its stream is closed. Bytes are complete in memory before anything is writt
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from pyarrow import fs
 
 from pipelines.errors import UserError
 from pipelines.files.conditional import Conditional
+from pipelines.files.damage import DAMAGED
 from pipelines.files.places import check_names, check_place
 from pipelines.files.stores import Address, connected, store_of
 
@@ -255,7 +257,7 @@ def write_atomic(path: str, data: bytes) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{target.parent} cannot be made ({error.strerror}); choose another folder") from error
+        raise OSError(errno.ENOTDIR, f"cannot be made ({error.strerror})", str(target.parent)) from error
     temporary = target.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
     try:
         with naming(path), temporary.open("wb") as handle:
@@ -316,7 +318,7 @@ def read_json(path: str) -> Any:
     try:
         return json.loads(read_bytes(path))
     except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is no JSON ({error})") from error
+        raise ValueError(f"{path} {DAMAGED}: no JSON ({error})") from error
 
 
 def read_json_or(path: str, default: Any) -> Any:
@@ -333,10 +335,8 @@ def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The content of a Parquet file, or of some of its columns. Raises ArrowInvalid, with the file: it is damaged."""
     try:
         return pq.read_table(io.BytesIO(read_bytes(path)), columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise pa.ArrowInvalid(f"{path}: {error}") from error
+    except pa.ArrowException as error:
+        raise pa.ArrowInvalid(f"{path} {DAMAGED}: no table ({error})") from error
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:

@@ -222,7 +222,7 @@ def test_mistakes_are_one_line(folders, tmp_path: Path) -> None:
         (f"{one}/", None, "are one run; give two"),
         (f"{tmp_path}/gone", None, "gone is no folder; give the folder of a run"),
         (two, "", "two/report.json is not there; run encoder-audit report"),
-        (two, "{", "report.json is not valid JSON"),
+        (two, "{", "report.json is damaged: no JSON"),
         (two, "[]", "report.json has no schema_version; run encoder-audit report"),
         (two, json.dumps({**report(), "schema_version": 2}), "has schema_version 2, expected 1"),
     ]:
