@@ -28,14 +28,14 @@ class _Plain(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+            yield segment if segment.control else Segment(without_control(segment.text), segment.style)
 
 
-def printable(text: str) -> str:
+def without_control(text: str) -> str:
     """A text without signs of control but ends of lines and tabs.
 
     Example:
-        >>> printable("red\x1b[31m")
+        >>> without_control("red\x1b[31m")
         'red�[31m'
     """
     return "".join(

@@ -46,7 +46,7 @@ from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
-from pipelines.console import output, printable
+from pipelines.console import output, without_control
 from pipelines.errors import UserError, fault_of_user, unavailable_in
 from pipelines.run.interrupts import Interrupted, heed_sigterm, interruptible
 
@@ -314,7 +314,7 @@ def guarded(command: Callable[[], Any]) -> None:
         fault, unavailable = fault_of_user(error), unavailable_in(error)
         if debug or (fault is None and unavailable is None):
             raise
-        print(printable(f"encoder-audit: {fault or unavailable}"), file=sys.stderr)  # noqa: T201
+        print(without_control(f"encoder-audit: {fault or unavailable}"), file=sys.stderr)  # noqa: T201
         sys.exit(1 if fault is None else 2)
     except Interrupted as interrupted:
         print(f"encoder-audit: {interrupted}", file=sys.stderr)  # noqa: T201
