@@ -221,7 +221,7 @@ def report_of(
             *measured.caveats,
             *conditions_in_words(data.get("remarks", ())),
         ],
-        "not_tested": [f"attacks: {', '.join(missing)}", "defenses"],
+        "not_tested": [f"attacks: {', '.join(missing)}", "what a defense would hide, and at what price"],
         "not_applying": [f"{', '.join(names)}: {reason}" for reason, names in useless.items()],
     }
     if rejected:

@@ -11,7 +11,7 @@ _NO_ANSWER = {
     "no-checks": "No answer: there is nothing to compare the attack with.",
     "untrained-references": "No answer: the attack was compared with untrained encoders only.",
     "after-looking": "No answer: what is judged was chosen after looking.",
-    "encoder-broken": "No answer: this encoder does not seem to work.",
+    "encoder-broken": "No answer: with these views the encoder does not recognise images.",
 }
 HEADLINES = {  # whether the truth is known, what is said
     True: {
@@ -36,10 +36,21 @@ KINDS = {
     CHOICE: "By choice: somebody chose the two groups. So no test can prove that images were used (Zhang, "
     "Das, Kamath and Tramer, SaTML 2025); a difference that nobody looked for may stand behind any result.",
 }
+_NO_PROBABILITY = "That is not the probability that an image was used."
 _SURE, _RESTS, _SILENT, _NEXT = "How sure", "What it rests on", "What it does not say", "What to do"
 PARTS = {
-    "by-lot": (("", "{proved}"), (_SURE, "{pair} {chance}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
-    "robust": (("", "{robust}"), (_SURE, "{pair} {compared}"), (_RESTS, "{rests}"), (_SILENT, "{limits}")),
+    "by-lot": (
+        ("", "{proved}"),
+        (_SURE, f"{{pair}} {_NO_PROBABILITY} {{chance}}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "{limits}"),
+    ),
+    "robust": (
+        ("", "{robust}"),
+        (_SURE, f"{{pair}} {_NO_PROBABILITY} {{compared}}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "{limits}"),
+    ),
     "no-evidence": (
         (_SURE, "{pair} {unseen}"),
         (_RESTS, "{rests}"),
@@ -72,9 +83,10 @@ PARTS = {
         (_RESTS, "{rests}"),
     ),
     "encoder-broken": (
-        (_SILENT, "An encoder that learned nothing gives nothing away. So this audit says nothing about the encoder "
-         "you meant."),
-        (_NEXT, "Repair the weights or the preprocessing, and run the audit again."),
+        (_SILENT, "That may come from the weights, or from views, size or normalisation unlike those of its training. "
+         "So this audit says nothing about the encoder you meant."),
+        (_NEXT, "Give the views of its training (queries.augmentation; in Python augmentation=), see that weights, "
+         "size and normalisation are right, and run the audit again."),
         (_RESTS, "{rests}"),
     ),
 }  # fmt: skip
@@ -109,5 +121,5 @@ SENTENCES = {
     ),
     "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
     "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",
-    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that learned nothing.",
+    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that does not recognise images.",
 }

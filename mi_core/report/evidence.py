@@ -16,7 +16,7 @@ from typing import Any
 from mi_core.metrics.pooled import pool, together
 from mi_core.records import Estimate
 from mi_core.report.contents import Row
-from mi_core.report.numbers import count, estimate, percent, rate
+from mi_core.report.numbers import count, estimate, percent, rate, small
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.verdict import CHOICE, LOT, NO_LEAK
@@ -89,18 +89,6 @@ def _row(mine: Sequence[Mapping[str, Any]], overlap: float, known_overlap: float
     return row
 
 
-def p_value(value: float) -> str:
-    """A p-value as it is read.
-
-    Example:
-        >>> p_value(0.0312), p_value(0.2), p_value(3.2e-12), p_value(1e-4)
-        ('.031', '.20', '3e-12', '1e-4')
-    """
-    if value < 0.001:
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+00", "")
-    return rate(value, 3 if value < 0.1 else 2)
-
-
 def heading(sides: Sides) -> str:
     """The title of what is said of the candidates."""
     return "Candidates against controls" if sides.known else "Your images against the control images"
@@ -166,20 +154,20 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
         least = percent(round(row["least_share"], 3))
         said.append(f"at least {least} of {sides.candidates} were used (95 % confidence)")
     if row["direction"] == "lower":
-        reversed_p = p_value(row["reversed_p"])
+        reversed_p = small(row["reversed_p"])
         said.append(
             f"{sides.candidates} score lower than {sides.controls} (p in that direction {reversed_p}): no evidence"
         )
     if row["direction"] == "mixed":
         said.append("the direction changes from seed to seed")
-    tests = [f"Welch {p_value(row['welch_p'])}"]
+    tests = [f"Welch {small(row['welch_p'])}"]
     if "permutation_p" in row:
-        tests.append(f"permutation {p_value(row['permutation_p'])} with {count(row['permutations'])} draws")
+        tests.append(f"permutation {small(row['permutation_p'])} with {count(row['permutations'])} draws")
     if row["family"] > 1:
         tests.append(f"corrected for {row['family']} attacks by Holm's method")
     said.append(
-        f"if none was used, scores so high have a chance of {p_value(row['holm_p'])} (p of {row['attack']}: "
-        f"{p_value(row['p'])}, {', '.join(tests)})"
+        f"if none was used, scores so high have a chance of {small(row['holm_p'])} (p of {row['attack']}: "
+        f"{small(row['p'])}, {', '.join(tests)})"
     )
     if "effect" in row:
         said.append(f"the groups lie {estimate(row['effect'])} standard deviations apart (Hedges' g)")
@@ -265,19 +253,19 @@ def dots(report: Mapping[str, Any]) -> Dots | None:
     """
     found = report.get("evidence", {})
     samples = found.get("samples", [])
-    if report.get("validity", {}).get("verdict") != "leak" or not samples:
+    sides = sides_of(report)
+    if report.get("validity", {}).get("verdict") != "leak" or not samples or sides.known:
         return None
     named = 100 * samples[0]["flagged"] // samples[0]["n_candidate"]
     least = next((row.get("least_share", 0.0) for row in found.get("tests", []) if row.get("primary")), 0.0)
     used = math.floor(100 * least + 1e-9)
     if not named and not used:
         return None
-    sides = sides_of(report)
     said = [f"at least {used} were used (95 % confidence)"] if used else []
     wrong = f" (about 1 in {round(1 / samples[0]['fdr'])} of those by error)"
     few = "fewer than 1" if samples[0]["flagged"] else ""
     said.append(f"{named or few} can be named{wrong}" if named or few else "none of them can be named")
-    words = f"Of every 100 {'members' if sides.known else 'of your images'}, {', and '.join(said)}."
+    words = f"Of every 100 of your images, {', and '.join(said)}."
     if report["validity"].get("by") == CHOICE:
         words = f"If nothing but training sets the groups apart: of{words[2:]}"
     return Dots(named, max(0, used - named), words)

@@ -72,10 +72,16 @@ def render_html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (numbers.rate, numbers.interval, numbers.estimate, numbers.count, numbers.percent, numbers.duration)
-    environment.filters.update(
-        {one.__name__: one for one in (*filters, evidence.p_value)}, unbroken=_unbroken, css_string=_css_string
+    filters = (
+        numbers.rate,
+        numbers.interval,
+        numbers.estimate,
+        numbers.count,
+        numbers.percent,
+        numbers.duration,
+        numbers.small,
     )
+    environment.filters.update({one.__name__: one for one in filters}, unbroken=_unbroken, css_string=_css_string)
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
@@ -255,7 +261,13 @@ def _metrics(sides: Sides) -> dict[str, str]:
 
 
 def _columns(rows: Sequence[Row], sides: Sides) -> list[str]:
-    return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in false_positive_rates(rows))]
+    """The titles of a table; a false-positive rate stands in it only where the images of some row carry it."""
+    carried = [alpha for alpha in false_positive_rates(rows) if any(_carries(row, alpha) for row in rows)]
+    return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in carried)]
+
+
+def _carries(row: Row, alpha: str) -> bool:
+    return alpha in row["tpr_at_fpr"] and numbers.supported(row["tpr_at_fpr"][alpha])
 
 
 def _cells(sides: Sides, row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:

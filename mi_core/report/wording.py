@@ -24,8 +24,8 @@ RULE = (
     "attack has a higher AUC than the blind classifier and than the same attack on the reference encoders: both "
     "differences have 95 % intervals above 0. One of the references is a trained encoder. Without such an encoder, or "
     "without a check, it is “undecided”. It is “confounded” if there is no leak, but a check has an interval above .5 "
-    "itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does not seem to work, "
-    "and if images, attack or rule were chosen after looking."
+    "itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does not recognise "
+    "images, and if images, attack or rule were chosen after looking."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -295,7 +295,7 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
     n = found.get("n_candidate", 0)
     whole = sides.candidates if found.get("grouped") else f"the {sides.counted(n)}" if sides.known else sides.counted(n)
     said = []
-    if least >= 0.01:
+    if least >= 0.01 and not sides.known:
         said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used (95 % confidence)")
     if samples and samples[0]["flagged"]:
         wrong = round(1 / samples[0]["fdr"])
@@ -303,7 +303,7 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
         said.append(f"{named} can be named (about 1 in {wrong} of those by error)")
     if not said:
         return ""
-    start = "Without using the known answer, the audit finds that " if sides.known else ""
+    start = "Blindfolded, the audit would say: " if sides.known else ""
     return start + ", and ".join(said) + "."
 
 

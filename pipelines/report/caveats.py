@@ -93,7 +93,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
 def of_fits(config: RunConfig) -> list[str]:
     """That images which an attack is fitted on are not judged, where there are such."""
     if any(config.fitted_on_target(attack) for attack in config.attacks):
-        return ["Attacks fitted on known samples of the target were judged on the other images only."]
+        return ["Some attacks learned from images whose use is known. They were judged on the other images only."]
     return []
 
 
@@ -139,7 +139,7 @@ def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
     names, _ = _left_out(config, folder)
     missing = [f"attacks: {', '.join(names)}"] if names else []
     outputs = [f"the {output} output" for output in _outputs(config, folder) if output not in config.queries.outputs]
-    return [*missing, *outputs, *([] if config.defenses else ["defenses"])]
+    return [*missing, *outputs, *([] if config.defenses else ["what a defense would hide, and at what price"])]
 
 
 def not_applying(config: RunConfig, folder: RunFolder) -> list[str]:

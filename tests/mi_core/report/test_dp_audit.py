@@ -9,8 +9,8 @@ import pytest
 
 from mi_core.report.contents import schema
 from mi_core.report.dp_audit import MEANING, basis, sentence
-from mi_core.report.evidence import p_value
 from mi_core.report.html import render_html
+from mi_core.report.numbers import small
 from tests.mi_core.report.page import page_that_says
 
 REFUTED: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_what_it_rests_on_is_told() -> None:
 def test_the_page_and_the_terminal_say_it(audited: dict[str, Any]) -> None:
     told = [text for entry in audited["dp_audit"] for text in (sentence(entry), basis(entry))]
     page = page_that_says(audited, MEANING, *told)
-    assert p_value(REFUTED["p_value"]) in page.text
+    assert small(REFUTED["p_value"]) in page.text
     assert ("li", {}) in page.tags and ("a", {"href": "#dp-audit"}) in page.tags
 
 

@@ -46,7 +46,7 @@ def with_verdict(report: dict[str, Any], verdict: str, reason: str = "", **low: 
         ("undecided", "no-checks", "Undecided", "nothing to compare the attack with"),
         ("undecided", "untrained-references", "Undecided", "compared with untrained encoders only"),
         ("undecided", "after-looking", "Undecided", "chosen after looking"),
-        ("undecided", "encoder-broken", "Undecided", "does not seem to work"),
+        ("undecided", "encoder-broken", "Undecided", "does not recognise images"),
     ],
 )
 def test_each_verdict_has_its_sentence(
@@ -138,7 +138,7 @@ def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> 
     quiet = with_verdict(report, "undecided", "encoder-broken")
     quiet["validity"]["warning"] = fault
     answer = wording.answer(quiet)
-    assert answer.headline == "No answer: this encoder does not seem to work."
+    assert answer.headline == "No answer: with these views the encoder does not recognise images."
     assert "says nothing about the encoder you meant" in answer.lines[1]
     for shown in (Page(render_html(quiet, {})).text, flat(said(quiet))):
         assert shown.index("Undecided") < shown.index(fault) < shown.index("AUC")
