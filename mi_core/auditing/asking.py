@@ -140,7 +140,7 @@ class Setup:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
         ids = samples.ids
         chosen = samples.at(sorted(np.flatnonzero(samples.candidate).tolist(), key=ids.__getitem__)[:4])
-        (images,) = (pixels for _, pixels in decoded(chosen, self.decoder, CHUNK))
+        images = np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)])
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()
