@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from pipelines.config.sources import SourceConfig
 from pipelines.console import count_of
-from pipelines.data.samples import FILES, Damage, Item, Note, Problem
+from pipelines.data.samples import IMAGES, Damage, Item, Note, Problem
 from pipelines.data.shard_paths import covered
 from pipelines.data.sources import Source
 from pipelines.errors import UserError
@@ -111,7 +111,7 @@ def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, 
         rejected += yardstick.short(name, reading)
     rejected += [_listed_as(name, str(source.path), problem) for problem in Source(source).unread()]
     rejected += list(yardstick.missing(name) if whole else ())
-    return rejected + [Rejection(name, "", FILES, reason, count, NOTED) for reason, count in noted.items()]
+    return rejected + [Rejection(name, "", IMAGES, reason, count, NOTED) for reason, count in noted.items()]
 
 
 def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
@@ -233,7 +233,7 @@ class Tally:
         by_source: dict[str, list[str]] = {}
         for bad in self.rejected:
             if bad.noted:
-                about = count_of(bad.lost, "image", "images") if bad.key == FILES else bad.key
+                about = count_of(bad.lost, "image", "images") if bad.key == IMAGES else bad.key
                 by_source.setdefault(bad.source, []).append(f"{about}: {bad.reason}")
         return [f"{source}{': ' if source else ''}" + "; ".join(notes) for source, notes in by_source.items()]
 

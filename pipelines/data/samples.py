@@ -28,6 +28,7 @@ class Problem:
 
 
 FILES = "*"  # begins the key of a problem or note on several files
+IMAGES = "*images"  # the key of a note on so many images
 
 
 @dataclass(frozen=True)

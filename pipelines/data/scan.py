@@ -27,7 +27,7 @@ from pipelines.data.database import memory_for
 from pipelines.data.glimpses import Keeping, glimpses_path, most_of_shard
 from pipelines.data.losses import Reading, Rejection, Tally, rejections
 from pipelines.data.repeated import repeated_keys
-from pipelines.data.samples import FILES, Damage, Item, Note, Problem, Sample
+from pipelines.data.samples import FILES, IMAGES, Damage, Item, Note, Problem, Sample
 from pipelines.data.shard_sample import sampled
 from pipelines.data.sources import Source
 from pipelines.data.tasks import TaskMap, one_by_one
@@ -317,7 +317,7 @@ def shortened(problems: Sequence[Problem], most: int) -> list[Problem]:
     for (kind, _), others in rest.items():
         reason = f"{count_of(len(others), 'more sample', 'more samples')}, the first {others[0].key}: "
         listed.append(kind(FILES, f"{reason}{others[0].reason}", count=len(others)))
-    return listed + [Note(FILES, reason, count=count) for reason, count in noted.items()]
+    return listed + [Note(IMAGES, reason, count=count) for reason, count in noted.items()]
 
 
 def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool) -> pa.Schema:

@@ -25,7 +25,7 @@ from pipelines.config.mistakes import told
 from pipelines.config.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
 from pipelines.data.losses import MANIFEST, Reading, Rejection, Tally, rejections
-from pipelines.data.samples import Problem, Sample
+from pipelines.data.samples import Note, Problem, Sample
 from pipelines.data.scan import repeated, usable
 from pipelines.data.shard_paths import PARQUET, TARS, expand
 from pipelines.data.sources import Source
@@ -179,6 +179,8 @@ def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> It
             problems: list[Problem] = []
             used = 0
             for found in usable(source, item, _ANY_SIZE):
+                if isinstance(found, Note):  # what a run does to an image on the way to its size
+                    continue
                 if isinstance(found, Problem):
                     problems.append(found)
                     continue

@@ -15,7 +15,7 @@ from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sources import NOISE
 from pipelines.data.run import faults_of_lists
-from pipelines.data.samples import FILES
+from pipelines.data.samples import IMAGES
 from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.report.verdict import shard_effect
@@ -24,7 +24,7 @@ from pipelines.run.folder import RunFolder
 
 def remarks(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
     """What was done to images on the way from file to pixels, and to how many, by source."""
-    noted = [one for one in Splits.load(folder.seed(config.seeds[0]).path).rejected if one.noted and one.key == FILES]
+    noted = [one for one in Splits.load(folder.seed(config.seeds[0]).path).rejected if one.noted and one.key == IMAGES]
     return [{"source": one.source, "remark": one.reason, "n": one.lost} for one in noted]
 
 

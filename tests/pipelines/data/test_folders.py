@@ -15,6 +15,7 @@ from pipelines.config.load import parse
 from pipelines.config.sources import SourceConfig
 from pipelines.data import shards
 from pipelines.data.draw import draw
+from pipelines.data.samples import IMAGES
 from pipelines.data.scan import Scan, scan
 from pipelines.data.sources import Source
 from pipelines.data.splits import Splits
@@ -68,13 +69,12 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     assert sorted(keys_of(found)) == [
         "IMG_0004", "a.jpe", "b.JFIF", "c.avif", "moving.gif", "still.gif",
     ]  # fmt: skip
-    assert {(bad.source, bad.key): bad.lost for bad in found.rejected} == {
+    assert {(bad.source, bad.key): bad.lost * (not bad.noted) for bad in found.rejected if bad.key != IMAGES} == {
         ("phone", "e.heic"): 1,
         ("phone", "IMG_0006"): 1,
         ("phone", "g.dng"): 1,
         ("phone", "gone.jpg"): 1,
         ("phone", "pipe.png"): 1,
-        ("phone", "moving.gif"): 0,
         ("phone", "*.cr2"): 0,
         ("phone", "*"): 0,
         ("phone", "*.txt"): 0,
@@ -83,11 +83,11 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         ("phone", "up"): 0,
         ("phone", "pipe"): 0,
     }
-    assert all(bad.shard and bad.reason for bad in found.rejected)
+    assert all((bad.shard or bad.key == IMAGES) and bad.reason for bad in found.rejected)
     assert str(found.tally).startswith("5 of 11 samples are unusable")
     (said,) = found.tally.notes()
     for word in (
-        "phone: moving.gif: it has several frames or pages; the first is used",
+        "1 image: only the first of several frames or pages used",
         "*.json: 2 files skipped: no image by their suffix",
         "*: 1 file skipped: no image by its content",
         "*.db: 1 file skipped: no image by its suffix; *.json",
@@ -120,7 +120,8 @@ def test_a_name_that_is_not_utf_8_is_listed(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
     found = scanned({"pool": SourceConfig(kind="imagefolder", path=str(tmp_path))}, 0.5)
     assert keys_of(found) == ["a.png"]
-    assert [(bad.key, bad.lost) for bad in found.rejected] == [("caf\\udce9.png", 1), ("*.txt", 0)]
+    told = [(bad.key, bad.lost, bad.noted) for bad in found.rejected if bad.key != IMAGES]
+    assert told == [("caf\\udce9.png", 1, False), ("*.txt", 1, True)]
 
 
 def test_a_folder_of_usual_images_is_read_as_ever(tmp_path: Path) -> None:
@@ -178,6 +179,10 @@ def test_notes_are_kept_with_the_splits_and_are_no_losses_of_the_report(tmp_path
     folder = RunFolder(str(tmp_path / "run"))
     draw(data, scan(data), 0, folder.seed(0).path)
     loaded = Splits.load(folder.seed(0).path)
-    assert [(bad.key, bad.noted) for bad in loaded.rejected] == [("a.gif", True), ("c.raw", False), ("*.txt", True)]
+    assert [(bad.key, bad.noted) for bad in loaded.rejected] == [
+        ("c.raw", False),
+        ("*.txt", True),
+        ("*images", True),  # several frames
+    ]
     config = parse(small_config(), "small.yaml")
     assert [bad.key for bad in _left_out(config, folder)] == ["c.raw"]

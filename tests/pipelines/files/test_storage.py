@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,6 +119,8 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
 )
 def test_a_missing_package_is_named(address: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    loaded = import_module("fsspec.registry")._registry  # of stores that another test has used
+    monkeypatch.delitem(loaded, address.partition(":")[0], raising=False)
     with pytest.raises(UserError, match=package) as caught:
         storage.exists(address)
     assert "\n" not in str(caught.value)
