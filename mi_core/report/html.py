@@ -85,6 +85,7 @@ def render_html(
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
+    groups = _groups(report, rows, sides)
     terms = glossary(sides)
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -96,7 +97,7 @@ def render_html(
         controlled="attack_auc" in report.get("validity", {}),
         lead=lead,
         whiskers=_whiskers(report, lead),
-        groups=_groups(report, rows, sides),
+        groups=groups,
         matrices=_matrices(rows, lead),
         sweep_rows=_sweep_rows,
         swept_inferences=swept_inferences,
@@ -126,7 +127,7 @@ def render_html(
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         unsupported=unsupported(sides),
-        any_unsupported=any(not numbers.supported(e) for row in rows for e in row["tpr_at_fpr"].values()),
+        any_unsupported=any(_marked(group, sides) for group in groups),
     )
 
 
@@ -275,6 +276,13 @@ def _cells(sides: Sides, row: Row, columns: Sequence[str]) -> list[tuple[str, Ro
     found = {title: row.get(name) for name, title in _metrics(sides).items()}
     found |= {share_found(alpha, sides): entry for alpha, entry in row["tpr_at_fpr"].items()}
     return [(column, found.get(column)) for column in columns]
+
+
+def _marked(group: Mapping[str, Any], sides: Sides) -> bool:
+    """Whether a table shows a rate that its images do not carry."""
+    rows = (*group["rows"], *group["seed_rows"], *group["earlier"])
+    shown = (entry for row in rows for _, entry in _cells(sides, row, group["columns"]))
+    return any(entry is not None and not numbers.supported(entry) for entry in shown)
 
 
 def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:

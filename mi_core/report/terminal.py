@@ -164,7 +164,9 @@ def _evidence(report: Mapping[str, Any]) -> Group:
 def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
     final = final_rows(rows)
     lead = primary_row(rows)
-    alphas = [alpha for alpha in false_positive_rates(final) if float(alpha) <= 0.01][:1]
+    carried = [row["tpr_at_fpr"].items() for row in final]
+    alphas = [one for one in false_positive_rates(final) if float(one) <= 0.01][:1]
+    alphas = [one for one in alphas if any(rate == one and supported(entry) for row in carried for rate, entry in row)]
     rated = ["accuracy"] if sides.known else []
     tables: list[RenderableType] = []
     marked = False

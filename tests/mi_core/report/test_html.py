@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,14 +65,18 @@ def test_every_final_estimate_stands_with_interval_and_n(report: dict[str, Any])
             assert wanted in text, (row["attack"], row["output"], name)
 
 
-def test_unsupported_rates_are_marked(short_report: dict[str, Any]) -> None:
-    marked = render_html(short_report, {})
-    assert "†" in marked
-    fine = copy.deepcopy(short_report)
-    for entry in [*fine["attacks"], *fine["pooled"]]:
-        for at in entry["tpr_at_fpr"].values():
-            at.pop("supported", None)
-    assert "†" not in render_html(fine, {})
+def test_rates_that_the_images_do_not_carry_are_left_out_and_among_others_marked(short_report: dict[str, Any]) -> None:
+    def page(supported: Callable[[int], bool]) -> str:
+        changed = copy.deepcopy(short_report)
+        for number, entry in enumerate([*changed["attacks"], *changed["pooled"]]):
+            for at in entry["tpr_at_fpr"].values():
+                at["supported"] = supported(number)
+        return render_html(changed, {})
+
+    none, some, every = page(lambda _: False), page(lambda number: number % 2 == 0), page(lambda _: True)
+    heads = [len(re.findall(r'<th scope="col"[^>]*>TPR at', source)) for source in (none, some, every)]
+    assert heads[0] == 0 < heads[1] <= heads[2]
+    assert ["†" in source for source in (none, some, every)] == [False, True, False]
 
 
 @pytest.mark.parametrize("missing", ["validity", "queries", "throughput", "timings", "methods", "rejected", "caveats"])
@@ -242,15 +247,15 @@ def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
     assert "pool/004999" in text and "pool/005000" not in text
 
 
-def test_a_share_of_nothing_is_no_acquittal(report: dict[str, Any]) -> None:
+def test_a_share_of_nothing_is_no_acquittal(asked: dict[str, Any]) -> None:
     """Zeros would read as "none was used" and "this image was surely not used"."""
-    rows = [row | {"least_share": 0.2} for row in report["evidence"]["tests"]]
-    report["evidence"]["tests"] = rows
-    assert "Used at least: with 95 % confidence," in render_html(report, {})
-    assert ">not shown" not in render_html(report, {}) and ">not known" not in render_html(report, {})
+    rows = [row | {"least_share": 0.2} for row in asked["evidence"]["tests"]]
+    asked["evidence"]["tests"] = rows
+    assert "Used at least: with 95 % confidence," in render_html(asked, {})
+    assert ">not shown" not in render_html(asked, {}) and ">not known" not in render_html(asked, {})
     next(row for row in rows if row.get("primary"))["least_share"] = 0.0
-    for samples in report["evidence"]["samples"]:
+    for samples in asked["evidence"]["samples"]:
         samples |= {"share": 0.0, "top": [one | {"posterior": 0.0} for one in samples["top"]]}
-    source = render_html(report, {})
+    source = render_html(asked, {})
     assert source.count(">not shown") == 1
-    assert source.count(">not known") == len(report["evidence"]["samples"][0]["top"])  # shown for the first seed
+    assert source.count(">not known") == len(asked["evidence"]["samples"][0]["top"])  # shown for the first seed
