@@ -31,7 +31,8 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         side: (N,) which are candidates, the others being controls.
 
     Returns:
-        (N,) a number for each burst or single image; None: no more images are joined than chance joins.
+        (N,) a number for each burst or single image; None: no more images are joined than chance joins, or most of a
+        side are joined to one: then the sides lie apart as wholes, which the classifier on these embeddings tells.
 
     Raises:
         ShapeError: the shapes do not fit.
@@ -60,6 +61,8 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         return None
     linked = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
     _, numbers = connected_components(linked, directed=False)
+    if any(np.bincount(numbers[one]).max() > one.sum() / 2 for one in (side, ~side)):
+        return None
     return np.asarray(numbers, dtype=np.int64)
 
 

@@ -45,6 +45,13 @@ def test_scenes_that_stand_on_both_sides_prove_nothing() -> None:
     assert found is None or len(np.unique(found)) > 350
 
 
+def test_sides_that_lie_apart_are_no_bursts() -> None:
+    """One of them would be one scene, of which no interval can be told."""
+    embeddings = np.random.default_rng(0).normal(size=(400, 32)).astype(np.float32) / 4
+    embeddings[SIDE, 0] += 9
+    assert find_bursts(embeddings, SIDE) is None
+
+
 def test_bad_input() -> None:
     embeddings = scenes(0, [1] * 400, 0.5)[0]
     assert find_bursts(embeddings, np.ones(400, dtype=bool)) is None
