@@ -29,12 +29,28 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
 from mi_core.querying.sanity import view_consistency
-from mi_core.records import Features
+from mi_core.records import BoolArray, Features
 from mi_core.streams import pixel_streams
+from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 PROBED = 256  # images on which an encoder is tried out
 EMBEDDING = "embedding"  # the need of the classifier on embeddings
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the encoders answer, and what the classifiers see of M of the N images.
+
+    Args:
+        features: by encoder, of all N images: similarities of their views.
+        pixels: (M, P) float32, the shrunken images.
+        embeddings: (M, D) float32 by all references, side by side; D = 0 without references.
+    """
+
+    features: dict[str, Features]
+    pixels: np.ndarray
+    embeddings: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -50,13 +66,22 @@ class Setup:
     device: torch.device
     bar: Bar
 
-    def features(self, target: Model, beside: Sequence[Beside], samples: Samples) -> dict[str, Features]:
-        """Similarities of the views of all images on all encoders; of references also embeddings of the images."""
+    def ask(self, target: Model, beside: Sequence[Beside], samples: Samples, seen: BoolArray) -> Asked:
+        """Ask all encoders about all images.
+
+        Args:
+            target, beside: the encoders.
+            samples: the N images.
+            seen: (N,) which images the classifiers see. Of the others neither pixels (up to 12 kB an image) nor
+                embeddings are kept.
+        """
         encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         need = MeanCosine(seed=self.seed).needs[0]
-        parts: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in ready}
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
+        small = _Rows(int(seen.sum()))
+        embeddings = _Rows(int(seen.sum()))
         extractors = [
             Extractor(
                 {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
@@ -69,17 +94,20 @@ class Setup:
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
         for rows, pixels in decoded(samples, self.decoder, CHUNK):
-            names, images = ids[rows], torch.from_numpy(pixels)
+            names, images, shown = ids[rows], torch.from_numpy(pixels), seen[rows]
             streams = pixel_streams(self.nonce, self.seed, "query", images)
+            found = {}
             for extractor in extractors:
                 for name, columns in extractor(images, streams, names).items():
-                    for column, values in columns.items():
-                        parts[name].setdefault(column.partition(".")[2], []).append(values)
+                    found[name] = {column.partition(".")[2]: values for column, values in columns.items()}
+                    parts[name].append(found[name][need])
+            small.add([shrunken(one) for one in pixels[shown]])
+            nothing = np.empty((len(names), 0), dtype=np.float32)
+            embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING] for one in beside)])[shown])
             tick(len(names))
-        return {
-            name: Features(np.array(ids), {need: np.concatenate(values) for need, values in columns.items()})
-            for name, columns in parts.items()
-        }
+        each = np.array(ids)
+        features = {name: Features(each, {need: np.concatenate(values)}) for name, values in parts.items()}
+        return Asked(features, small.array, embeddings.array)
 
     def _plan(self, needs: tuple[str, ...], output: str) -> QueryPlan:
         return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
@@ -110,9 +138,11 @@ class Setup:
         """Encoders trained here on halves of the images."""
         planned = reference_settings()
         tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
-        images = np.concatenate([pixels for _, pixels in decoded(samples, self.decoder, CHUNK)])
+        images = _Rows(len(samples.items))
+        for _, pixels in decoded(samples, self.decoder, CHUNK):
+            images.add(pixels)
         return make_references(
-            images, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
+            images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
         )
 
     def beside_given(self, one: Model, number: int, samples: Samples) -> Beside:
@@ -144,6 +174,21 @@ class Setup:
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()
+
+
+class _Rows:
+    """An array of so many rows that is filled part by part, so that the parts are never held beside it."""
+
+    def __init__(self, count: int) -> None:
+        self.array: np.ndarray = np.empty((count, 0))
+        self.filled = 0
+
+    def add(self, rows: Sequence[np.ndarray] | np.ndarray) -> None:
+        """The next rows, all of one shape and dtype."""
+        if not self.filled and len(rows):
+            self.array = np.empty((len(self.array), *rows[0].shape), dtype=rows[0].dtype)
+        self.array[self.filled : self.filled + len(rows)] = rows
+        self.filled += len(rows)
 
 
 class Bar:

@@ -13,7 +13,7 @@ from torch import nn
 
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.arguments import checked, recipe_of
-from mi_core.auditing.asking import EMBEDDING, Setup, shown_bar
+from mi_core.auditing.asking import Asked, Setup, shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.models import Preparation, device_of, given_reference, model_of
@@ -26,7 +26,7 @@ from mi_core.encoders.published import PUBLISHED, published
 from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
-from mi_core.records import Features, LabelledFeatures
+from mi_core.records import BoolArray, Features, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
@@ -173,7 +173,8 @@ def audit(
         made = [] if quick or references is not None else setup.references(samples)
         beside = [setup.beside_given(one, number, samples) for number, one in enumerate(given_ones)]
         beside += [setup.beside_made(one, samples) for one in made]
-        scores = _scored(setup.features(target, beside, samples), beside, samples, seed)
+        seen = samples.first(BLIND, seed)
+        scores = _scored(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
     sources = {CANDIDATES: candidates, CONTROLS: controls}
     return Found.of(
         Measured(samples, scores, target, beside, shown, sources, drawn, nonce is not None),
@@ -226,12 +227,13 @@ def _check_numbers(samples: Samples, seed: int) -> None:
         raise ConfigError(f"{int(candidate.sum())} candidates are left; give at least 5")
 
 
-def _scored(features: Mapping[str, Features], beside: Sequence[Beside], samples: Samples, seed: int) -> dict[str, Any]:
-    """Scores of the attack and of its checks on the judged images."""
-    known, candidate = samples.known(seed), samples.candidate
-    blind = _blind(samples, seed)
-    judged = ~known
-    found: dict[str, Any] = {"member": candidate[judged], "blind": blind[0][judged], "seen": blind[1][judged]}
+def _scored(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: BoolArray, seed: int) -> dict[str, Any]:
+    """Scores of the attack and of its checks on the judged images; ``seen`` (N,) by the classifiers."""
+    known, candidate, features = samples.known(seed), samples.candidate, asked.features
+    member, summaries = candidate[seen], samples.summaries[seen]
+    judged, blind = ~known, np.zeros(len(seen))
+    blind[seen] = blind_scores(summaries, asked.pixels, member, seed=seed)
+    found: dict[str, Any] = {"member": candidate[judged], "blind": blind[judged], "seen": seen[judged]}
     method = _fitted(features["target"], known, seed)
     own = features["target"].take(judged)
     found |= {"score": method.score(own), "threshold": method.threshold, "statistic": method.statistic(own)}
@@ -239,13 +241,14 @@ def _scored(features: Mapping[str, Features], beside: Sequence[Beside], samples:
         control = _beside(features, beside, known, seed)
         calibration = Calibration.of(method.score(features["target"].take(known)), control[known])
         found |= {"control": control[judged], "calibrated": calibration(found["score"], control[judged])}
-        found["semantic"] = _semantic(features, beside, samples, blind[1], seed)[judged]
-        groups = find_bursts(_embeddings(features, beside)[blind[1]], candidate[blind[1]])
+        found["semantic"] = _semantic(asked.embeddings, samples, seen, seed)[judged]
+        groups = find_bursts(asked.embeddings, member)
         if groups is not None:
             every = np.full(len(known), -1, dtype=np.int64)
-            every[blind[1]] = groups
+            every[seen] = groups
             found["groups"] = every[judged]
-    return found | {"known": int(known.sum()), "telling": blind[2]}
+    told = telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member)
+    return found | {"known": int(known.sum()), "telling": told}
 
 
 def _fitted(features: Features, known: np.ndarray, seed: int) -> MeanCosine:
@@ -264,29 +267,13 @@ def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: n
     return mean_of_unseen(scores, seen, scales)
 
 
-def _semantic(
-    features: Mapping[str, Features], beside: Sequence[Beside], samples: Samples, seen: np.ndarray, seed: int
-) -> np.ndarray:
-    """Scores (N,) of a classifier on the embeddings of all references, of the images that the blind one saw."""
+def _semantic(embeddings: np.ndarray, samples: Samples, seen: BoolArray, seed: int) -> np.ndarray:
+    """Scores (N,) of a classifier on the embeddings (M, D) of the M seen images by all references."""
     rows = np.flatnonzero(seen)
-    rows = rows[np.argsort(np.array(samples.hashes)[rows])]
+    order = np.argsort(np.array(samples.hashes)[rows])
     scores = np.zeros(len(seen))
-    scores[rows] = semantic_scores(_embeddings(features, beside)[rows], samples.candidate[rows], seed=seed)
+    scores[rows[order]] = semantic_scores(embeddings[order], samples.candidate[rows[order]], seed=seed)
     return scores
-
-
-def _embeddings(features: Mapping[str, Features], beside: Sequence[Beside]) -> np.ndarray:
-    """The embeddings (N, D) of all references, side by side."""
-    return np.concatenate([features[one.name].values[EMBEDDING] for one in beside], axis=1)
-
-
-def _blind(samples: Samples, seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-    """Scores (N,) of the blind classifier, whom it saw (N,), and the single features that tell the sides apart best."""
-    seen = samples.first(BLIND, seed)
-    rows = np.flatnonzero(seen)
-    member, scores = samples.candidate[rows], np.zeros(len(seen))
-    scores[rows] = blind_scores(samples.summaries[rows], samples.pixels[rows], member, seed=seed)
-    return scores, seen, telling(samples.summaries[rows], (*FILE_FEATURES, *pixel_names(3)), member)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from mi_core.checks import ConfigError
 from mi_core.hashing import digests64
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.validity.file_features import file_features, pixel_features, shrunken
+from mi_core.validity.file_features import file_features, pixel_features
 from mi_core.validity.near_duplicates import (
     clusters,
     confirmed,
@@ -49,7 +49,7 @@ class Samples:
     Args:
         items, sides: of each, candidates first.
         hashes: sha256 of the pixels of each, hexadecimal.
-        summaries: (N, F) numbers of file and pixels; pixels: (N, P) shrunken image, for the blind classifier.
+        summaries: (N, F) numbers of file and pixels.
         rejected: images that cannot be decoded.
         copies: exact copies left out; near_copies: near-copies left out.
         remarks: by side, what was done to how many of its images that can be decoded.
@@ -59,7 +59,6 @@ class Samples:
     sides: Sequence[str]
     hashes: Sequence[str]
     summaries: npt.NDArray[np.float64]
-    pixels: npt.NDArray[np.float32]
     rejected: Sequence[Rejected]
     copies: int
     near_copies: int
@@ -78,7 +77,6 @@ class Samples:
             sides=[self.sides[row] for row in rows],
             hashes=[self.hashes[row] for row in rows],
             summaries=self.summaries[rows],
-            pixels=self.pixels[rows],
         )
 
     @property
@@ -132,7 +130,7 @@ def read(
     kept: list[tuple[str, Item, str]] = []
     seen: dict[str, str] = {}
     rejected: list[Rejected] = []
-    summaries, small, hashes, levels = [], [], [], []
+    summaries, hashes, levels = [], [], []
     copies = 0
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
@@ -160,7 +158,6 @@ def read(
             seen[sha] = f"{side}/{item.key}"
             kept.append((side, item, sha))
             summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
-            small.append(shrunken(pixels))
             hashes.append(perceptual_hash(pixels[None])[0])
             levels.append(descriptors(pixels[None])[0])
     for side in given:
@@ -177,7 +174,6 @@ def read(
         [kept[row][0] for row in rows],
         [kept[row][2] for row in rows],
         np.stack(summaries)[rows],
-        np.stack(small)[rows],
         rejected,
         copies,
         len(gone),

@@ -88,7 +88,8 @@ def make_references(
         own, seen = digest64(seed, "encoder", name), half_of(hashes, index, seed, nonce)
         half = torch.from_numpy(images[seen])
         order, names = by_content(half)
-        data = ResidentImages(half[order], names, batch_size=parameters.batch_size, seed=own, device=device)
+        half = half[order]
+        data = ResidentImages(half, names, batch_size=parameters.batch_size, seed=own, device=device)
         trainer = Pretrainer(data, SimCLRAugmentation(), parameters, seed=own, device=device)
         for _ in range(parameters.epochs):
             trainer.train_epoch()

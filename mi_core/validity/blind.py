@@ -32,6 +32,7 @@ from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray
 
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
+_COLUMNS = 96  # that are standardised together
 _Float64 = npt.NDArray[np.float64]
 _Float32 = npt.NDArray[np.float32]
 
@@ -66,8 +67,11 @@ def blind_scores(
     check_finite("summary of an image", summaries)
     hashes = [blake2b(one.tobytes() + two.tobytes()).digest() for one, two in zip(summaries, pixels, strict=True)]
     order = np.array(sorted(range(count), key=hashes.__getitem__), dtype=np.intp)  # no name or order has an effect
-    heavy = _standardised(summaries[order]) * np.sqrt(pixels.shape[1] / max(1, width))
-    features = np.concatenate([heavy.astype(np.float32), _standardised(pixels[order])], axis=1)
+    features = np.empty((count, width + pixels.shape[1]), dtype=np.float32)
+    features[:, :width] = _standardised(summaries[order]) * np.sqrt(pixels.shape[1] / max(1, width))
+    for start in range(0, pixels.shape[1], _COLUMNS):  # all at once take six times their memory
+        columns = slice(start, start + _COLUMNS)
+        features[:, width:][:, columns] = _standardised(pixels[order, columns])
     scores = np.zeros(count)
     scores[order] = _out_of_fold(features, member[order], seed, None if groups is None else groups[order])
     return scores

@@ -16,18 +16,22 @@ from PIL import Image
 from torch import nn
 
 from mi_core import audit
+from mi_core.auditing import audit as judging
 from mi_core.auditing.found import Found
+from mi_core.auditing.images import items_of
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
 from mi_core.checks import ConfigError
-from mi_core.images import encode_png
+from mi_core.images import Decoder, decode, encode_png
 from mi_core.report.contents import schema, to_json
+from mi_core.validity.file_features import shrunken
 from tests.endpoints import serving
 
 SIDE = 8
 IMAGES = np.random.default_rng(0).integers(0, 256, (260, SIDE, SIDE, 3), dtype=np.uint8)
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 16))
 
 
@@ -171,6 +175,37 @@ def test_the_blind_classifier_sees_no_more_of_a_side_than_its_limit(monkeypatch:
     assert found.validity.blind_auc is not None
     assert found.validity.attack_auc.n == found.validity.blind_auc.n <= 120
     assert len(found.table) == 100
+
+
+def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against all images, decoded and shrunk one by one, and the answers for all, of which rows are taken."""
+    given: dict[str, list[Any]] = {}
+    for name in ("blind_scores", "semantic_scores"):
+        real = getattr(judging, name)
+
+        def recorded(*arguments: Any, name: str = name, real: Any = real, **settings: Any) -> Any:
+            given.setdefault(name, []).append(arguments)
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(judging, name, recorded)
+    monkeypatch.setattr(judging, "BLIND", 60)
+    references = [network(1), network(2)]
+    found_in(references=references)
+    monkeypatch.setattr(judging, "BLIND", len(IMAGES))
+    found_in(references=references)
+    (summaries, pixels, member), (all_summaries, all_pixels, all_member) = given["blind_scores"]
+    samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
+    seen = samples.first(60, 0)
+    one_by_one = np.stack([shrunken(decode(item.data(), Decoder(SIDE))) for item in samples.items])
+    assert (len(pixels), len(all_pixels)) == (120, len(samples.items))
+    np.testing.assert_array_equal(all_pixels, one_by_one)
+    np.testing.assert_array_equal(pixels, one_by_one[seen])
+    np.testing.assert_array_equal(summaries, all_summaries[seen])
+    np.testing.assert_array_equal(member, all_member[seen])
+    (embeddings, _), (all_embeddings, _) = given["semantic_scores"]
+    assert embeddings.shape == (120, 32)
+    by_hash = np.argsort(samples.hashes)
+    np.testing.assert_array_equal(embeddings, all_embeddings[seen[by_hash]])
 
 
 def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:

@@ -55,6 +55,14 @@ def test_one_telling_number_does_not_drown_in_thousands_of_pixels() -> None:
     assert next(iter(telling(told, [str(number) for number in range(20)], member))) == "7"
 
 
+def test_columns_that_are_standardised_in_parts_change_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, member = digits(0)
+    parts = score(images, member, seed=0)
+    for columns in (7, 10**6):
+        monkeypatch.setattr("mi_core.validity.blind._COLUMNS", columns)
+        np.testing.assert_array_equal(score(images, member, seed=0), parts)
+
+
 def test_a_group_stays_in_one_fold() -> None:
     """Copies in several folds would be recognised: their labels are those of their group."""
     generator = np.random.default_rng(0)
