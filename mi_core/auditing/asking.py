@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -207,10 +208,12 @@ class Bar:
 
 @contextmanager
 def shown_bar(wanted: bool) -> Iterator[Bar]:
-    """A progress bar where it is wanted, else nothing."""
-    if not wanted:
+    """A progress bar where it is wanted and can be shown: in a terminal, or in a notebook with ipywidgets."""
+    console = Console(stderr=True)
+    able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+    if not (wanted and able):
         yield Bar(None)
         return
     columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=console, transient=True) as shown:
         yield Bar(shown)

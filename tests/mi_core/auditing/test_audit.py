@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from rich.console import Console
 from torch import nn
 
 from mi_core import audit
 from mi_core.auditing import audit as judging
+from mi_core.auditing.asking import shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
@@ -206,6 +209,36 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     assert embeddings.shape == (120, 32)
     by_hash = np.argsort(samples.hashes)
     np.testing.assert_array_equal(embeddings, all_embeddings[seen[by_hash]])
+
+
+@pytest.mark.parametrize("notebook", [True, False])
+def test_where_no_bar_can_be_shown_all_is_quiet(
+    notebook: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    class ZMQInteractiveShell:
+        """By this name rich knows a notebook."""
+
+    if notebook:
+        monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+        monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert Console().is_jupyter == notebook
+    with shown_bar(True) as bar:
+        tick = bar.begin("reading", 2)
+        tick()
+        tick()
+    assert not recwarn.list
+    assert tuple(capsys.readouterr()) == ("", "")
+
+
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with shown_bar(True) as bar:
+        bar.begin("reading", 2)()
+    assert "reading" in capsys.readouterr().err
 
 
 def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
