@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ from pipelines.data.tasks import TaskMap, one_by_one, parts
 from pipelines.data.thresholds import Thresholds, check_size, takers_of
 from pipelines.errors import UserError
 from pipelines.files import storage
+
+_WRITTEN = 1024  # files of dropped rows held and written together
 
 
 def draw(
@@ -262,13 +265,19 @@ def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str,
         """
     ).to_arrow_reader()
     names = pa.array(roles, pa.string())
-    for number, rows in _by_shard(pa.Table.from_batches([batch]) for batch in lost):
+
+    def write(of: tuple[int, pa.Table]) -> int:
+        number, rows = of
         one = shards[number].shard
         columns = {"row": rows["row"].cast(pa.uint32()), "part": rows["part"]}
         if rows["listed"].null_count < len(rows):
             columns["role"] = pc.fill_null(names.take(rows["listed"].combine_chunks()), "")
         storage.write_table(dropped_path(folder, one.source, one.item), pa.table(columns))
-        yield number
+        return number
+
+    tables = _by_shard(pa.Table.from_batches([batch]) for batch in lost)
+    while some := list(islice(tables, _WRITTEN)):
+        yield from storage.at_once(write, some)
 
 
 def _by_shard(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:

@@ -353,10 +353,10 @@ def data_set(paths: Sequence[str]) -> Any:
     return dataset.dataset([_resolve(path)[1] for path in paths], format="parquet", filesystem=filesystem)
 
 
-def at_once(function: Callable[[str], Any], paths: Sequence[str]) -> list[Any]:
-    """A function of many paths, in order, by threads: a store answers slowly but many at a time."""
+def at_once(function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
+    """A function of many paths or files, in order, by threads: a store answers slowly but many at a time."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(function, paths))
+        return list(pool.map(function, given))
 
 
 def write_table(path: str, table: pa.Table) -> None:

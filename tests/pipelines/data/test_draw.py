@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.data import DataConfig
+from pipelines.data import draw as drawing
 from pipelines.data import tasks
 from pipelines.data.database import database
 from pipelines.data.draw import draw
@@ -98,6 +99,7 @@ def test_roles_are_those_of_the_slow_draw(
     block: int, near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "AT_ONCE", 50)  # several tasks
+    monkeypatch.setattr(drawing, "_WRITTEN", 2)  # several rounds
     drawn = told = grouped = dropped = 0
     for number in range(20):
         rng = np.random.default_rng([block, number, near])
