@@ -17,7 +17,8 @@ leaving one out and adding another. So a promise about one image that is there o
 by two steps; there is no way back.
 
 The gammas of random differential privacy add (the union bound), of releases that were trained on the same data: a gamma
-is about pairs drawn from these. Releases of one sampled sensitivity share a gamma, the largest that one of them states.
+is about pairs drawn from these. Releases of one sampled sensitivity share a gamma, the largest that one of them states:
+one pair breaks all of their promises or none. Equal sensitivities about other pairs of data sets are not one.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Release:
         adjacencies: of `sensitivity.ADJACENCIES`, the pairs of data sets that the promise is about; at least one.
         mechanism: what it is, where that is known.
         gamma: of random differential privacy; 0: the promise holds for every pair.
-        sampled: the sampled sensitivity that gamma is about, above 0. Two releases with the same one share gamma.
+        sampled: the sampled sensitivity that gamma is about, above 0. Two releases share gamma that have the same one
+            and the same adjacencies.
 
     Raises:
         ConfigError: a number is out of range, or an adjacency is unknown.
@@ -200,9 +202,10 @@ def composed(releases: Sequence[Release], delta: float | None = None) -> Compose
         raise ConfigError("no release to compose; give at least one")
     adjacency, parts = _alike(releases)
     least = math.fsum(part.delta for part in parts)
-    shared: dict[float, float] = {}
-    for part in parts:
-        shared[part.sampled] = max(part.gamma, shared.get(part.sampled, 0.0))
+    shared: dict[tuple[float, tuple[str, ...]], float] = {}
+    for release, part in zip(releases, parts, strict=True):
+        one = release.sampled, release.adjacencies
+        shared[one] = max(part.gamma, shared.get(one, 0.0))
     gamma = min(1.0, math.fsum(shared.values()))
     if least >= 1 or gamma >= 1:
         missing = gamma < 1 and _accounting() is None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
@@ -212,6 +213,25 @@ def test_gammas_add_and_one_sampled_sensitivity_counts_once() -> None:
     void = composed([pure(0.5, gamma=0.4, sampled=size) for size in (1.0, 2.0, 3.0)])
     assert (void.epsilon, void.gamma, void.delta, void.missing) == (math.inf, 1.0, 0.0, False)
     assert composed([pure(0.1)]).gamma == 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gamma_bounds_the_pairs_that_break_a_promise(seed: int) -> None:
+    """Against all pairs of seven samples, counted: distances without one and of a replaced one, above equal bounds."""
+    rng, count, bound = np.random.default_rng(seed), 7, 0.3
+    without = rng.random(count) < 0.2
+    swapped = rng.random((count, count)) < 0.1
+    pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
+    broken = np.mean([without[one] or without[other] or swapped[one, other] for one, other in pairs])
+    leave = pure(0.5, 0.0, (LEAVE,), gamma=float(without.mean()), sampled=bound)
+    replaced = pure(0.5, 0.0, (REPLACE,), gamma=float(np.mean([swapped[pair] for pair in pairs])), sampled=bound)
+    assert broken <= composed([leave, replaced]).gamma + 1e-12
+    assert composed([leave, leave]).gamma == pytest.approx(without.mean())
+
+
+def test_equal_sensitivities_about_other_pairs_are_two() -> None:
+    leave = pure(0.5, 0.0, (LEAVE,), gamma=0.1, sampled=0.3)
+    assert composed([leave, pure(0.5, 0.0, (REPLACE,), gamma=0.05, sampled=0.3)]).gamma == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
