@@ -21,7 +21,7 @@ population is treated as if every other shadow had seen it, its u moved by d the
 offline, .105 of non-members are called members where .1 is asked for; else it would be .118.) Online this takes images
 that training moves alike. An image that it moves less has a smaller Pr(x), so its ratio is too high: with half of the
 images moved by twice the shift and the others not at all, .11 to .19 are called members where .1 is asked for, offline
-.09 to .11.
+.09 to .11. The population cannot tell how unevenly training moves images, since no shadow was trained on it.
 
 Scores depend on x only through its own ratio Pr(x | theta) / Pr(x), and rise with it. So gamma and the choice of z
 decide who is called a member, not who stands above whom; only samples between the same two z share a score. The ratio

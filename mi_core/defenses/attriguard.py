@@ -85,6 +85,9 @@ class AttriGuard(Defense):
     """Representations that an adversary takes for those of another value of the attribute.
 
     The encoder stays as it is, and every answer is searched for: up to ``rounds`` times ``steps`` steps, so it is slow.
+
+    It reports ``adversary_accuracy``, in [0, 1]: the share of the provider's images whose value the adversary tells. It
+    was trained on these images, so the number says whether the training succeeded. Of other images it tells fewer.
     """
 
     name = "attriguard"

@@ -162,6 +162,17 @@ def test_false_positives_are_what_was_asked_for_however_few_the_shadows(mode: st
     assert np.mean(rates) == pytest.approx(0.1, abs=0.016)  # 100 populations: a standard error of .004
 
 
+@pytest.mark.parametrize("fpr", [0.05, 0.1, 0.33])
+def test_the_threshold_is_the_lowest_that_keeps_the_rate(fpr: float) -> None:
+    """A new image like the population's beats 0 to Z of its Z images, each number with the same chance: counted."""
+    attack = RMIA(RMIAParameters(fpr=fpr))
+    for count in range(attack.needed_nonmembers, 200):
+        threshold = attack._threshold(count)
+        scores = [(beaten + 0.25) / count for beaten in range(count + 1)]
+        called = sum(score >= threshold for score in scores)
+        assert called <= fpr * (count + 1) + 1e-9 < called + 1 + 1e-6, count
+
+
 def test_false_positives_offline_do_not_depend_on_how_evenly_images_are_memorised() -> None:
     """Online they do: images that are memorised little have a Pr(x) too small, and are called too often."""
     rates: dict[str, list[float]] = {"offline": [], "online": []}

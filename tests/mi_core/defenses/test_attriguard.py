@@ -118,6 +118,30 @@ def test_the_ends_of_the_budget() -> None:
     torch.testing.assert_close(tight, torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64), atol=1e-5, rtol=0)
 
 
+def test_the_accuracy_that_it_reports_is_on_the_images_of_its_training() -> None:
+    """Attributes by lot are learned by heart: image by image on those of the training, and by chance on others."""
+    encoder, generator = classifier(), np.random.default_rng(0)
+    members, others = (
+        replace(part, images=part.images[:60], labels=None, attributes=torch.from_numpy(generator.integers(0, 2, 60)))
+        for part in (MEMBERS, TESTED)
+    )
+    settings = AttriGuardParameters(learning_rate=1e-2, epochs=200, batch_size=60)
+    state = AttriGuard(settings).fit(encoder, members)
+    adversary = mlp.restored(Adversary(16, 2), state)
+
+    def told_right(part: ProviderData) -> float:
+        assert part.attributes is not None
+        right = 0
+        for row, value in enumerate(part.attributes.tolist()):
+            answer = answers(encoder, part.images[row : row + 1], "backbone").numpy()
+            right += int(mlp.predict(adversary, (answer - state["mean"]) / state["deviation"]).argmax() == value)
+        return right / len(part.images)
+
+    assert told_right(members) == pytest.approx(float(state["report.adversary_accuracy"]))
+    assert told_right(members) > 0.8
+    assert told_right(others) < 0.7
+
+
 def test_values_are_drawn_as_often_as_they_should_be_and_the_budget_holds(state: Any) -> None:
     encoder = classifier()
     before = answers(encoder, TESTED.images, "backbone")
