@@ -136,7 +136,7 @@ class Found:
         names = {
             "blind_auc": "without the encoder",
             "semantic_auc": "on what references see",
-            "control_auc": "on references that saw neither group",
+            "control_auc": "on references that did not see the image",
         }
         rows = [("attack", self.validity.attack_auc)]
         rows += [(names[check], one) for check, one in self.validity.checks.items()]
@@ -148,8 +148,9 @@ class Found:
         named = self.flagged()
         listed = f"<p>{len(named)} named images, first {html.escape(', '.join(named[:5]))}</p>" if named else ""
         return (
-            f"<div><h4>{html.escape(self.answer)}</h4>{said}<table><tr><th>check</th><th>AUC (.5 is guessing)</th>"
-            f"<th>95 % interval</th></tr>{cells}</table>{listed}</div>"
+            f"<div><h4>{self.verdict}: {html.escape(self.answer)}</h4>{said}"
+            "<table><tr><th>check</th><th>AUC (.5 is guessing)</th><th>95 % interval</th></tr>"
+            f"{cells}</table>{listed}</div>"
         )
 
     @property

@@ -58,7 +58,7 @@ PARTS = {
     ),
     "confounded": (
         ("Why", "{compared} Whatever an attack finds may come from that difference, not from training."),
-        (_RESTS, "{rests}"),
+        (_RESTS, "{based}"),
         (_SILENT, "This says neither that {inside} were used nor that they were not."),
         (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
     ),
@@ -66,28 +66,28 @@ PARTS = {
         ("What was measured", "{pair}"),
         ("What is missing", "A leak needs two checks: one without the encoder, and the same attack on trained encoders "
          "that saw neither group."),
-        (_RESTS, "{rests}"),
+        (_RESTS, "{based}"),
     ),
     "untrained-references": (
         ("What was measured", "{pair} {compared}"),
         ("What is missing", "An untrained encoder does not see what trained encoders see in images, so it shows little "
          "of how the two groups differ."),
         (_NEXT, "Run the audit with trained references: leave out --quick, or give --reference."),
-        (_RESTS, "{rests}"),
+        (_RESTS, "{based}"),
     ),
     "after-looking": (
         ("What was measured", "{pair}"),
         ("What is missing", "A plan from before the first query. Whoever chooses after looking finds something by "
          "chance."),
         (_NEXT, "Run this plan on images that nobody has looked at, in a new folder."),
-        (_RESTS, "{rests}"),
+        (_RESTS, "{based}"),
     ),
     "encoder-broken": (
-        (_SILENT, "That may come from the weights, or from views, size or normalisation unlike those of its training. "
+        ("Why", "That may come from the weights, or from views, size or normalisation unlike those of its training. "
          "So this audit says nothing about the encoder you meant."),
         (_NEXT, "Give the views of its training (queries.augmentation; in Python augmentation=), see that weights, "
          "size and normalisation are right, and run the audit again."),
-        (_RESTS, "{rests}"),
+        (_RESTS, "{based}"),
     ),
 }  # fmt: skip
 LIMITS = {  # whether the truth is known, what a leak does not say
@@ -98,26 +98,26 @@ LIMITS = {  # whether the truth is known, what a leak does not say
 }
 _NO_BETTER = (
     "{attack}{auc} does not separate {inside} from {outside} so much better than the blind classifier that never "
-    "queries the encoder{blind} and than the same attack on reference encoders that saw neither group{control} that "
-    "the rule says leak."
+    "queries the encoder{blind} and than the same attack on reference encoders that did not see the image{control} "
+    "that the rule says leak."
 )
 _NOT_ENOUGH = "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but "
 SENTENCES = {
     "by-lot": "{attack} separates {inside} from {outside}{auc}. A randomisation test has p {p}.",
     "robust": (
         "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
-        "the encoder{blind} and than the same attack on reference encoders that saw neither group{control}. Its effect "
-        "is at least {robustness} times that of {check}; the factor registered was {factor}."
+        "the encoder{blind} and than the same attack on reference encoders that did not see the image{control}. Its "
+        "effect is at least {robustness} times that of {check}; the factor registered was {factor}."
     ),
     "no-evidence": _NO_BETTER,
     "confounded": (
         "{inside} and {outside} differ even without the encoder’s training: a check tells them apart (blind "
-        "classifier{blind}; same attack on reference encoders that saw neither group{control}). So the result of "
+        "classifier{blind}; same attack on reference encoders that did not see the image{control}). So the result of "
         "{it}{auc} is no sign of a leak."
     ),
     "no-checks": (
-        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that saw neither group. "
-        "Without these checks its success says nothing about training."
+        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that did not see the "
+        "image. Without these checks its success says nothing about training."
     ),
     "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
     "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",

@@ -16,7 +16,7 @@ _MEASURED = {
     "attack_auc": "AUC of the attack",
     "blind_auc": "AUC of a classifier that never queries the encoder",
     "semantic_auc": "AUC of a classifier on what reference encoders see",
-    "control_auc": "AUC of the attack on reference encoders that saw neither group",
+    "control_auc": "AUC of the attack on reference encoders that did not see the image",
     "delta_auc": "attack minus that classifier",
     "delta_control_auc": "this encoder minus those encoders",
 }

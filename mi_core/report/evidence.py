@@ -102,7 +102,7 @@ def believed(report: Mapping[str, Any]) -> str:
         names = {
             "blind_auc": "a classifier given only files and pixels",
             "semantic_auc": "a classifier on what reference encoders see",
-            "control_auc": "the same attack on reference encoders that saw neither",
+            "control_auc": "the same attack on reference encoders that did not see the image",
         }
         failed = [
             f"{words} (AUC {estimate(found[name])}, n {count(found[name]['n'])})"

@@ -23,7 +23,7 @@ def glossary(sides: Sides) -> dict[str, str]:
         "Membership score": "The number that an attack gives to an image. Higher means more likely used in training.",
         "False-positive rate (FPR)": f"The share of {sides.outside} that the attack wrongly calls used.",
         "Controls": "Images that were surely not used. Checks use them: a blind classifier sees files and pixels and "
-        "never asks the encoder; reference encoders, which saw neither group, show how the groups differ anyway.",
+        "never asks the encoder; reference encoders, which did not see the image, show how the groups differ anyway.",
         "Shadow encoder": "An encoder that the attacker trains on own images. Its training images are known, so the "
         "attack learns from it what being used looks like.",
         "p-value": "The chance of scores so high, or higher, if none of the images was used. Small means surprising.",

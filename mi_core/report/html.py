@@ -191,7 +191,7 @@ def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Ma
     attack = validity.get("attack_auc") or (lead or {}).get("auc")
     named = [
         (f"{lead['attack']} on the target" if lead else "attack on the target", attack),
-        ("same attack, encoders that saw neither", validity.get("control_auc")),
+        ("same attack, encoders that did not see it", validity.get("control_auc")),
         ("classifier on what a reference sees", validity.get("semantic_auc")),
         ("blind classifier, no encoder", validity.get("blind_auc")),
     ]

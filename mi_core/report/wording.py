@@ -22,10 +22,10 @@ RULE = (
     "two groups, it is “leak” if three things hold. A hidden difference between the groups would have to be at least "
     "so many times (the factor, registered beforehand) as strong as anything the checks saw or could have missed. The "
     "attack has a higher AUC than the blind classifier and than the same attack on the reference encoders: both "
-    "differences have 95 % intervals above 0. One of the references is a trained encoder. Without such an encoder, or "
-    "without a check, it is “undecided”. It is “confounded” if there is no leak, but a check has an interval above .5 "
-    "itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does not recognise "
-    "images, and if images, attack or rule were chosen after looking."
+    "differences have 95 % intervals above 0. One of the references is a trained encoder. Where nothing but such an "
+    "encoder or a check is missing, it is “undecided”. It is “confounded” if there is no leak, but a check has an "
+    "interval above .5 itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does "
+    "not recognise images, and if images, attack or rule were chosen after looking."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -40,7 +40,7 @@ _STAGES = {
 _CHECKS = {  # field of the validity part: what it is
     "blind_auc": "the classifier that never queries the encoder",
     "semantic_auc": "the classifier on embeddings of a reference encoder",
-    "control_auc": "the same attack on reference encoders that saw neither group",
+    "control_auc": "the same attack on reference encoders that did not see the image",
     verdict_rule.RESOLUTION: "what this number of images resolves",
 }
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
@@ -147,6 +147,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "robust": _robust(validity),
         "chance": _chance(validity),
         "compared": _compared(validity),
+        "based": _based(report, row, sides),
         "rests": _rests(report, row, sides),
         "limits": LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
@@ -254,7 +255,7 @@ def _compared(validity: Mapping[str, Any]) -> str:
     named = {
         "blind_auc": "a check without the encoder",
         "semantic_auc": "a check that sees what the images show",
-        "control_auc": "the same attack on encoders that saw neither group",
+        "control_auc": "the same attack on encoders that did not see the image",
     }
     found = {name: validity[field] for field, name in named.items() if field in validity}
     if not found:
@@ -270,6 +271,14 @@ def _compared(validity: Mapping[str, Any]) -> str:
 
 def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
     """The images, the attack, and what has to be believed."""
+    said = _based(report, row, sides)
+    if sides.known or not said:
+        return said
+    return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
+
+
+def _based(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
+    """The images and the attack."""
     if row is None:
         return ""
     seeds = len(row.get("seeds", []))
@@ -282,9 +291,16 @@ def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
     found = report.get("registration", {})
     if found.get("reports", 1) > 1 or found.get("attacks", 1) > 1:
         said += f" {count(found['attacks'])} attacks were planned on these images; this is report {found['reports']}."
-    if sides.known:
-        return said
-    return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
+    return said if sides.known else said + _left_out(report.get("data", {}))
+
+
+def _left_out(data: Mapping[str, Any]) -> str:
+    """The images of the user that are not judged, and why; empty: all are."""
+    fixing = data.get("roles", {}).get("known-nonmember", {}).get("n", 0)
+    copies = data.get("duplicates_removed", 0) + data.get("near_duplicates_removed", 0)
+    told = [f"{count(fixing)} more control images fix the threshold of the attack"] if fixing else []
+    told += [f"{count(copies)} {'copy was' if copies == 1 else 'copies were'} left out"] if copies else []
+    return f" {_capital('; '.join(told))}." if told else ""
 
 
 def _proved(report: Mapping[str, Any], sides: Sides) -> str:
