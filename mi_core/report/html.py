@@ -127,6 +127,7 @@ def render_html(
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         unsupported=unsupported(sides),
+        rates_shown=any("%" in column for group in groups for column in group["columns"]),
         any_unsupported=any(_marked(group, sides) for group in groups),
     )
 
