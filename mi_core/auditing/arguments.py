@@ -154,6 +154,7 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "decoding": _decoding,
     "endpoint": _SETTINGS,
     "quick": _FLAG,
+    "near_duplicates": _FLAG,
     "trust_code": _FLAG,
     "progress": _FLAG,
 }

@@ -60,6 +60,7 @@ def audit(
     endpoint: Mapping[str, Any] | None = None,
     key: str | None = None,
     trust_code: bool = False,
+    near_duplicates: bool = True,
     fdr: float = 0.05,
     max_rejected: float = MAX_REJECTED,
     factor: float = FACTOR,
@@ -104,6 +105,7 @@ def audit(
         endpoint: settings of an API, as ``EndpointParameters`` has them, for example ``{"adapter": "openai"}``.
         key: its secret key; None: the one in the environment variable that ``endpoint`` names as ``api_key_env``.
         trust_code: run the code of a TorchScript file or Python module.
+        near_duplicates: leave out images that are nearly another one; images of few pixels may be alike without that.
         fdr: share of wrongly flagged images among the flagged, in (0, 1).
         max_rejected: largest share of images that cannot be used, in [0, 1]; above it the audit ends.
         factor: least robustness of a leak, at least 1.
@@ -136,6 +138,7 @@ def audit(
         endpoint=endpoint,
         key=key,
         trust_code=trust_code,
+        near_duplicates=near_duplicates,
         fdr=fdr,
         max_rejected=max_rejected,
         factor=factor,
@@ -165,7 +168,7 @@ def audit(
         if output not in target.encoder.outputs:
             raise ConfigError(f"output = {output!r}: model has {', '.join(target.encoder.outputs)}")
         tick = bar.begin("reading", sum(map(len, given.values())))
-        samples = read(given, decoder, seed, tick, max_rejected=max_rejected)
+        samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
         drawn = new_nonce() if nonce is None else nonce
         setup = Setup(decoder, recipe, output, views, seed, drawn, device_of(model), bar)
@@ -176,13 +179,15 @@ def audit(
         seen = samples.first(BLIND, seed)
         scores = _scored(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
     sources = {CANDIDATES: candidates, CONTROLS: controls}
+    told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
+    told |= {} if near_duplicates else {"near_duplicates": None}
     return Found.of(
         Measured(samples, scores, target, beside, shown, sources, drawn, nonce is not None),
         objective=objective,
         augmentation=augmentation or {},
         output=output,
         views=views,
-        data=told | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}),
+        data=told,
         fdr=fdr,
         factor=factor,
         seed=seed,

@@ -84,8 +84,8 @@ def audit_settings(
         "seeds": [seed],
         "data": {
             "sources": {name: dict(one) for name, one in sources.items()},
-            **data,
             "near_duplicates": {},
+            **data,
             "roles": roles,
         },
         "encoders": {

@@ -111,6 +111,7 @@ def read(
     tick: Callable[[], None] = lambda: None,
     *,
     max_rejected: float = MAX_REJECTED,
+    near_duplicates: bool = True,
 ) -> Samples:
     """Decode every image once and leave out what cannot be used.
 
@@ -122,6 +123,7 @@ def read(
         seed: orders near-copies of one side.
         tick: called after every image.
         max_rejected: largest share of images that cannot be used, in [0, 1].
+        near_duplicates: whether near-copies are left out.
 
     Raises:
         ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
@@ -166,8 +168,8 @@ def read(
             raise ConfigError(f"no image of {side} can be used{why}")
     _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
     order = _order(kept, seed)
-    near = _near_copies(np.array(hashes)[order], np.stack(levels)[order])
-    gone = set(order[near].tolist())
+    near = order[_near_copies(np.array(hashes)[order], np.stack(levels)[order])] if near_duplicates else order[:0]
+    gone = set(near.tolist())
     rows = [row for row in range(len(kept)) if row not in gone]
     return Samples(
         [kept[row][1] for row in rows],

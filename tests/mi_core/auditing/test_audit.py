@@ -402,3 +402,16 @@ def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path:
         found_in(decoding={"orientation": "upright"})
     with pytest.raises(ConfigError, match="decoding = 'size'"):
         found_in(decoding={"size": 3})
+
+
+def test_near_copies_stay_where_the_user_says_so() -> None:
+    """Every control has a brighter copy: by default one of the two is left out."""
+    images = np.random.default_rng(1).integers(0, 200, (330, 8, 8, 3), dtype=np.uint8).repeat(5, 1).repeat(5, 2)
+    small = nn.Sequential(nn.AvgPool2d(5), nn.Flatten(), nn.Linear(192, 16))
+    controls = np.concatenate([images[60:], images[60:] + np.uint8(20)])
+    usual = found_in(images[:60], controls, size=40, model=small)
+    every = found_in(images[:60], controls, size=40, model=small, near_duplicates=False)
+    assert usual.report["data"]["near_duplicates_removed"] == 270
+    assert every.report["data"]["near_duplicates_removed"] == 0
+    assert yaml.safe_load(usual.config())["data"]["near_duplicates"] == {}
+    assert yaml.safe_load(every.config())["data"]["near_duplicates"] is None
