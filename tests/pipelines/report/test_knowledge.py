@@ -330,4 +330,6 @@ def test_images_are_left_out_of_the_judgement_only_where_an_attack_is_fitted_on_
     for reference in ("shadow", "audited", "known"):
         told[reference] = of_fits(parsed(data=roles, attacks=[{"attack": "combined", "reference": reference}]))
     assert told["shadow"] == told["audited"] == []
-    assert told["known"] == ["Attacks fitted on known samples of the target were judged on the other images only."]
+    assert told["known"] == [
+        "Some attacks learned from images whose use is known. They were judged on the other images only."
+    ]
