@@ -19,6 +19,7 @@ from mi_core.records import BoolArray
 
 _BEYOND = 0.99  # quantile of the nearest similarities across the sides that a pair of one scene exceeds
 _FEWEST = 0.05  # share of the images that chance hardly joins; fewer are left as they are
+_SCENES = 3  # of a side at least: of one no interval can be told, and some of them may fix the threshold
 _ROWS = 1000
 _Float32 = npt.NDArray[np.float32]
 
@@ -31,8 +32,8 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         side: (N,) which are candidates, the others being controls.
 
     Returns:
-        (N,) a number for each burst or single image; None: no more images are joined than chance joins, or most of a
-        side are joined to one: then the sides lie apart as wholes, which the classifier on these embeddings tells.
+        (N,) a number for each burst or single image; None: no more images are joined than chance joins, or fewer than 3
+        are left of a side: then the sides lie apart as wholes, which the classifier on these embeddings tells.
 
     Raises:
         ShapeError: the shapes do not fit.
@@ -61,7 +62,7 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         return None
     linked = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
     _, numbers = connected_components(linked, directed=False)
-    if any(np.bincount(numbers[one]).max() > one.sum() / 2 for one in (side, ~side)):
+    if min(len(np.unique(numbers[one])) for one in (side, ~side)) < _SCENES:
         return None
     return np.asarray(numbers, dtype=np.int64)
 
