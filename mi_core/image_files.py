@@ -25,7 +25,7 @@ MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is dec
 HEAD = 32  # first bytes of a file that `format_of` looks at
 
 
-_ORIENTATION = 0x112  # of EXIF and TIFF
+ORIENTATION = 0x112  # of EXIF and TIFF
 _PNG_KEPT = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))  # chunks that make the pixels
 
 
@@ -153,10 +153,10 @@ def load_image(data: bytes, least: int | None = None) -> Loaded:
 
     def loaded(image: Image.Image) -> Loaded:
         deep = ";16" in str(getattr(image, "tile", "")) and image.mode == "RGB"
-        before = _orientation(image)
+        before = orientation_of(image)
         drafted = None if least is None else image.draft(image.mode, (least, least))
         image.load()
-        after = _orientation(image)
+        after = orientation_of(image)
         turned = image.format == "TIFF" and before is not None
         orientation = before if turned else after
         if drafted is not None:
@@ -211,10 +211,10 @@ def _without_metadata(png: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _orientation(image: Image.Image) -> int | None:
+def orientation_of(image: Image.Image) -> int | None:
     """The orientation, 1 to 8, that the metadata of an image tell; 1: they tell none; None: they cannot be read."""
     try:
-        return int(image.getexif().get(_ORIENTATION, 1))
+        return int(image.getexif().get(ORIENTATION, 1))
     except Exception:  # noqa: BLE001 - damaged metadata fail in any way
         return None
 

@@ -308,7 +308,7 @@ def eight_bits(
     """
     told = [] if remarks is None else remarks
     if image.mode.startswith("I"):
-        return _of_16_bits(np.asarray(image).astype(np.int64), depth or 16, told)
+        return _scaled_to_8_bits(np.asarray(image).astype(np.int64), depth or 16, told)
     if image.mode == "F":
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if deep:
@@ -325,7 +325,7 @@ def eight_bits(
     return image.convert("RGB")
 
 
-def _of_16_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[str]) -> Image.Image:
+def _scaled_to_8_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[str]) -> Image.Image:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= 1 << depth:
         raise ImageError(

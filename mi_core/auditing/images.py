@@ -19,13 +19,12 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import printable
-from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, ImageError, format_of
+from mi_core.image_files import HEAD, ORIENTATION, OTHER_PICTURES, SUFFIXES, ImageError, format_of, orientation_of
 from mi_core.images import eight_bits
 
 _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-_ORIENTATION = 0x112  # of EXIF
 _MOST_HELD = 2_000_000_000  # bytes of images that can be gone through once
 _ROUNDING = 1e-3  # by which values may leave their range
 
@@ -227,10 +226,7 @@ def _png_of(image: Image.Image) -> bytes:
     """A file that is decoded as the image's own would be."""
     image.load()  # which turns a TIFF
     exif = Image.Exif()
-    try:
-        exif[_ORIENTATION] = int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # noqa: BLE001 - damaged metadata fail in any way
-        exif[_ORIENTATION] = 1
+    exif[ORIENTATION] = orientation_of(image) or 1
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
@@ -239,7 +235,7 @@ def _png_of(image: Image.Image) -> bytes:
     elif image.mode not in _PNG_MODES:
         image = eight_bits(image)
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", **({"exif": exif} if exif[_ORIENTATION] != 1 else {}), icc_profile=None)
+    image.save(buffer, "PNG", **({"exif": exif} if exif[ORIENTATION] != 1 else {}), icc_profile=None)
     return buffer.getvalue()
 
 

@@ -126,13 +126,13 @@ def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessin
     beside = tuple(f"{part.rpartition('.')[0]}." for part in parts if "." in part)
 
     def without_head(state: State) -> State:  # some heads hold a norm of their own, which goes with the classifier
-        named = _of_dinov3(state, own, name)
+        named = _with_names_of_timm(state, own, name)
         return convert({key: value for key, value in named.items() if key in own or not key.startswith(beside)})
 
     return Built(network, {}, preprocessing, without_head, notes=notes)
 
 
-def _of_dinov3(state: State, own: Collection[str], name: str) -> State:
+def _with_names_of_timm(state: State, own: Collection[str], name: str) -> State:
     """DINOv3 with Meta's names as timm names it; other weights as they are."""
     if "rope_embed.periods" not in state or "reg_token" not in own:
         return state

@@ -76,10 +76,10 @@ def check_answers(encoder: Encoder, channels: int, side: int) -> Answers:
     side = encoder.size or side
     noise = torch.rand(_NOISES, channels, side, side, generator=torch.Generator().manual_seed(0))
     images = torch.cat([torch.full_like(noise[:1], 0.5), noise])
-    with _left_alone() as training:
-        first = _asked(encoder, images[:2])
-        again = _asked(encoder, images[:2])
-        company = _asked(encoder, images.flip(0))
+    with _with_buffers_restored() as training:
+        first = _checked_answers(encoder, images[:2])
+        again = _checked_answers(encoder, images[:2])
+        company = _checked_answers(encoder, images.flip(0))
     found = noise_of(first, again)
     moved = max(float(relative_differences(first[name], company[name].flip(0)[:2]).max()) for name in first)
     if training:
@@ -96,7 +96,7 @@ def check_answers(encoder: Encoder, channels: int, side: int) -> Answers:
     return Answers(found, notes)
 
 
-def _asked(encoder: Encoder, images: torch.Tensor) -> dict[str, torch.Tensor]:
+def _checked_answers(encoder: Encoder, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """The answers to (N, C, H, W), a grey image first or last; checked."""
     try:
         answers = encoder(images)
@@ -120,7 +120,7 @@ def _asked(encoder: Encoder, images: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def _left_alone() -> Iterator[list[str]]:
+def _with_buffers_restored() -> Iterator[list[str]]:
     """Buffers of every network that runs in the block are restored; gives the kinds of layers that changed their own.
 
     A function may hold its network anywhere, so it is noticed as it runs.

@@ -291,10 +291,10 @@ def _based(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
     found = report.get("registration", {})
     if found.get("reports", 1) > 1 or found.get("attacks", 1) > 1:
         said += f" {count(found['attacks'])} attacks were planned on these images; this is report {found['reports']}."
-    return said if sides.known else said + _left_out(report.get("data", {}))
+    return said if sides.known else said + _unjudged_in_words(report.get("data", {}))
 
 
-def _left_out(data: Mapping[str, Any]) -> str:
+def _unjudged_in_words(data: Mapping[str, Any]) -> str:
     """The images of the user that are not judged, and why; empty: all are."""
     fixing = data.get("roles", {}).get("known-nonmember", {}).get("n", 0)
     copies = data.get("duplicates_removed", 0) + data.get("near_duplicates_removed", 0)

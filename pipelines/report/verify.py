@@ -118,7 +118,7 @@ def consistency(stated: Part, folder: RunFolder) -> list[Check]:
         *_of_registrations(predicate, folder),
         *_of_config(predicate, folder),
         *_of_report(predicate, folder),
-        *_of_results(predicate, folder),
+        *_check_results(predicate, folder),
         *_of_verdict(predicate, folder),
     ]
 
@@ -308,7 +308,7 @@ def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
     return _lines("report", faults, f"{REPORT} is as stated, in all of its {len(given['parts'])} parts")
 
 
-def _of_results(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_results(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["results"]
     faults = _faults_of_files(given, folder)
     if not faults and [file["name"] for file in results_of(folder, _seeds(predicate))] != [

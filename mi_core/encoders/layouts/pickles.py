@@ -225,7 +225,7 @@ def unreadable(data: bytes) -> str:
         index = b'"weight_map"' in data
         known = "the index of a model in several files; give its folder" if index else "JSON; give the file of weights"
     elif data[:2] == b"PK":
-        known = _of_zip(data)
+        known = _zip_in_words(data)
     elif (whole := _whole_safetensors(data)) > len(data):
         known = f"a safetensors file that is cut short, {len(data):,} of {whole:,} bytes; download it anew"
     elif data[:1] == b"\x80" and known is None:
@@ -235,7 +235,7 @@ def unreadable(data: bytes) -> str:
     return "the weights are neither safetensors nor a PyTorch file; save its state_dict() with torch.save"
 
 
-def _of_zip(data: bytes) -> str:
+def _zip_in_words(data: bytes) -> str:
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return f"a PyTorch or ZIP file that is cut short after {len(data):,} bytes; download or save it anew"
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -70,9 +70,9 @@ class Exchange:
             headers={"Accept-Encoding": "gzip", **headers},
             params=dict(query),
             timeout=None,  # of single reads and writes
-            mounts=dict.fromkeys(
-                ("all://localhost", "all://127.0.0.1", "all://[::1]"), direct
-            ),  # no proxy reaches them
+            mounts={
+                f"all://{f'[{host}]' if ':' in host else host}": direct for host in LOOPBACK
+            },  # no proxy on the way
             limits=limits,
         )
         self._loop = asyncio.new_event_loop()
