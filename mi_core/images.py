@@ -130,11 +130,12 @@ def decode(data: bytes, decoder: Decoder) -> Pixels:
 
 class Decoded(NamedTuple):
     """An image as it was decoded: its pixels (C, S, S), the sha256 (hexadecimal) of its own 8-bit RGB pixels at full
-    size, whatever the format of the file, and remarks: what was done to it on the way and what could not be read, in
-    words that are the same for all images."""
+    size, whatever the format of the file, its shorter side in pixels before it was resized, and remarks: what was done
+    to it on the way and what could not be read, in words that are the same for all images."""
 
     pixels: Pixels
     sha256: str
+    side: int
     remarks: tuple[str, ...]
 
 
@@ -155,7 +156,7 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
     if min(image.size) != side:
         remarks.append("made smaller" if min(image.size) > side else "made larger")
     pixels = decode(data, decoder) if decoder.scaled else _fit(image, decoder)
-    return Decoded(pixels, digest, tuple(remarks))
+    return Decoded(pixels, digest, min(image.size), tuple(remarks))
 
 
 @dataclass(frozen=True)

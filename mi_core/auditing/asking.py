@@ -25,7 +25,6 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.hashing import digests64
-from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
@@ -58,7 +57,6 @@ class Asked:
 class Setup:
     """How the encoders are asked."""
 
-    decoder: Decoder
     recipe: SimCLRAugmentation
     output: str
     views: int
@@ -94,7 +92,7 @@ class Setup:
         ]
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
-        for rows, pixels in decoded(samples, self.decoder, CHUNK):
+        for rows, pixels in decoded(samples, CHUNK):
             names, images, shown = ids[rows], torch.from_numpy(pixels), seen[rows]
             streams = pixel_streams(self.nonce, self.seed, "query", images)
             found = {}
@@ -125,7 +123,7 @@ class Setup:
     ) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
         chosen = samples.at(rows)
-        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)]))
+        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)]))
         return view_consistency(
             encoder.to(self.device),
             None if fresh is None else fresh.to(self.device),
@@ -140,7 +138,7 @@ class Setup:
         planned = reference_settings()
         tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
         images = _Rows(len(samples.items))
-        for _, pixels in decoded(samples, self.decoder, CHUNK):
+        for _, pixels in decoded(samples, CHUNK):
             images.add(pixels)
         return make_references(
             images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
@@ -171,7 +169,7 @@ class Setup:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
         ids = samples.ids
         chosen = samples.at(sorted(np.flatnonzero(samples.candidate).tolist(), key=ids.__getitem__)[:4])
-        images = np.concatenate([pixels for _, pixels in decoded(chosen, self.decoder, CHUNK)])
+        images = np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)])
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()

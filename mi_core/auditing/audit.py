@@ -171,7 +171,7 @@ def audit(
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
         drawn = new_nonce() if nonce is None else nonce
-        setup = Setup(decoder, recipe, output, views, seed, drawn, device_of(model), bar)
+        setup = Setup(recipe, output, views, seed, drawn, device_of(model), bar)
         shown = setup.consistency(target, samples)
         made = [] if quick or references is not None else setup.references(samples)
         beside = [setup.beside_given(one, number, samples) for number, one in enumerate(given_ones)]

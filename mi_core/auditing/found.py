@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mi_core.auditing.images import Item
 from mi_core.auditing.reading import CANDIDATES, Samples
 from mi_core.auditing.record import Measured, evidence_of, report_of, settings_of
 from mi_core.checks import check_choice, check_range
-from mi_core.images import Decoder, decode, thumbnail
+from mi_core.images import decode, thumbnail
 from mi_core.metrics.delong import auc
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report import wording
@@ -180,7 +180,8 @@ class Found:
 
     def _thumbnails(self) -> dict[str, bytes]:
         shown = {row["id"] for part in self.report.get("evidence", {}).get("samples", []) for row in part["top"]}
-        samples, decoder = self._samples, Decoder(64)
+        samples = self._samples
+        decoder = replace(samples.decoder, image_size=64, fit=None, resize=None)
         rows: list[tuple[str, Item]] = list(zip(samples.ids, samples.items, strict=True))
         return {name: thumbnail(decode(item.data(), decoder)) for name, item in rows if name in shown}
 

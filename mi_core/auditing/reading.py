@@ -17,11 +17,12 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.validity.file_features import file_features, pixel_features
 from mi_core.validity.near_duplicates import (
+    LEAST_SIDE,
+    TOO_SMALL,
     clusters,
     confirmed,
-    descriptors,
+    marks,
     near_pairs,
-    perceptual_hash,
     usual_distance,
 )
 
@@ -53,6 +54,7 @@ class Samples:
         rejected: images that cannot be decoded.
         copies: exact copies left out; near_copies: near-copies left out.
         remarks: by side, what was done to how many of its images that can be decoded.
+        decoder: of all.
     """
 
     items: Sequence[Item]
@@ -63,6 +65,7 @@ class Samples:
     copies: int
     near_copies: int
     remarks: Mapping[str, Mapping[str, int]]
+    decoder: Decoder
 
     @property
     def ids(self) -> list[str]:
@@ -141,13 +144,15 @@ def read(
                 if item.fault:
                     raise ImageError(item.fault)
                 data = item.data()
-                pixels, sha, done = decode_and_hash(data, decoder)
+                pixels, sha, shorter, done = decode_and_hash(data, decoder)
             except Exception as error:  # noqa: BLE001 - whatever a data set of the user raises
                 rejected.append(Rejected(side, item.key, error_in_words(error)))
                 continue
             finally:
                 tick()
             remarks[side].update(done)
+            if near_duplicates and shorter < LEAST_SIDE:
+                remarks[side].update([TOO_SMALL])
             if sha in seen:
                 first = seen[sha].partition("/")[0]
                 if first != side:
@@ -160,16 +165,17 @@ def read(
             seen[sha] = f"{side}/{item.key}"
             kept.append((side, item, sha))
             summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
-            hashes.append(perceptual_hash(pixels[None])[0])
-            levels.append(descriptors(pixels[None])[0])
+            mark, level = marks(pixels, shorter)
+            hashes.append(mark)
+            levels.append(np.frombuffer(level, dtype=np.uint8))
     for side in given:
         if not any(one == side for one, *_ in kept):
             why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
     _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
     order = _order(kept, seed)
-    near = order[_near_copies(np.array(hashes)[order], np.stack(levels)[order])] if near_duplicates else order[:0]
-    gone = set(near.tolist())
+    found = np.array(hashes, dtype=np.uint64)[order]
+    gone = set(order[_near_copies(found, np.stack(levels)[order])].tolist()) if near_duplicates else set()
     rows = [row for row in range(len(kept)) if row not in gone]
     return Samples(
         [kept[row][1] for row in rows],
@@ -180,6 +186,7 @@ def read(
         copies,
         len(gone),
         remarks,
+        decoder,
     )
 
 
@@ -208,8 +215,8 @@ def _near_copies(hashes: npt.NDArray[np.uint64], levels: npt.NDArray[np.uint8]) 
     return np.flatnonzero(first[group] != np.arange(len(hashes)))
 
 
-def decoded(samples: Samples, decoder: Decoder, size: int) -> Iterator[tuple[slice, _Pixels]]:
+def decoded(samples: Samples, size: int) -> Iterator[tuple[slice, _Pixels]]:
     """The pixels (B, C, S, S) of the images, ``size`` at a time, with their rows."""
     for start in range(0, len(samples.items), size):
         rows = slice(start, start + size)
-        yield rows, np.stack([decode(item.data(), decoder) for item in samples.items[rows]])
+        yield rows, np.stack([decode(item.data(), samples.decoder) for item in samples.items[rows]])

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mi_core.image_files import ImageError, lacking, readable
 from mi_core.images import Decoder, Pixels, decode_and_hash
-from mi_core.validity.near_duplicates import descriptors, perceptual_hash
+from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, marks
 from pipelines.config.attributes import AttributeConfig, GroupConfig
 from pipelines.config.data import DataConfig
 from pipelines.config.sources import SHARDED, SourceConfig
@@ -350,11 +350,12 @@ def usable(
             yield sample
             continue
         try:
-            pixels, sha, remarks = decode_and_hash(sample.image, decoder)
+            pixels, sha, side, remarks = decode_and_hash(sample.image, decoder)
             known: dict[str, Any] = {f"{ATTRIBUTE}{name}": value for name, value in own.of(sample).items()}
             known |= {GROUP: group_of(group_by, sample)} if group_by else {}
             if near:
-                known |= {PHASH: int(perceptual_hash(pixels[None])[0]), DESCRIPTOR: descriptors(pixels[None]).tobytes()}
+                known |= dict(zip((PHASH, DESCRIPTOR), marks(pixels, side), strict=True))
+                remarks += (TOO_SMALL,) if side < LEAST_SIDE else ()
         except ImageError as error:
             yield Problem(sample.key, f"undecodable: {error}")
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import sys
@@ -15,6 +16,7 @@ import torch
 import yaml
 from PIL import Image
 from rich.console import Console
+from sklearn.datasets import load_digits
 from torch import nn
 
 from mi_core import audit
@@ -398,10 +400,32 @@ def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path:
     assert not any("turned" in one for one in plain.report["caveats"])
     assert yaml.safe_load(stored.config())["data"]["orientation"] == "stored"
     assert "left as stored" in stored.html
+    ids = ["candidates/000.png"]
+    for found, right in ((stored, IMAGES[0]), (turned, np.rot90(IMAGES[0], -1))):
+        found.report["evidence"] = {"samples": [{"top": [{"id": name} for name in ids]}]}
+        shown = np.asarray(Image.open(io.BytesIO(found._thumbnails()[ids[0]])))
+        assert (shown == decode(encode_png(right), Decoder(64)).transpose(1, 2, 0)).all()
     with pytest.raises(ConfigError, match="orientation = 'upright'"):
         found_in(decoding={"orientation": "upright"})
     with pytest.raises(ConfigError, match="decoding = 'size'"):
         found_in(decoding={"size": 3})
+
+
+def test_images_of_few_pixels_are_no_copies_of_each_other() -> None:
+    """Hand-written digits look alike at 8 x 8 pixels, and every one is an image of its own."""
+    digits = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
+    given = {
+        side: items_of(digits[rows], side) for side, rows in ((CANDIDATES, slice(900)), (CONTROLS, slice(900, 1797)))
+    }
+    samples = read(given, Decoder(40), 0)
+    assert len(samples.items) + samples.copies == len(digits)
+    assert samples.remarks[CANDIDATES]["smaller than 32 pixels a side, too few to tell near-copies"] == 900
+    assert "smaller" not in str(read(given, Decoder(40), 0, near_duplicates=False).remarks)
+    larger = {
+        side: items_of(digits[rows].repeat(4, 1).repeat(4, 2), side)
+        for side, rows in ((CANDIDATES, slice(9)), (CONTROLS, slice(9, 20)))
+    }
+    assert "smaller" not in str(read(larger, Decoder(40), 0).remarks)
 
 
 def test_near_copies_stay_where_the_user_says_so() -> None:

@@ -208,4 +208,4 @@ def test_an_item_that_fails_is_one_unusable_image() -> None:
     given = {"candidates": items_of(Faulty(), "candidates"), "controls": items_of(PIXELS[:, ::-1], "controls")}
     samples = read(given, Decoder(5), 0, max_rejected=0.2)
     assert [(bad.key, bad.reason) for bad in samples.rejected] == [("3", "RuntimeError: decode failed")]
-    assert samples.remarks["controls"] == {"cut to the centre": 6}
+    assert samples.remarks["controls"]["cut to the centre"] == 6
