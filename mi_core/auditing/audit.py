@@ -16,7 +16,7 @@ from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.asking import Asked, Setup, shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.models import Preparation, device_of, given_reference, model_of
+from mi_core.auditing.models import Preparation, device_of, given_reference, model_of, tried_out
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.record import Beside, Measured
 from mi_core.checks import ConfigError
@@ -170,6 +170,7 @@ def audit(
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
+        target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
         drawn = new_nonce() if nonce is None else nonce
         setup = Setup(recipe, output, views, seed, drawn, device_of(model), bar)
         shown = setup.consistency(target, samples)

@@ -154,6 +154,21 @@ def given_reference(reference: Any, how: Preparation, number: int) -> Model:
     return model_of(reference, own, f"references[{number}]")
 
 
+def tried_out(model: Model, side: int) -> Model:
+    """The model, its answers tried out if it is behind an API: others were when they were made.
+
+    Args:
+        side: of the images.
+
+    Raises:
+        ConfigError: the answer to an image depends on the others of its batch, or the API cannot be asked.
+        AnswerError, ShapeError: as `Client.embed`.
+    """
+    if not isinstance(model.encoder, Endpoint):
+        return model
+    return replace(model, answers=check_answers(model.encoder, 3, side))
+
+
 def is_address(model: Any) -> bool:
     """Whether a model is the address of an API."""
     return isinstance(model, str) and model.startswith(("http://", "https://"))

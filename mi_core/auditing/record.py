@@ -18,7 +18,8 @@ from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.soundness import noise_caveat
+from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.encoders.soundness import QUERIES, noise_caveat
 from mi_core.images import conditions_in_words
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
@@ -235,10 +236,11 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
     sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
     per_image = {"target": each, **{one.name: each + 1 for one in measured.beside}}  # of references also the image
     asked = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
-    tried = measured.consistency["encoder"]["n"]
+    remote = isinstance(measured.target.encoder, Endpoint)
+    tried = "trying it out", measured.consistency["encoder"]["n"], measured.consistency["queries"] + remote * QUERIES
     entries = [
         {"encoder": name, "role": role, "seed": seed, "images": images, "queries": queries}
-        for name, role, images, queries in [*asked, ("target", "trying it out", tried, measured.consistency["queries"])]
+        for name, role, images, queries in [*asked, ("target", *tried)]
     ]
     return {"total": sum(entry["queries"] for entry in entries), "entries": entries}
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from mi_core.checks import ConfigError, ShapeError, check_shape
+from mi_core.checks import AnswerError, ConfigError, ShapeError, check_shape
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.code import CodeBackbone
 
@@ -19,6 +19,8 @@ NOISY = 1e-4
 """Relative difference of two answers above which it is not the same answer."""
 _DEPENDENT = 0.02  # likewise, in other company; the round-off of 16-bit numbers stays below
 _NOISES = 3  # images of noise
+QUERIES = 2 * 2 + 1 + _NOISES
+"""Images that `check_answers` sends."""
 
 
 @dataclass(frozen=True)
@@ -81,26 +83,39 @@ def check_answers(encoder: Encoder, channels: int, side: int) -> Answers:
         again = _checked_answers(encoder, images[:2])
         company = _checked_answers(encoder, images.flip(0))
     found = noise_of(first, again)
-    moved = max(float(relative_differences(first[name], company[name].flip(0)[:2]).max()) for name in first)
     if training:
         raise ConfigError(
             f"its {training[0]} is in training mode: asking changes it, and an answer depends on what is asked before "
             "and beside; call .eval() on the network first"
         )
-    if moved > max(_DEPENDENT, 4 * found["largest"]):
+    check_company(first, {output: rows.flip(0)[:2] for output, rows in company.items()}, found)
+    notes = (encoder.backbone.taken,) if isinstance(encoder.backbone, CodeBackbone) and encoder.backbone.taken else ()
+    return Answers(found, notes)
+
+
+def check_company(
+    first: Mapping[str, torch.Tensor], company: Mapping[str, torch.Tensor], noise: Mapping[str, float]
+) -> None:
+    """Raise ConfigError if the answer to an image depends on the other images of its batch.
+
+    Args:
+        first: (N, D) by output.
+        company: (N, D) by output, to the same images beside others or alone.
+        noise: of `noise_of`, two answers in the same company.
+    """
+    moved = noise_of(first, company)["largest"]
+    if moved > max(_DEPENDENT, 4 * noise["largest"]):
         raise ConfigError(
             f"the answer to an image depends on the other images of the batch, by {moved:.2g} of the embedding's "
             "length; call .eval() on the network, and answer every image by itself"
         )
-    notes = (encoder.backbone.taken,) if isinstance(encoder.backbone, CodeBackbone) and encoder.backbone.taken else ()
-    return Answers(found, notes)
 
 
 def _checked_answers(encoder: Encoder, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """The answers to (N, C, H, W), a grey image first or last; checked."""
     try:
         answers = encoder(images)
-    except (ConfigError, ShapeError):
+    except (AnswerError, ConfigError, ShapeError):
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__

@@ -22,7 +22,7 @@ from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.foreign import Adopted, adopt
 from mi_core.encoders.model_folder import with_definition
 from mi_core.encoders.remote.encoder import Endpoint
-from mi_core.encoders.soundness import Answers, noise_in_words, noise_of, relative_differences
+from mi_core.encoders.soundness import Answers, check_company, noise_in_words, noise_of, relative_differences
 from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
@@ -76,9 +76,10 @@ class Adoption(EncoderJob):
         return self.queries_on(self.probed)
 
     def queries_on(self, images: int) -> int:
-        """Queries on some images: views of each, and some images once more in two ways."""
-        again = preprocessing.compared(self.config, self.data) if isinstance(self.config, LoadedConfig) else REPEATED
-        return VIEWS * images + 2 * min(again, images)
+        """Queries on some images: views of each, some images in two ways or twice, and of an API one image alone."""
+        if isinstance(self.config, LoadedConfig):
+            return VIEWS * images + 2 * min(preprocessing.compared(self.config, self.data), images)
+        return VIEWS * images + 2 * min(REPEATED, images) + 1
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
@@ -163,7 +164,8 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             secrets_of(name, encoder.parameters())
-            yield name, f"{_layout(encoder)}, not queried here, outputs {', '.join(encoder.outputs)}"
+            adapter, outputs = encoder.parameters().adapter, ", ".join(encoder.outputs)
+            yield name, f"embeddings as {adapter} answers hold them, not queried here, outputs {outputs}"
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,7 @@ def _compared(adopted: Adopted, data: DataConfig, splits: Splits, roles: Sequenc
 
 
 def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None) -> dict[str, Any]:
-    """Try an API out, ask some images twice, and keep the answers by which it is known again."""
+    """Try an API out, ask some images twice and one alone, and keep the answers by which it is known again."""
     assert access is not None
     parameters = config.parameters()
     encoder = Endpoint(access.client(job.name, parameters))
@@ -294,11 +296,15 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
             "repair the API"
         )
     data = safetensors.torch.save({output: rows[:CHECKED].contiguous() for output, rows in first.items()})
+    try:
+        check_company({output: rows[:1] for output, rows in first.items()}, encoder(images[:1]), noise)
+    except ConfigError as error:
+        raise UserError(f"encoders.{job.name}.endpoint: {error}") from error
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
     marks = [] if Answers(noise).noisy else [hashlib.sha256(data).hexdigest()]
     side = f"{parameters.size} px" if parameters.size else "any size"
     return {
-        "layout": _layout(config),
+        "layout": f"embeddings as {parameters.adapter} answers hold them",
         "outputs": parameters.outputs,
         "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
         "consistency": shown,
@@ -306,14 +312,10 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
             "widths": {output: rows.shape[1] for output, rows in first.items()},
             "unit_length": [output for output, rows in first.items() if unit_lengths(rows)],
             "noise": noise,
-            "queries": 2 * len(images),
+            "queries": 2 * len(images) + 1,
         },
         "fingerprints": {"0": digest(parameters.identity(), *marks)},
     }
-
-
-def _layout(config: EndpointConfig) -> str:
-    return f"embeddings as {config.parameters().adapter} answers hold them"
 
 
 def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict[str, str]:

@@ -26,7 +26,7 @@ from tests.endpoints import FaultyServer
 
 ROLES = ("target-member", "target-nonmember")
 AUDITED = 120
-PROBE = 6 * AUDITED + 2 * REPEATED  # six views of each audited image, and some images twice
+PROBE = 6 * AUDITED + 2 * REPEATED + 1  # six views of each audited image, some images twice, one of them alone
 ASKED = AUDITED * 5  # four views of each audited image, and the image as it is
 
 

@@ -380,6 +380,25 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     assert "white-box: the weights of the encoder are not at hand" in remote.report["not_applying"]
 
 
+def test_an_api_is_asked_twice_and_in_other_company() -> None:
+    model = network().eval()
+
+    def noisy(images: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            return {"backbone": nn.functional.dropout(model(images), 0.3, training=True)}
+
+    def mixed(images: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            rows = model(images)
+            return {"backbone": rows - rows.mean(dim=0)}
+
+    with serving(noisy) as server:
+        found = found_in(model=f"{server.url}/json", views=2, quick=True, endpoint={"batch": 128})
+    assert any("gives a different answer again" in line for line in found.lines)
+    with serving(mixed) as server, pytest.raises(ConfigError, match="depends on the other images of the batch"):
+        found_in(model=f"{server.url}/json", views=2, quick=True, endpoint={"batch": 128})
+
+
 def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path: Path) -> None:
     """A training that never turned images saw them as stored: the audit then has the scores of the stored pixels."""
     upright = Image.Exif()

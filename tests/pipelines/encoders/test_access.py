@@ -212,6 +212,16 @@ def test_other_weights_are_noticed(server: FaultyServer, folder: Path, trained_r
         audit.run(tagged, str(folder), last="extract")
 
 
+def test_a_server_whose_answers_depend_on_the_batch_is_refused(server: FaultyServer, folder: Path) -> None:
+    """Batch norm in training mode is this: every answer holds the mean of its batch."""
+    answer = server._embed
+    server._embed = lambda images: {name: rows - rows.mean(dim=0) for name, rows in answer(images).items()}
+    with pytest.raises(Exception) as caught:
+        audit.run(config_of(server), str(folder), last="pretrain")
+    fault = fault_of_user(caught.value)
+    assert fault is not None and "encoders.target.endpoint: the answer to an image depends on the other images" in fault
+
+
 @pytest.mark.slow
 def test_noise_and_unit_lengths_are_noticed_and_told(server: FaultyServer, folder: Path, trained_run: Path) -> None:
     """The server adds noise to the backbone, and normalises the projection and rounds it to half precision."""
