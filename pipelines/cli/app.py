@@ -12,36 +12,13 @@ import typer
 
 from pipelines.cli.bench import bench_app
 from pipelines.cli.check import check
-from pipelines.cli.completion import completion, configs, prepare
+from pipelines.cli.completion import completion, prepare
 from pipelines.cli.examples import example
-from pipelines.cli.flags import Flags
+from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
 from pipelines.cli.loading import check_stage, loaded_run
-from pipelines.cli.options import (
-    Adapter,
-    Address,
-    ApiKeyEnv,
-    Candidates,
-    Captions,
-    Config,
-    Controls,
-    Encoder,
-    EncoderUrl,
-    Force,
-    Known,
-    Nonce,
-    Objective,
-    Out,
-    Overrides,
-    Quick,
-    Reference,
-    ReferenceWeights,
-    Size,
-    Verbose,
-    Weights,
-    Yes,
-)
+from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
@@ -201,31 +178,11 @@ for _name in STAGE_HELP:
 @app.command(
     epilog=example("audit --encoder timm:resnet18 --weights resnet18.pth --candidates photos/ --controls others/")
 )
+@with_flags
 def audit(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            help="Config file or name of a config, or run folder to continue.",
-            metavar="[CONFIG|RUN]",
-            autocompletion=configs,
-        ),
-    ] = None,
+    flags: Flags,
+    config: ConfigOrFlags = None,
     overrides: Overrides = None,
-    encoder: Encoder = None,
-    encoder_url: EncoderUrl = None,
-    adapter: Adapter = None,
-    api_key_env: ApiKeyEnv = None,
-    weights: Weights = None,
-    candidates: Candidates = None,
-    controls: Controls = None,
-    known: Known = None,
-    captions: Captions = False,
-    objective: Objective = None,
-    size: Size = None,
-    reference: Reference = None,
-    reference_weights: ReferenceWeights = None,
-    quick: Quick = False,
-    nonce: Nonce = None,
     out: Out = None,
     address: Address = None,
     force: Force = None,
@@ -233,25 +190,8 @@ def audit(
     yes: Yes = False,
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
-    flags = Flags(
-        *(encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size),
-        *(tuple(reference or ()), tuple(reference_weights or ()), quick, nonce),
-    )
-    if not flags.given and config is None:
-        raise UserError("nothing to audit; give a config, or --encoder, --weights, --candidates and --controls")
-    if flags.given:
-        changes = [*([] if config is None else [config]), *(overrides or [])]
-        _run_loaded(*_of_flags(flags, changes, out), "report", address, force, verbose, yes)
-    else:
-        _run(str(config), overrides, out, "report", address, force, verbose, yes)
-
-
-def _of_flags(flags: Flags, overrides: list[str], out: str | None) -> tuple[RunConfig, str]:
-    """The config that flags describe, and its run folder."""
-    from pipelines.config.load import loaded_from
-
-    loaded = loaded_from(flags.settings(), "the command line", overrides)
-    return loaded, out or f"runs/{loaded.name}"
+    loaded, place = loaded_run(config, overrides, out, flags)
+    _run_loaded(loaded, place, "report", address, force, verbose, yes)
 
 
 app.command(epilog=example("init audit.yaml"))(init)

@@ -8,18 +8,20 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.completion import configs
+from pipelines.cli.flags import Flags, with_flags
+from pipelines.cli.loading import COMMAND_LINE, loaded_run
 from pipelines.cli.options import Overrides
 from pipelines.console import output
 
 Config = Annotated[
-    str, typer.Argument(help="Config file or name of a config.", metavar="CONFIG", autocompletion=configs)
+    str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
 ]
 
 
-def check(config: Config, overrides: Overrides = None) -> None:
-    """Check config, some of the data, weights and resources, without a run."""
+@with_flags
+def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> None:
+    """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
     from pipelines.config.attack_checks import check_drawn
-    from pipelines.config.load import load
     from pipelines.config.prospects import prospects
     from pipelines.console import count_of
     from pipelines.data.draw import check_sizes
@@ -30,7 +32,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
     from pipelines.run.machine import cpus
     from pipelines.run.points import points
 
-    loaded = load(config, overrides or ())
+    loaded, _ = loaded_run(config, overrides, None, flags)
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
     check_sizes(loaded.data)
     look = Look.at(loaded.data)
@@ -57,7 +59,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
             check_drawn(point.config, of_point.counts(of_point.drawn(seed)))
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
-    output.print(f"{config}: fine")
+    output.print(f"{COMMAND_LINE if flags.given else config}: fine")
 
 
 def _gpus() -> float:

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
+from pipelines.cli.options import (
+    Adapter,
+    ApiKeyEnv,
+    Candidates,
+    Captions,
+    Controls,
+    Encoder,
+    EncoderUrl,
+    Known,
+    Nonce,
+    Objective,
+    Quick,
+    Reference,
+    ReferenceWeights,
+    Size,
+    Weights,
+)
 from pipelines.errors import UserError
 
 _CODE = ("python", "torchscript")
@@ -30,27 +49,27 @@ class Flags:
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and
             SigLIP, else ``simclr``.
         size: side of the images; None: the published one, else 224.
-        references: encoders that saw neither group, kind:architecture; none: small ones are trained here.
+        references: encoders that saw neither group, kind:architecture; None: small ones are trained here.
         reference_weights: their weights, in the same order, as far as they need any.
         quick: no references.
         nonce: of the queries; None: drawn when the audit starts.
     """
 
-    encoder: str | None = None
-    url: str | None = None
-    adapter: str | None = None
-    api_key_env: str | None = None
-    weights: str | None = None
-    candidates: str | None = None
-    controls: str | None = None
-    known: str | None = None
-    captions: bool = False
-    objective: str | None = None
-    size: int | None = None
-    references: tuple[str, ...] = ()
-    reference_weights: tuple[str, ...] = ()
-    quick: bool = False
-    nonce: str | None = None
+    encoder: Encoder = None
+    url: EncoderUrl = None
+    adapter: Adapter = None
+    api_key_env: ApiKeyEnv = None
+    weights: Weights = None
+    candidates: Candidates = None
+    controls: Controls = None
+    known: Known = None
+    captions: Captions = False
+    objective: Objective = None
+    size: Size = None
+    references: Reference = None
+    reference_weights: ReferenceWeights = None
+    quick: Quick = False
+    nonce: Nonce = None
 
     @property
     def given(self) -> bool:
@@ -128,7 +147,7 @@ class Flags:
             if self.reference_weights:
                 raise UserError("--reference-weights is given without --reference; name the encoder that they are of")
             return {FAMILY: reference_settings(side)}
-        weights = list(self.reference_weights)
+        weights = list(self.reference_weights or ())
         found: dict[str, Mapping[str, Any]] = {}
         for number, one in enumerate(self.references):
             needs = one.partition(":")[0] not in _WITHOUT_FILE and not one.startswith(_FOLDERS)
@@ -137,6 +156,26 @@ class Flags:
         if weights:
             raise UserError(f"--reference-weights {weights[0]} belongs to no --reference; give one for each")
         return found
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the fields of `Flags` as options, in place of its parameter ``flags``."""
+    hints = get_type_hints(Flags, include_extras=True)
+    options = [
+        Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=hints[one.name])
+        for one in fields(Flags)
+    ]
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:
+        described = {one.name: given.pop(one.name) for one in options}
+        command(flags=Flags(**described), **given)
+
+    own = signature(command, eval_str=True)
+    shown = [part for one in own.parameters.values() for part in (options if one.name == "flags" else [one])]
+    wrapped.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in shown}
+    return wrapped
 
 
 def _loaded(named: str, weights: str | None, flag: str, of: str) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.loading import check_stage, loaded_run
-from pipelines.cli.options import Address, Config, Force, Out, Overrides, Verbose, Yes
+from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.console import output
 from pipelines.errors import UserError
 from pipelines.run.interrupts import interruptible
@@ -51,8 +52,10 @@ def submit(
         raise typer.Exit(code)
 
 
+@with_flags
 def estimate(
-    config: Config,
+    flags: Flags,
+    config: ConfigOrFlags = None,
     overrides: Overrides = None,
     out: Out = None,
     address: Address = None,
@@ -78,7 +81,7 @@ def estimate(
     from pipelines.run.points import runs_of
     from pipelines.run.ray_session import check_connected, largest_node, ray_cluster
 
-    loaded, place = loaded_run(config, overrides, out)
+    loaded, place = loaded_run(config, overrides, out, flags)
     check_sizes(loaded.data)
     with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
         check_connected(loaded.resources)

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.cli.flags import Flags
     from pipelines.config.run_config import RunConfig
+
+COMMAND_LINE = "the command line"
+"""Where settings stand that flags give, for messages."""
 
 
 def check_stage(force: str | None) -> None:
@@ -18,11 +22,29 @@ def check_stage(force: str | None) -> None:
         raise UserError(f"--force {force}, allowed: {', '.join(STAGES)}")
 
 
-def loaded_run(config_or_run: str, overrides: list[str] | None, out: str | None) -> tuple[RunConfig, str]:
-    """A config, and the run folder that it stands for."""
-    from pipelines.config.load import load
+def loaded_run(
+    config_or_run: str | None, overrides: list[str] | None, out: str | None, flags: Flags | None = None
+) -> tuple[RunConfig, str]:
+    """A config, and the run folder that it stands for.
+
+    Args:
+        config_or_run: file or name of a config, or a run folder; beside flags that name an encoder, a field to change.
+        overrides: fields to change.
+        out: the run folder; None: that of the config.
+        flags: of an audit without a config.
+
+    Raises:
+        UserError: there is no config and no flag names an encoder, or what they say is impossible.
+    """
+    from pipelines.config.load import load, loaded_from
     from pipelines.files import storage
 
+    if flags is not None and flags.given:
+        changes = [*([] if config_or_run is None else [config_or_run]), *(overrides or ())]
+        described = loaded_from(flags.settings(), COMMAND_LINE, changes)
+        return described, out or f"runs/{described.name}"
+    if config_or_run is None:
+        raise UserError("nothing to audit; give a config, or --encoder, --weights, --candidates and --controls")
     source = config_or_run
     if storage.exists(f"{config_or_run}/config.yaml"):
         source, out = f"{config_or_run}/config.yaml", out or config_or_run

@@ -14,6 +14,14 @@ Config = Annotated[
         help="Config file or name of a config, or run folder to continue.", metavar="CONFIG|RUN", autocompletion=configs
     ),
 ]
+ConfigOrFlags = Annotated[
+    str | None,
+    typer.Argument(
+        help="Config file or name of a config, or run folder to continue.",
+        metavar="[CONFIG|RUN]",
+        autocompletion=configs,
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
 ]

@@ -8,24 +8,7 @@ from typing import Annotated
 import typer
 
 from mi_core.auditing.config_text import yaml_of
-from pipelines.cli.flags import Flags
-from pipelines.cli.options import (
-    Adapter,
-    ApiKeyEnv,
-    Candidates,
-    Captions,
-    Controls,
-    Encoder,
-    EncoderUrl,
-    Known,
-    Nonce,
-    Objective,
-    Quick,
-    Reference,
-    ReferenceWeights,
-    Size,
-    Weights,
-)
+from pipelines.cli.flags import Flags, with_flags
 from pipelines.console import output
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -36,30 +19,13 @@ _EXAMPLES = (
 )
 
 
+@with_flags
 def init(
+    flags: Flags,
     to: Annotated[str, typer.Argument(help="The config to write.", metavar="FILE")] = "audit.yaml",
-    encoder: Encoder = None,
-    encoder_url: EncoderUrl = None,
-    adapter: Adapter = None,
-    api_key_env: ApiKeyEnv = None,
-    weights: Weights = None,
-    candidates: Candidates = None,
-    controls: Controls = None,
-    known: Known = None,
-    captions: Captions = False,
-    objective: Objective = None,
-    size: Size = None,
-    reference: Reference = None,
-    reference_weights: ReferenceWeights = None,
-    quick: Quick = False,
-    nonce: Nonce = None,
     replace: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
 ) -> None:
     """Ask a few questions and write a config with comments; questions that flags answer are not asked."""
-    flags = Flags(
-        *(encoder, encoder_url, adapter, api_key_env, weights, candidates, controls, known, captions, objective, size),
-        *(tuple(reference or ()), tuple(reference_weights or ()), quick, nonce),
-    )
     output.print(written(answered(flags), to, replace=replace), highlight=False, soft_wrap=True)
 
 

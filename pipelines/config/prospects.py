@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mi_core.report.numbers import count, percent, rate
+from mi_core.validity.conformal import least_flags, needed_controls
 from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_images, verdict_power
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.encoders import LoadedConfig
@@ -32,7 +33,10 @@ def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, 
 
 
 def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
-    """One line on the AUC that the verdict finds, and a warning where that is far from what attacks are known to reach.
+    """Lines on what can be found.
+
+    The first tells the AUC that the verdict finds, the second what it takes to flag a single image. A warning follows
+    where the AUC is far above what attacks are known to reach.
 
     Args:
         config, counts: as `judged_counts`.
@@ -51,6 +55,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
             f"{sides}: the verdict is leak in {percent(POWER)} of audits where the attack has an AUC of "
             f"{rate(found[1.0], 2)}; if a tenth of the candidates was used, {tenth}"
         )
+    yield _single_images(candidates, controls, config.validity.fdr)
     target = config.encoders[config.attacks[config.validity.attack].target]
     if not isinstance(target, LoadedConfig) or not target.load.startswith(_WEB_SCALE):
         return
@@ -61,3 +66,18 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
             f"of {rate(PUBLISHED, 2)}; even twice that effect, {rate(_TWICE, 2)}, takes {count(by_choice or 0)} images "
             f"a side by choice, {count(by_lot or 0)} by lot. Here, “no evidence” says little"
         )
+
+
+def _single_images(candidates: int, controls: int, fdr: float) -> str:
+    """What it takes to flag one candidate."""
+    least, given = least_flags(controls, candidates, fdr), f"with {count(controls)} controls"
+    if least == 1:
+        return f"a single image can be flagged {given}"
+    together = f"at least {count(least)} of {count(candidates)} candidates have to stand out together"
+    cannot = (
+        f"a single image cannot be flagged {given}: {together}"
+        if least <= candidates
+        else f"no image can be flagged {given}"
+    )
+    needed = count(needed_controls(candidates, fdr))
+    return f"{cannot}; for one alone it takes {needed} controls, beside those that fix the threshold"

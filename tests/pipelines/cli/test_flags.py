@@ -134,8 +134,13 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
     torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
     here = str(tmp_path)  # Ray's workers may stand elsewhere
     flags = ["--encoder", "checkpoint:conv4", "--weights", f"{here}/weights.pth", "--candidates", f"{here}/photos"]
-    flags += ["--controls", f"{here}/others", "--size", "8", "--out", f"{here}/run", "queries.views=3"]
-    done = CliRunner().invoke(app, ["audit", *flags])
+    flags += ["--controls", f"{here}/others", "--size", "8", "queries.views=3"]
+    looked = CliRunner().invoke(app, ["check", *flags])
+    assert looked.exit_code == 0, looked.exception
+    said = " ".join(looked.output.split())
+    assert "80 candidate, 100 control" in said and "have to stand out together" in said
+    assert "encoder target: " in said and said.endswith("the command line: fine")
+    done = CliRunner().invoke(app, ["audit", *flags, "--out", f"{here}/run"])
     assert done.exit_code == 0, done.exception
     assert load("run/config.yaml").queries.views == 3
     assert (tmp_path / "run/report.html").exists()
