@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mi_core.attacks.base import Attack
 from mi_core.checks import NumericError
 from mi_core.records import BoolArray, FloatArray
-from mi_core.validity.dataset import dataset_test
+from mi_core.validity.dataset import DatasetTest, dataset_test
 from mi_core.validity.share import effective_size, least_share, share_used
 from pipelines.attack.fitting import FITTED, divisible
 from pipelines.attack.tasks import Task, features_of
@@ -35,9 +35,8 @@ def of_dataset(
     Empty if all scores are equal.
     """
     groups = one_sided(groups, member)
-    try:
-        test = dataset_test(scores, member, seed=task.folder.seed, groups=groups)
-    except NumericError:
+    test = test_of(task, scores, member, groups)
+    if test is None:
         return {}
     tests = {"test": test.as_json(), "least_share": least_share(scores, member, groups=groups).as_json()}
     sides = [
@@ -45,6 +44,20 @@ def of_dataset(
         for side in (member, ~member)
     ]
     return tests | share_of(config, task, splits, method, sides[0], sides[1])
+
+
+def test_of(task: Task, scores: FloatArray, member: BoolArray, groups: _Groups) -> DatasetTest | None:
+    """The test of candidates (``member``, (N,)) against controls; None: all scores are equal.
+
+    Args:
+        task: the attack.
+        scores, member: (N,).
+        groups: (N,) or None, none with candidates and controls; see `one_sided`.
+    """
+    try:
+        return dataset_test(scores, member, seed=task.folder.seed, groups=groups)
+    except NumericError:
+        return None
 
 
 def share_of(

@@ -20,6 +20,7 @@ from mi_core.validity.verdict import CHECKS, GROUPS_DIFFER, LOT, Validity, judge
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.divided import EXACT
+from pipelines.attack.evidence import one_sided, test_of
 from pipelines.attack.references import groups_of, semantic_auc
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import Units, rows_of, scores_path, some_of, sums_of, units_of
@@ -88,7 +89,7 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
         found["member"],
         groups,
         by=config.by,
-        p_value=_lot_p_value(result_of(primary)) if config.by == LOT else None,
+        p_value=_lot_p_value(primary) if config.by == LOT else None,
         semantic_auc=semantic_auc(place, ids),
         trained=any(is_working(config, place, name) for name in primary.references),
         factor=config.validity.factor,
@@ -103,10 +104,20 @@ def is_working(config: RunConfig, folder: SeedFolder, reference: str) -> bool:
     return config.is_trained(reference) and bool(tried.get("works", True))
 
 
-def _lot_p_value(result: Mapping[str, Any]) -> float | None:
-    """The p-value of the randomisation test, of very many samples its limit; None: all scores are equal."""
-    test = result.get("evidence", {}).get("test")
-    return None if test is None else float(test.get("permutation_p", test["welch_p"]))
+def _lot_p_value(task: Task) -> float | None:
+    """The p-value of the randomisation test, from the scores; None: all scores are equal.
+
+    Of scores in parts it is that of the result, and of very many samples the limit of the test.
+    """
+    if sums_of(task) is None:
+        table = some_of(task, ("score", "member", "group"))
+        member = np.asarray(table["member"])
+        groups = np.asarray(table["group"]) if "group" in table.column_names else None
+        test = test_of(task, np.asarray(table["score"]), member, one_sided(groups, member))
+        found = None if test is None else test.as_json()
+    else:
+        found = result_of(task).get("evidence", {}).get("test")
+    return None if found is None else float(found.get("permutation_p", found["welch_p"]))
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:

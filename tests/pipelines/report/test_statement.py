@@ -90,6 +90,13 @@ def test_a_verdict_that_the_scores_do_not_give_is_not_stated(tmp_path: Path) -> 
         state(str(honest))
 
 
+def test_the_p_value_by_lot_is_of_the_scores(tmp_path: Path) -> None:
+    """The attack's result claims .0001 in either run."""
+    for leak in (False, True):
+        told = json.loads((made_run(tmp_path / str(leak), leak=leak) / "report.json").read_text())["validity"]
+        assert told["by"] == "lot" and (told["p_value"] < 0.01) is leak and (told["verdict"] == "leak") is leak
+
+
 def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:
     reregistered(copied, lambda line: {"roles": {}} if line["event"] == "roles" else {})
     with pytest.raises(UserError, match="registration: the last registered roles are not those"):
