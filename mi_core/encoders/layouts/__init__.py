@@ -6,7 +6,7 @@ is used, named as ignored with the reason, or ends the run; what no file tells i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -116,7 +116,7 @@ def inner(
 ) -> tuple[State, tuple[str, ...]]:
     """The part of a file that holds a network, without what stands before its names, and what is left out and why.
 
-    A student beside a teacher is never taken: DINO releases the teacher.
+    A student beside a teacher is never taken: DINO releases the teacher. Of equal copies the first is taken.
 
     Args:
         state: weights of the file.
@@ -128,13 +128,13 @@ def inner(
         All as it is, and nothing left out, if the network stands nowhere, or before everything.
 
     Raises:
-        ConfigError: the network is there several times.
+        ConfigError: the network is there several times, with other weights.
     """
     found = prefixes_of(plain(state)[0], wanted, namings)
     outer = {without_end(prefix, ends): prefix for prefix in found}
     if any("teacher" in key for key in state):
         outer = {start: prefix for start, prefix in outer.items() if "student" not in start}
-    if len(outer) > 1:
+    if len(outer) > 1 and not _all_equal(state, outer):
         raise ConfigError(
             f"the file holds the network {len(outer)} times, under {', '.join(outer.values())}; choose one with "
             f"weights_key = {next(iter(outer.values())).removesuffix('.')!r}"
@@ -142,6 +142,13 @@ def inner(
     start = next(iter(outer), "")
     left = {key: f"stands beside {start}*, which is the network" for key in state if not key.startswith(start)}
     return {key.removeprefix(start): one for key, one in state.items() if key not in left}, tuple(listed(left))
+
+
+def _all_equal(state: State, prefixes: Iterable[str]) -> bool:
+    """Whether a file holds the same weights under all of some prefixes, whatever else stands under them."""
+    parts = [{key.removeprefix(start): key for key in state if key.startswith(start)} for start in prefixes]
+    first = min(parts, key=len)
+    return all(name in part and torch.equal(state[first[name]], state[part[name]]) for name in first for part in parts)
 
 
 def listed(reasons: Mapping[str, str]) -> list[str]:

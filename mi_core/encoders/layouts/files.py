@@ -67,10 +67,11 @@ def _at(loaded: object, key: str) -> object:
         first, _, rest = key.partition(".")
         if rest and isinstance(loaded.get(first), Mapping):
             return _at(loaded[first], rest)
-        below = {str(name).removeprefix(f"{key}."): one for name, one in loaded.items()}
-        chosen = {name: one for name, one in below.items() if name not in loaded}
-        if chosen:
-            return chosen
+        containers = [loaded[name] for name in CONTAINERS if isinstance(loaded.get(name), Mapping)]
+        for level in (loaded, *containers):
+            below = {str(name): one for name, one in level.items() if str(name).startswith(f"{key}.")}
+            if below:
+                return {name.removeprefix(f"{key}."): one for name, one in below.items()}
     names = [str(name) for name in loaded] if isinstance(loaded, Mapping) else []
     starts = list(dict.fromkeys(name.partition(".")[0] for name in names))
     raise ConfigError(f"weights_key = {key!r}, but the file has {', '.join(starts[:12]) or 'no keys'}")

@@ -529,10 +529,27 @@ def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: 
     content = below(start, state) | {"probe.weight": torch.ones(2, 2)}
     if start != "encoder." or load.startswith("torchvision"):  # a layout of its own knows no probe
         assert "probe.*" in " ".join(embedded(content, load, 32).ignored)
-    with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
-        embedded(below("a.", state) | below("b.", state), load, 32)
     both = below("a.", {key: one + 1 for key, one in state.items()}) | below("b.", state)
-    torch.testing.assert_close(embedded(both, load, 32, weights_key="b").encoder(images())["backbone"], expected)
+    for content in (both, {"state_dict": both, "epoch": 3}):
+        with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
+            embedded(content, load, 32)
+        torch.testing.assert_close(embedded(content, load, 32, weights_key="b").encoder(images())["backbone"], expected)
+
+
+@torch.no_grad()
+def test_equal_copies_in_a_checkpoint_of_lightly_train_are_one_network() -> None:
+    """It keeps the network under the names of its training, and again as three modules that share the weights."""
+    network = seeded(models.resnet18)
+    state = network.state_dict()
+    expected = embedded(state, "torchvision:resnet18", 32).encoder(images())["backbone"]
+    shared = {name: nn.ModuleDict({name: network}) for name in ("wrapped_model", "embedding_model")}
+    trained = below("embedding_model.wrapped_model._model.", state) | below(
+        "projection_head.", mlp([8, 4]).state_dict()
+    )
+    content = {"state_dict": trained, "lightly_train": {"models": {"model": network, **shared}}, "epoch": 3}
+    found = embedded(content, "torchvision:resnet18", 32)
+    torch.testing.assert_close(found.encoder(images())["backbone"], expected)
+    assert "projection_head.*" in " ".join(found.ignored)
 
 
 @torch.no_grad()
