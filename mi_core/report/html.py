@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -41,7 +40,7 @@ _TEXT = re.compile(r"<(style|svg|pre|title|code)\b.*?</\1>|<[^>]*>|(?P<text>[^<]
 _APART = re.compile(
     r"(?<=[\d],) (?=[.−\d][^\[]*\])|(?<=\b[np]) (?=[.\d≤])|(?<=[≤≥=]) (?=[.\d])|(?<=\d) (?=%|(?:s|min|h)\b)"
 )
-_NAME = re.compile(r"[^\s/+-]+([/+-][^\s/+-]+)+")  # of several parts, between which a browser may break it
+_NAME = re.compile(r"(?<![\w./+-])[\w.]+(?:[/+-][\w.]*\w)+(?![\w/+-])")  # of parts between which a browser may break
 _SHORT = 24  # letters of a name that a phone shows on one line
 _LISTED = 5000  # ids of flagged images in the page, some 150 kB
 _REFERENCES = {
@@ -140,7 +139,7 @@ def render_html(
         rates_shown=any("%" in column for group in groups for column in group["columns"]),
         any_unsupported=any(_marked(group, sides) for group in groups),
     )
-    return _unbroken(page, {*_names(report), "non-members"})
+    return _unbroken(page)
 
 
 def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -180,27 +179,19 @@ def _inline(drawing: Drawing, number: int) -> Markup:
     return Markup(drawn.replace("<svg", head, 1))
 
 
-def _names(part: Any) -> Iterator[str]:
-    """The short names of several parts that stand in a report: of attacks, encoders, roles, images and the like."""
-    if isinstance(part, str) and len(part) <= _SHORT and _NAME.fullmatch(part):
-        yield part
-    elif isinstance(part, Mapping | list | tuple):
-        for one in chain(part, part.values() if isinstance(part, Mapping) else ()):
-            yield from _names(one)
-
-
-def _unbroken(page: str, names: Iterable[str]) -> str:
-    """Keep on one line: a number and its unit, the bounds of an interval, and each of some names."""
-    longest = sorted((re.escape(str(escape(name))) for name in names), key=len, reverse=True)
-    whole = re.compile(rf"(?<![\w-])({'|'.join(longest)})(?![\w-])")
+def _unbroken(page: str) -> str:
+    """Keep on one line: a number and its unit, the bounds of an interval, and names of several parts."""
 
     def kept(found: re.Match[str]) -> str:
         if found["text"] is None:
             return found[0]
-        text = _APART.sub("\u00a0", found["text"])
-        return whole.sub(r'<span class="whole">\1</span>', text)
+        return _NAME.sub(_whole, _APART.sub("\u00a0", found["text"]))
 
     return _TEXT.sub(kept, page)
+
+
+def _whole(name: re.Match[str]) -> str:
+    return name[0] if len(name[0]) > _SHORT else f'<span class="whole">{name[0]}</span>'
 
 
 def _css_string(text: str) -> Markup:

@@ -240,7 +240,7 @@ def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:
     assert (
         fold < source.index('<li><span class="whole">pool/000000</span></li>', fold) < source.index("</details>", fold)
     )
-    assert "<code>seed-0/validity/flagged.csv</code>" in source[fold:]
+    assert '<code class="whole">seed-0/validity/flagged.csv</code>' in source[fold:]
     assert "<script" not in source
     assert "flagged images, the highest" not in render_html(report, {})
 
@@ -277,6 +277,7 @@ def test_a_printed_page_is_light_and_whole(short_report: dict[str, Any]) -> None
     ]
     printed = source.rpartition("@media print {")[2]
     assert ".sheet, .ids { overflow: visible; max-height: none; }" in printed
+    assert "p:has(+ .sheet, + .more) { break-after: avoid; }" in printed
 
 
 def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
