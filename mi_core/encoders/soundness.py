@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -106,7 +107,7 @@ def check_company(
     moved = noise_of(first, company)["largest"]
     if moved > max(_DEPENDENT, 4 * noise["largest"]):
         raise ConfigError(
-            f"the answer to an image depends on the other images of the batch, by {moved:.2g} of the embedding's "
+            f"the answer to an image depends on the other images of the batch, by {_digits(moved)} of the embedding's "
             "length; call .eval() on the network, and answer every image by itself"
         )
 
@@ -176,8 +177,8 @@ def noise_in_words(noise: Mapping[str, float]) -> str:
     if noise["largest"] <= NOISY:
         return f"gives the same answer again ({sent})"
     return (
-        f"gives a different answer again ({sent}): the median difference is {noise['median']:.2g} of the embedding's "
-        f"length, the largest {noise['largest']:.2g}"
+        f"gives a different answer again ({sent}): the median difference is {_digits(noise['median'])} of the "
+        f"embedding's length, the largest {_digits(noise['largest'])}"
     )
 
 
@@ -209,3 +210,8 @@ def relative_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Ten
     check_shape("second", second, "N D", N=count, D=width)
     apart = (first.float() - second.float()).norm(dim=1)
     return torch.where(apart == 0, torch.zeros_like(apart), apart / first.float().norm(dim=1))
+
+
+def _digits(value: float) -> str:
+    """Two digits that count, never as a power of ten."""
+    return np.format_float_positional(value, precision=2, fractional=False, trim="-")

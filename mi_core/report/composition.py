@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mi_core.report.dp_audit import SAMPLED, epsilon
-from mi_core.report.numbers import count
+from mi_core.report.numbers import chance, count
 
 MEANING = (
     "Each of these encoders promises differential privacy on its own. Whoever has all of them learns more about an "
@@ -29,7 +29,7 @@ def sentence(entry: Mapping[str, Any]) -> str:
     Example:
         >>> parts = [{"encoder": name, "epsilon": 1.0, "delta": 1e-5} for name in ("a", "b")]
         >>> sentence({"encoders": parts, "epsilon": 1.4639, "delta": 2e-5})
-        'Whoever publishes “a” and “b” together promises epsilon 1.46 at delta 2e-05, not epsilon 1.'
+        'Whoever publishes “a” and “b” together promises epsilon 1.46 at delta .00002, not epsilon 1.'
     """
     names = [f"“{row['encoder']}”" for row in entry["encoders"]]
     if len(names) > _MOST_NAMES:
@@ -41,7 +41,7 @@ def sentence(entry: Mapping[str, Any]) -> str:
         sampled = entry.get("gamma", 0.0) >= 1
         what = "the chances that their sampled sensitivities fail" if sampled else "their deltas"
         return f"{who} nothing: {what} add up to 1 or more."
-    told, weakest = f"{who} epsilon {epsilon(entry['epsilon'])} at delta {entry['delta']:g}", _weakest(entry)
+    told, weakest = f"{who} epsilon {epsilon(entry['epsilon'])} at delta {chance(entry['delta'])}", _weakest(entry)
     return f"{told}, not epsilon {epsilon(weakest)}." if entry["epsilon"] > weakest else f"{told}."
 
 
@@ -52,8 +52,8 @@ def basis(entry: Mapping[str, Any]) -> str:
         told += f" {_method(entry)} The delta is the sum of the promised ones."
         if entry["epsilon"] <= _weakest(entry):
             told += (
-                f" It is no larger than that of one alone only because its delta is larger, {entry['delta']:g}, or "
-                "because it is computed more tightly. Whoever publishes more never promises more."
+                f" It is no larger than that of one alone only because its delta is larger, {chance(entry['delta'])}, "
+                "or because it is computed more tightly. Whoever publishes more never promises more."
             )
     if len(entry["seeds"]) > 1:
         told += f" Of {len(entry['seeds'])} seeds, seed {entry['seed']} promises least, and is shown."
@@ -68,7 +68,7 @@ def basis(entry: Mapping[str, Any]) -> str:
         told += (
             "for those of the images that all have in common, no chance that the promise fails is known."
             if entry.get("apart")
-            else f"the promise fails with a chance of at most {entry['gamma']:.3g}."
+            else f"the promise fails with a chance of at most {chance(entry['gamma'])}."
         )
         told += f" {SAMPLED}"
     if "hint" in entry:
@@ -96,7 +96,7 @@ def converted(row: Mapping[str, Any]) -> str:
         'as composed: epsilon 2, delta 0'
     """
     found = row.get("converted")
-    return f"as composed: epsilon {epsilon(found['epsilon'])}, delta {found['delta']:g}" if found else ""
+    return f"as composed: epsilon {epsilon(found['epsilon'])}, delta {chance(found['delta'])}" if found else ""
 
 
 def _method(entry: Mapping[str, Any]) -> str:

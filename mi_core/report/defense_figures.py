@@ -13,7 +13,7 @@ from typing import Any
 from mi_core.report.contents import Row, named
 from mi_core.report.defenses import by_target, known_as, undefended
 from mi_core.report.drawing import Drawing, abreast, blank, errors, file_name, label_axes, level, log_scale, look, svg
-from mi_core.report.numbers import count, rate
+from mi_core.report.numbers import count, percent, plain, rate
 from mi_core.report.sides import measured_by
 
 _MOST_LABELS = 12  # of one axis
@@ -131,7 +131,10 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
         errors(panels[1], places, rows, **style)
         pairs = zip(places, losses, rows, strict=True)
         told.append(
-            f"{name} " + ", ".join(f"{place:.3g}: {rate(loss)} and {rate(row['value'])}" for place, loss, row in pairs)
+            f"{name} "
+            + ", ".join(
+                f"{plain(place)}: {percent(round(loss, 3))} and {rate(row['value'])}" for place, loss, row in pairs
+            )
         )
     level(panels[0], 0.0, "")
     level(panels[1], 0.5, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mi_core.report.numbers import count, percent
+from mi_core.report.numbers import chance, count, percent, plain
 
 MEANING = (
     "Some training images were canaries: a coin for each decided whether it was trained on, and the attack guessed the "
@@ -31,7 +31,7 @@ def epsilon(value: float) -> str:
         >>> epsilon(2.0), epsilon(0.68349), epsilon(0.0)
         ('2', '0.683', '0')
     """
-    return f"{value:.3g}"
+    return plain(value)
 
 
 def sentence(entry: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ def sentence(entry: Mapping[str, Any]) -> str:
 def basis(entry: Mapping[str, Any]) -> str:
     """What the result rests on."""
     told = f"{count(entry['correct'])} of {count(entry['guesses'])} guesses right, on {count(entry['canaries'])} "
-    told += f"{'' if entry['kind'] == 'plain' else entry['kind'] + ' '}canaries; delta {entry['delta']:g}."
+    told += f"{'' if entry['kind'] == 'plain' else entry['kind'] + ' '}canaries; delta {chance(entry['delta'])}."
     if len(entry["tried"]) > 1:
         told += f" Best of {len(entry['tried'])} numbers of guesses fixed before, corrected for their number."
     if entry["family"] == "approximate":

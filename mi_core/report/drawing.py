@@ -23,7 +23,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
 
 from mi_core.records import FloatArray
-from mi_core.report.numbers import rate
+from mi_core.report.numbers import plain, rate
 
 DPI = 220
 WIDTH, HEIGHT = 3.9, 3.1  # inches; so wide that a phone shows letters of ten pixels
@@ -72,6 +72,7 @@ def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
         panel.grid(color="#dddddd", linewidth=0.6)
         panel.set_axisbelow(True)
         panel.tick_params(labelsize=8.8, colors="#222222")
+        panel.ticklabel_format(style="plain", useOffset=False)
     return figure, axes
 
 
@@ -163,7 +164,7 @@ def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
                     number += 1
                     bar.set_gid(f"tip{number}")
                     left, right = bar.get_x(), bar.get_x() + bar.get_width()
-                    words = f"{label}: {bar.get_height():.3g} from {left:.3g} to {right:.3g}"
+                    words = f"{label}: {plain(bar.get_height())} from {plain(left)} to {plain(right)}"
                     yield f"tip{number}", [words]
         for line in panel.get_lines():
             label = named.get(id(line), line.get_label())
@@ -174,7 +175,7 @@ def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
             number += 1
             line.set_gid(f"tip{number}")
             marked = str(line.get_marker()) not in ("None", "none", "", " ")
-            points = [f"{label}{_place(panel, x)}: {y:.3f}" for x, y in np.asarray(line.get_xydata())]
+            points = [f"{label}{_place(panel, x)}: {rate(y)}" for x, y in np.asarray(line.get_xydata())]
             yield f"tip{number}", points if marked else [str(label)]
 
 
@@ -184,13 +185,13 @@ def _place(panel: Any, x: float) -> str:
     if worded and isinstance(panel.xaxis.get_major_locator(), FixedLocator):
         ticks = [text.get_text() for text in panel.get_xticklabels()]
         return f", {ticks[round(x)]}" if 0 <= round(x) < len(ticks) else ""
-    return f" at {x:.4g}"
+    return f" at {plain(x, 4)}"
 
 
 def log_scale(axis: Any) -> None:
     """Logarithmic, with plain numbers at its ticks."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value, 10)))
     axis.set_minor_formatter(NullFormatter())
 
 

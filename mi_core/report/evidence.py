@@ -16,7 +16,7 @@ from typing import Any
 from mi_core.metrics.pooled import pool, together
 from mi_core.records import Estimate
 from mi_core.report.contents import Row
-from mi_core.report.numbers import count, estimate, percent, rate, small
+from mi_core.report.numbers import count, estimate, percent, rate, share, small
 from mi_core.report.sides import Sides, sides_of
 from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.verdict import CHOICE, LOT, NO_LEAK
@@ -149,7 +149,7 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
     """What the test of one attack says of the candidates as a whole: the meaning first, then the numbers."""
     said = []
     if "share" in row:
-        said.append(f"share of {sides.candidates} used: {estimate(row['share'])}")
+        said.append(f"share of {sides.candidates} used: {share(row['share'])}")
     if row.get("least_share"):
         least = percent(round(row["least_share"], 3))
         said.append(f"at least {least} of {sides.candidates} were used (95 % confidence)")

@@ -50,7 +50,7 @@ from mi_core.report.drawing import (
     svg,
 )
 from mi_core.report.images import view_grid
-from mi_core.report.numbers import count, percent, rate
+from mi_core.report.numbers import count, percent, plain, rate
 from mi_core.report.sides import Sides, sides_of
 from mi_core.report.spread import Spread
 from mi_core.report.tuning import tuning_figures
@@ -146,6 +146,7 @@ def _curves(
     grid: FloatArray,
     height_at: Callable[[AttackScores, FloatArray], FloatArray],
     told_at: float,
+    written: Callable[[float], str] = rate,
 ) -> str:
     """Draw one curve per attack over ``grid``, and tell how high each stands at one place."""
     told = []
@@ -156,7 +157,7 @@ def _curves(
         mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
         places = np.unique(np.searchsorted(grid, _TOLD).clip(max=len(grid) - 1))
         hover(panel, grid[places], mean[places], attack)
-        told.append(f"{attack} {rate(float(mean[np.searchsorted(grid, told_at)]))}")
+        told.append(f"{attack} {written(float(mean[np.searchsorted(grid, told_at)]))}")
     return ", ".join(told)
 
 
@@ -170,7 +171,8 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     few = f"fewer than 10 {'false positives' if sides.known else sides.outside}"
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
-    told = _curves(panel, series, colours, grid, _rate_at, 0.01)
+    written = rate if sides.known else lambda share: percent(round(share, 3))
+    told = _curves(panel, series, colours, grid, _rate_at, 0.01, written)
     panel.set_yscale("log", nonpositive="mask")
     panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     for axis in (panel.xaxis, panel.yaxis):
@@ -227,7 +229,7 @@ def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
     return Drawing(
         svg(figure),
         title,
-        f"At the last checkpoint {last[0]:.3g} for {sides.inside}, {last[1]:.3g} for {sides.outside}.",
+        f"At the last checkpoint {plain(last[0])} for {sides.inside}, {plain(last[1])} for {sides.outside}.",
     )
 
 
@@ -278,7 +280,7 @@ def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram
 
 
 def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
-    figure, (panel,) = blank(height=2.6)
+    figure, (panel,) = blank()
     name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
     every = Spread.joined(shown.spreads)
     score, member = every.values, every.member
@@ -305,8 +307,8 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     titled = f"What {name} reads" if statistic else f"Scores of {name}"
     title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
     medians = (
-        f"{every.quantile(member, 0.5):.3g} for {sides.inside} and "
-        f"{every.quantile(~member, 0.5):.3g} for {sides.outside}"
+        f"{plain(every.quantile(member, 0.5))} for {sides.inside} and "
+        f"{plain(every.quantile(~member, 0.5))} for {sides.outside}"
     )
     same = f" {'; '.join(shown.same)}." if shown.same else ""
     return Drawing(svg(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
@@ -321,7 +323,7 @@ def _loss(data: FigureData) -> Drawing:
         for number, curve in enumerate(mine):
             label = f"{encoder} ({_seeds(mine)})" if number == 0 else None
             panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **style)
-        told.append(f"{encoder} ends at {np.mean([curve.loss[-1] for curve in mine]):.3g}")
+        told.append(f"{encoder} ends at {plain(np.mean([curve.loss[-1] for curve in mine]))}")
     label_axes(panel, "epoch", "pre-training loss")
     alt = f"Pre-training loss against the epoch: {', '.join(told)}."
     return Drawing(svg(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)

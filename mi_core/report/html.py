@@ -36,6 +36,12 @@ _METRICS = {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "rec
 _UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
 _SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_TEXT = re.compile(r"<(style|svg|pre|title|code)\b.*?</\1>|<[^>]*>|(?P<text>[^<]+)", re.DOTALL)
+_APART = re.compile(
+    r"(?<=[\d],) (?=[.−\d][^\[]*\])|(?<=\b[np]) (?=[.\d≤])|(?<=[≤≥=]) (?=[.\d])|(?<=\d) (?=%|(?:s|min|h)\b)"
+)
+_NAME = re.compile(r"(?<![\w./+-])[\w.]+(?:[/+-][\w.]*\w)+(?![\w/+-])")  # of parts between which a browser may break
+_SHORT = 24  # letters of a name that a phone shows on one line
 _LISTED = 5000  # ids of flagged images in the page, some 150 kB
 _REFERENCES = {
     "shadow": "fitted on the encoder",
@@ -80,14 +86,17 @@ def render_html(
         numbers.percent,
         numbers.duration,
         numbers.small,
+        numbers.plain,
+        numbers.chance,
+        numbers.percents,
     )
-    environment.filters.update({one.__name__: one for one in filters}, unbroken=_unbroken, css_string=_css_string)
+    environment.filters.update({one.__name__: one for one in filters}, css_string=_css_string)
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
     groups = _groups(report, rows, sides)
     terms = glossary(sides)
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         report=report,
         answer=wording.answer(report),
         rule=wording.RULE,
@@ -130,6 +139,7 @@ def render_html(
         rates_shown=any("%" in column for group in groups for column in group["columns"]),
         any_unsupported=any(_marked(group, sides) for group in groups),
     )
+    return _unbroken(page)
 
 
 def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -169,9 +179,19 @@ def _inline(drawing: Drawing, number: int) -> Markup:
     return Markup(drawn.replace("<svg", head, 1))
 
 
-def _unbroken(sentence: str) -> str:
-    """Keep the two bounds of an interval, n and its number, and a percentage on one line."""
-    return re.sub(r"(?<=[,n]) (?=[.−\d])|(?<=\d) (?=%)", "\u00a0", sentence)
+def _unbroken(page: str) -> str:
+    """Keep on one line: a number and its unit, the bounds of an interval, and names of several parts."""
+
+    def kept(found: re.Match[str]) -> str:
+        if found["text"] is None:
+            return found[0]
+        return _NAME.sub(_whole, _APART.sub("\u00a0", found["text"]))
+
+    return _TEXT.sub(kept, page)
+
+
+def _whole(name: re.Match[str]) -> str:
+    return name[0] if len(name[0]) > _SHORT else f'<span class="whole">{name[0]}</span>'
 
 
 def _css_string(text: str) -> Markup:
@@ -231,7 +251,14 @@ def _matrices(rows: Sequence[Row], lead: Row | None) -> list[dict[str, Any]]:
         {"output": output, **dict(zip(("columns", "rows"), side_by_side(rows, output), strict=True))}
         for output in outputs
     ]
-    return [table for table in tables if len(table["rows"]) > 1]
+    return [table for table in map(_compared, tables) if len(table["rows"]) > 1]
+
+
+def _compared(table: dict[str, Any]) -> dict[str, Any]:
+    """What can be compared: the attacks that stand in two rows at least."""
+    columns = [one for one in table["columns"] if sum(one in found for *_, found in table["rows"]) > 1]
+    rows = [row for row in table["rows"] if any(one in row[-1] for one in columns)]
+    return table | {"columns": columns, "rows": rows}
 
 
 def _sweep_rows(sweep: Row, lead: Row | None) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 DAGGER = "†"
@@ -33,6 +34,51 @@ def interval(ci95: Sequence[float], digits: int | None = None) -> str:
     return f"[{rate(low, digits)}, {rate(high, digits)}]"
 
 
+def plain(value: float, digits: int = 3) -> str:
+    """A number of any size in digits, never as a power of ten: so many digits that count, thousands separated.
+
+    Example:
+        >>> plain(1.4639), plain(2e-05), plain(26400), plain(2.0), plain(-0.5)
+        ('1.46', '0.00002', '26,400', '2', '−0.5')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    number = Decimal(f"{value:.{digits}g}")
+    return f"{number.normalize():,f}".replace("-", "−")
+
+
+def chance(value: float) -> str:
+    """A probability that may be very small, like the delta of differential privacy.
+
+    Example:
+        >>> chance(1e-05), chance(0.0), chance(1.0)
+        ('.00001', '0', '1')
+    """
+    text = plain(value)
+    return text.removeprefix("0") or text
+
+
+def share(entry: Mapping[str, Any]) -> str:
+    """A share of images and its interval, as percentages.
+
+    Example:
+        >>> share({"value": 0.8104, "ci95": [0.766, 0.9], "n": 440})
+        '81 % [76.6 %, 90 %]'
+    """
+    mark = "" if supported(entry) else DAGGER
+    return f"{percent(round(entry['value'], 3))}{mark} {percents(entry['ci95'])}"
+
+
+def percents(ci95: Sequence[float]) -> str:
+    """The interval of a share.
+
+    Example:
+        >>> percents([0.7661, 0.9])
+        '[76.6 %, 90 %]'
+    """
+    return f"[{', '.join(percent(round(bound, 3)) for bound in ci95)}]"
+
+
 def estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
     """Value and interval of an estimate of report.json; a dagger marks a rate that n does not support.
 
@@ -53,7 +99,7 @@ def times(factor: float) -> str:
         >>> times(3.47), times(2.0), times(-0.2)
         ('3.4', '2', '0')
     """
-    return f"{max(0.0, math.floor(10 * factor + 1e-9) / 10):g}"
+    return f"{max(0.0, math.floor(10 * factor + 1e-9) / 10):,.1f}".removesuffix(".0")
 
 
 def small(value: float) -> str:
@@ -85,10 +131,10 @@ def percent(fraction: str | float) -> str:
     """A fraction as a percentage, as short as it is exact.
 
     Example:
-        >>> percent("0.001"), percent(0.01), percent(0.974)
-        ('0.1 %', '1 %', '97.4 %')
+        >>> percent("0.001"), percent(0.01), percent(0.974), percent(1e-7)
+        ('0.1 %', '1 %', '97.4 %', '0.00001 %')
     """
-    return f"{100 * float(fraction):.4g} %"
+    return f"{plain(100 * float(fraction), 4)} %"
 
 
 def setting(name: str, value: object) -> str:
@@ -98,7 +144,7 @@ def setting(name: str, value: object) -> str:
         >>> setting("defenses.0.settings.scale", 0.02131), setting("epoch", 10)
         ('scale 0.02131', 'epoch 10')
     """
-    return f"{name.rpartition('.')[2]} {f'{value:.4g}' if isinstance(value, float) else value}"
+    return f"{name.rpartition('.')[2]} {plain(value, 4) if isinstance(value, float) else value}"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from mi_core.checks import NumericError
 from mi_core.records import Estimate
 from mi_core.report.contents import fault_of, pooled_rows, primary_row
-from mi_core.report.numbers import interval, percent
+from mi_core.report.numbers import share
 from mi_core.report.wording import Answer, answer
 
 LONGEST = 120  # characters of a text from a report
@@ -160,7 +160,7 @@ def _share(report: Mapping[str, Any]) -> str:
         (row for row in report.get("evidence", {}).get("tests", []) if row.get("primary")), {}
     )
     if "share" in row:
-        return f"{percent(round(float(row['share']['value']), 2))} {interval(row['share']['ci95'], 2)}"
+        return share(row["share"])
     if "least_share" not in row:
         return "not measured"
     least = math.floor(100 * row["least_share"])

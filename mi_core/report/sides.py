@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mi_core.report.numbers import count, percent
+from mi_core.report.numbers import count, estimate, percent, share
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,17 @@ def measured_by(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 def unsupported(sides: Sides) -> str:
     """What a dagger beside a rate means."""
     return f"too few {sides.outside} for this rate"
+
+
+def found(entry: Mapping[str, Any], sides: Sides) -> str:
+    """The estimate under `share_found`: a rate of an attack, or a share of the user's images.
+
+    Example:
+        >>> entry = {"value": 0.56, "ci95": [0.514, 0.61], "n": 440}
+        >>> found(entry, _KNOWN), found(entry, _ASKED)
+        ('.560 [.51, .61]', '56 % [51.4 %, 61 %]')
+    """
+    return estimate(entry) if sides.known else share(entry)
 
 
 def share_found(alpha: str | float, sides: Sides) -> str:

@@ -18,7 +18,7 @@ from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
 from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, rate, supported
-from mi_core.report.sides import Sides, measured_by, share_found, sides_of, unsupported
+from mi_core.report.sides import Sides, found, measured_by, share_found, sides_of, unsupported
 
 _NAMES = {"accuracy": "accuracy", "auc": "AUC"}
 _TRIALS = 12  # shown of a search
@@ -182,7 +182,8 @@ def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
             if several[row["attack"]] > 1:
                 name.append(f"\n  {row.get('settings') or known_in_words(row)}", style="dim")
             numbers = [
-                "" if entry is None else estimate(entry) for entry in (*(row[name] for name in (*rated, "auc")), *rates)
+                *(estimate(row[name]) for name in (*rated, "auc")),
+                *("" if entry is None else found(entry, sides) for entry in rates),
             ]
             table.add_row(name, *numbers, count(row["auc"]["n"]))
         tables.append(table)
@@ -242,7 +243,7 @@ def tuning_table(found: Mapping[str, Any]) -> RenderableType:
     front = tuning.front_of(found)
     for row in front[:_TRIALS]:
         parameters = Text(tuning.in_words(row["parameters"]), style="bold" if row["winner"] else "")
-        table.add_row(parameters, rate(row["utility_loss"]), rate(row["leak"]), row["strongest"])
+        table.add_row(parameters, percent(round(row["utility_loss"], 3)), rate(row["leak"]), row["strongest"])
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
     return Group(table, *(more if len(front) > _TRIALS else []), Text(tuning.sentence(found)))
 

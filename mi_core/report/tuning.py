@@ -7,7 +7,7 @@ from typing import Any
 
 from mi_core.report.contents import Row, named
 from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, svg
-from mi_core.report.numbers import estimate, rate, setting
+from mi_core.report.numbers import estimate, percent, rate, setting
 
 _METRICS = {"auc": "AUC", "accuracy": "accuracy"}
 
@@ -44,10 +44,11 @@ def sentence(found: Mapping[str, Any]) -> str:
     return (
         f"Chosen of {found['trials']} trials ({found['failed']} failed, {found['cut']} stopped early): "
         f"{in_words(winner['parameters'])}. The {leaking(found)} was allowed an upper end of "
-        f"{rate(found['allowed'], 2)}.{within} On images held back, the defense costs {rate(final['utility_loss'])} of "
-        f"the utility ({found['measure']} {estimate(final['utility'])} instead of {estimate(bare['utility'])}). "
+        f"{rate(found['allowed'], 2)}.{within} On images held back, the defense costs "
+        f"{percent(round(final['utility_loss'], 3))} of the utility ({found['measure']} {estimate(final['utility'])} "
+        f"instead of {estimate(bare['utility'])}). "
         f"{_left(found, final, bare)}{again} In the search, the loss "
-        f"was {rate(winner['search']['utility_loss'])} and the upper end {rate(winner['search']['leak'])}."
+        f"was {percent(round(winner['search']['utility_loss'], 3))} and the upper end {rate(winner['search']['leak'])}."
     )
 
 
@@ -92,7 +93,7 @@ def tuning_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     panel.plot([0.0], [bare["leak"]], "P", color="#000000", markersize=7, label="no defense")
     level(panel, found["allowed"], "allowed")
     label_axes(panel, f"utility lost ({found['measure']})", f"upper end of the\n{leaking(found)}")
-    told = ", ".join(f"{rate(row['utility_loss'])} at {rate(row['leak'])}" for row in front)
+    told = ", ".join(f"{percent(round(row['utility_loss'], 3))} at {rate(row['leak'])}" for row in front)
     alt = (
         f"Utility lost and upper end of the {leaking(found)}, where no other trial beats it: {told}. {sentence(found)}"
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mi_core.costs import Range
+from mi_core.report.numbers import plain
 from pipelines.config.run_config import RunConfig
 from pipelines.console import console, say
 from pipelines.errors import UserError
@@ -57,7 +58,7 @@ def exceeded(costs: Estimate, config: RunConfig, stages: Sequence[str]) -> list[
 
 
 def _words(name: str, spent: Range) -> str:
-    return f"about {spent.value:.3g} {UNITS[name]} ({spent.low:.3g} to {spent.high:.3g})"
+    return f"about {plain(spent.value)} {UNITS[name]} ({plain(spent.low)} to {plain(spent.high)})"
 
 
 def _ask(above: Sequence[str]) -> None:

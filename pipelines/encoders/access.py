@@ -19,6 +19,7 @@ from mi_core.encoders.remote import secrets
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.meter import BLOCK, Limits, Meter, Permit, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
+from mi_core.report.numbers import plain
 from pipelines.config.encoders import EndpointConfig
 from pipelines.console import count_of, say
 from pipelines.encoders.answer_cache import AnswerCache
@@ -179,7 +180,7 @@ def _tell_of_a_kill(folder: str, url: str) -> None:
     if lost.requests:
         requests = count_of(lost.requests, "request", "requests")
         counts = "counts" if lost.requests == 1 else "count"
-        money = f" ({lost.money:.4g} in money)" if lost.money else ""
+        money = f" ({plain(lost.money, 4)} in money)" if lost.money else ""
         say(
             "endpoint",
             f"{url}: an earlier start was killed; at most {requests} with {count_of(lost.images, 'image', 'images')} "

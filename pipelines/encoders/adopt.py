@@ -32,6 +32,7 @@ from mi_core.querying.sanity import (
     consistency_in_words,
     unit_lengths,
 )
+from mi_core.report.numbers import plain
 from pipelines.config.checks import check_adopted
 from pipelines.config.data import DataConfig
 from pipelines.config.encoders import EndpointConfig, LoadedConfig
@@ -392,7 +393,7 @@ def _check(job: Adoption, access: Access | None) -> None:
     allowed = max(CHANGED, 4 * stored.record.answers["noise"]["largest"])
     if not largest <= allowed:
         raise UserError(
-            f"encoders.{job.name}.endpoint: its answers have changed since adoption, by {largest:.2g} of the "
-            f"embedding's length (noise: at most {allowed:.2g}), so other weights answer now; serve the former "
+            f"encoders.{job.name}.endpoint: its answers have changed since adoption, by {plain(largest, 2)} of the "
+            f"embedding's length (noise: at most {plain(allowed, 2)}), so other weights answer now; serve the former "
             "ones, or redo with --force pretrain"
         )

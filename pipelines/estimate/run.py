@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mi_core.costs import NOTHING, Range, largest, nodes_for, total, workers_for
+from mi_core.report.numbers import plain
 from pipelines.config.encoders import DefendedConfig, EndpointConfig
 from pipelines.config.limits import ResourcesConfig
 from pipelines.config.prospects import prospects
@@ -246,11 +247,11 @@ def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[flo
     requests = math.ceil(queries / stated.images_per_request)
     money = queries * stated.price_per_image + requests * stated.price_per_request
     told = f"{name} is behind an API and was not asked: a small network was timed in its place"
-    paid = f"; at its own prices they cost {money:.4g}, which is not in the money above" if money else ""
+    paid = f"; at its own prices they cost {plain(money, 4)}, which is not in the money above" if money else ""
     if not stated.requests_per_second:
         return 0.0, f"{told}; the time of its answers is unknown without endpoint.requests_per_second{paid}"
     hours = requests / stated.requests_per_second / HOUR
-    rate = f"at {stated.requests_per_second:g} requests per second its answers take {hours:.3g} h at least"
+    rate = f"at {stated.requests_per_second:g} requests per second its answers take {plain(hours)} h at least"
     return hours, f"{told}; {rate}{paid}"
 
 

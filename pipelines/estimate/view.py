@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mi_core.costs import Range
+from mi_core.report.numbers import plain
 from pipelines.console import count_of
 from pipelines.estimate.run import HOUR, Amounts, Cluster, Estimate
 from pipelines.extract.telemetry import STEPS
@@ -83,4 +84,4 @@ def amount(one: Range, units: Units) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else plain(value)

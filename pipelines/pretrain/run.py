@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mi_core.objectives import OBJECTIVES
+from mi_core.report.numbers import plain
 from pipelines.config.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.run_config import RunConfig
 from pipelines.console import bars, say, step
@@ -148,7 +149,7 @@ def _in_words(job: TrainingJob) -> str:
     """The result of a finished job."""
     record = describe(job.folder, job.name).record
     if isinstance(job.config, DefendedConfig):
-        figures = "".join(f", {name} {value:.3g}" for name, value in record.defense.items())
+        figures = "".join(f", {name} {plain(value)}" for name, value in record.defense.items())
         return f"{job.config.defends} with {job.config.defense}{figures}"
     how = ", streamed from shards" if record.streamed else ""
     return f"{job.config.epochs} epochs, loss {record.losses[-1]:.3f}{how}"

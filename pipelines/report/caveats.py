@@ -9,6 +9,7 @@ from mi_core.encoders.soundness import Answers, noise_caveat
 from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
+from mi_core.report.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import tasks
 from pipelines.config.encoders import EndpointConfig
@@ -122,8 +123,8 @@ def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:
     else:
         means = (
             "Samples of a shard may be alike, so intervals count shards, not samples. The variance of the primary AUC "
-            f"is {effect:.2g} times that of independent samples (Kish's design effect). Few shards widen intervals "
-            "further."
+            f"is {plain(effect, 2)} times that of independent samples (Kish's design effect). Few shards widen "
+            "intervals further."
         )
     return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
 

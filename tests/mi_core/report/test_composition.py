@@ -61,7 +61,7 @@ def together(short_report: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_promise_is_one_sentence() -> None:
     assert sentence(TWO) == (
-        "Whoever publishes “target+strong” and “target+weak” together promises epsilon 2.23 at delta 2e-05, "
+        "Whoever publishes “target+strong” and “target+weak” together promises epsilon 2.23 at delta .00002, "
         "not epsilon 2."
     )
     many = TWO | {"encoders": [row(str(number), 1.0) for number in range(5)]}
@@ -72,13 +72,13 @@ def test_the_promise_is_one_sentence() -> None:
 
 def test_a_tighter_sum_below_one_of_its_parts_is_explained() -> None:
     tight = TWO | {"epsilon": 1.9, "method": "numerical"}
-    assert sentence(tight).endswith("together promises epsilon 1.9 at delta 2e-05.")
-    assert "only because its delta is larger, 2e-05, or because it is computed more tightly" in basis(tight)
+    assert sentence(tight).endswith("together promises epsilon 1.9 at delta .00002.")
+    assert "only because its delta is larger, .00002, or because it is computed more tightly" in basis(tight)
     assert "more tightly" not in basis(TWO)
 
 
 def test_gammas_of_other_images_are_no_bound() -> None:
-    assert "fails with a chance of at most 0.077." in basis(MIXED)
+    assert "fails with a chance of at most .077." in basis(MIXED)
     assert "no chance that the promise fails is known" in basis(MIXED | {"apart": True})
     assert "counts only if the scale of the noise was chosen without them" in basis(MIXED)
     assert "chosen without them" not in basis(TWO)
@@ -100,7 +100,7 @@ def test_what_it_rests_on_is_told() -> None:
     told = basis(MIXED)
     assert "The epsilon is the plain sum." in told and "Of 2 seeds, seed 1 promises least" in told
     assert "Promises about one image there or not were converted" in told
-    assert "fails with a chance of at most 0.077" in told
+    assert "fails with a chance of at most .077" in told
     assert told.endswith("A smaller epsilon may hold; to compute it: pip install 'encoder-audit[dp]'.")
     assert "from the privacy losses; the plain sum is 3" in basis(TWO | {"method": "numerical"})
 
@@ -117,8 +117,8 @@ def test_every_method_and_adjacency_has_words() -> None:
 def test_the_page_and_the_terminal_say_it(together: dict[str, Any]) -> None:
     told = [text for entry in together["composition"] for text in (sentence(entry), basis(entry))]
     page = page_that_says(together, MEANING, *told)
-    assert "target+dp-sgd one image there or not 3 as composed: epsilon 5.3, delta 1e-05 1e-05 DP-SGD" in page.text
-    assert "together one image replaced 2.23 2e-05 squares added" in page.text
+    assert "target+dp-sgd one image there or not 3 as composed: epsilon 5.3, delta .00001 .00001 DP-SGD" in page.text
+    assert "together one image replaced 2.23 .00002 squares added" in page.text
     assert "together one image replaced none 1 plain sum" in page.text
     assert ("a", {"href": "#composition"}) in page.tags
 

@@ -26,6 +26,7 @@ from mi_core.report.figures import _precision_at, draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.numbers import rate
 from mi_core.report.terminal import terminal_table
+from tests.mi_core.report.page import Page
 
 
 def moved(rows: list[dict[str, Any]], shift: float, queries: int) -> list[dict[str, Any]]:
@@ -144,8 +145,11 @@ def test_attacks_stand_side_by_side(report: dict[str, Any]) -> None:
     ]
     lpla = next(row for row in final_rows(pooled_rows(whole)) if (row["attack"], row["target"]) == ("lpla", "other"))
     assert table[3][2] == {"lpla": lpla} or table[3][2]["lpla"]["output"] == "projection"
-    page = render_html(whole, {})
+    page = Page(render_html(whole, {})).text
     assert "other-shadow: all but distribution, algorithm" in page
+    compared = page.partition("Side by side: ")[2].partition("Side by side: ")[0]
+    assert "Known encodermi-t encodermi-v encodermi-s lpla target shadow" in compared and "not run" in compared
+    assert "Side by side" not in Page(render_html(report, {})).text  # each attack stands once: nothing to compare
     assert "none" in known_in_words(
         {"attack": "a", "reference": "shadow", "shadow": "s"}
         | {"knowledge": dict.fromkeys(("distribution", "architecture", "algorithm"), False)}

@@ -72,7 +72,7 @@ def test_the_result_is_one_sentence() -> None:
 
 def test_what_it_rests_on_is_told() -> None:
     told = basis(REFUTED)
-    assert told.startswith("1,001 of 1,200 guesses right, on 600 mislabelled canaries; delta 1e-05.")
+    assert told.startswith("1,001 of 1,200 guesses right, on 600 mislabelled canaries; delta .00001.")
     assert "Best of 2 numbers of guesses" in told and "mu of at least 0.61" in told and "would show 6.32" in told
     assert "of any mechanism" not in told and "of any mechanism" in basis(UNPROMISED)
     assert "random pairs" not in told and "chosen without them" not in told

@@ -157,7 +157,7 @@ def test_images_that_are_no_suspects_are_folded_away(report: dict[str, Any]) -> 
             row["q_value"] = 0.4
     page = render_html(report, {})
     folded = page.index("<details><summary>The 6 highest, none of them evidence</summary>")
-    assert folded < page.index("pool/000000") < page.index("</details>", folded)
+    assert folded < page.index("pool/000000") < page.index("</table></div>\n</details>", folded)
     assert page.count('<td class="figure">none</td>') == 6
     assert '<td class="figure">flagged' not in page
 

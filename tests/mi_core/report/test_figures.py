@@ -177,12 +177,12 @@ def test_points_tell_their_values_on_hover() -> None:
     panel.plot([1, 4], [0.1, 0.2], label="line")
     panel.plot([1, 4], [0.1, 0.2], label="_unnamed")
     found = titles(Drawing(svg(figure), "", ""))
-    assert found == ["a<b at 1: 0.500", "a<b at 2: 0.250", "a<b at 4: 0.125", "line"]
+    assert found == ["a<b at 1: .500", "a<b at 2: .250", "a<b at 4: .125", "line"]
     figure, (panel,) = blank()
     entry = {"value": 0.25, "ci95": [0.2, 0.3]}
     abreast(panel, ["first", "second"], {"one": [(0, entry), (1, entry)], "two": [(1, entry)]})
     found = titles(Drawing(svg(figure), "", ""))
-    assert found == ["one, first: 0.250", "one, second: 0.250", "two, second: 0.250"]
+    assert found == ["one, first: .250", "one, second: .250", "two, second: .250"]
     figure, (panel,) = blank()
     panel.hist([1, 1, 2], bins=[0.5, 1.5, 2.5], label="members")
     assert titles(Drawing(svg(figure), "", "")) == ["members: 2 from 0.5 to 1.5", "members: 1 from 1.5 to 2.5"]

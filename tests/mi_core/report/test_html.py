@@ -160,14 +160,17 @@ def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any])
     kept = {int(number) for number in re.findall(r'<table class="keep-(\d)', source)}
     assert kept == {3, 4}
     for number in kept:  # hidden until the fold that follows the table is open
-        assert f".sheet:not(:has(+ .more[open])) .keep-{number} :is(th, td):nth-child(n + {number + 1})" in style
+        assert f".more:not([open]) + .sheet .keep-{number} :is(th, td):nth-child(n + {number + 1})" in style
     tables = re.findall(
-        r'<table class="keep-(\d)[^>]*>(.*?)</table></div>\n(<details class="more">)?', source, re.DOTALL
+        r'(Slide the table sideways to see them.</p></details>\n)?<div class="sheet[^>]*><table class="keep-(\d)[^>]*>'
+        r"(.*?)</table></div>",
+        source,
+        re.DOTALL,
     )
     assert len(tables) > 5
-    for number, table, fold in tables:
+    for fold, number, table in tables:  # what it says stands above its table
         assert bool(fold) == (table.count('<th scope="col"') > int(number))
-    attack = next(table for _, table, _ in tables if "Output: projection" in table)
+    attack = next(table for *_, table in tables if "Output: projection" in table)
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)', attack)[:3] == ["Attack", "AUC", "Accuracy"]
 
 
@@ -234,9 +237,47 @@ def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:
     report["evidence"]["samples"][0]["flagged"] = 2
     source = render_html(report, {}, flagged=["pool/000000", HOSTILE])
     fold = source.index("<details><summary>All 2 flagged images, the highest score first</summary>")
-    assert fold < source.index("<li>pool/000000</li>", fold) < source.index("</details>", fold)
+    assert (
+        fold < source.index('<li><span class="whole">pool/000000</span></li>', fold) < source.index("</details>", fold)
+    )
+    assert '<code class="whole">seed-0/validity/flagged.csv</code>' in source[fold:]
     assert "<script" not in source
     assert "flagged images, the highest" not in render_html(report, {})
+
+
+def test_names_and_numbers_do_not_break(report: dict[str, Any]) -> None:
+    """Names of several parts, intervals, n and units; commands and files stay as they can be copied."""
+    report["command"] = "encoder-audit audit encodermi-v.yaml -n 5 --out runs/50 %"
+    report["encoders"]["my-" + "long" * 9] = report["encoders"]["shadow"]
+    source = render_html(report, {})
+    body = re.sub(
+        r"<(style|code)\b.*?</\1>|<title>.*?</title>|<[^>]*(?:title|label|alt)=.*?>", "", source, flags=re.DOTALL
+    )
+    assert body.count("encodermi-v") == body.count('<span class="whole">encodermi-v</span>') > 5
+    assert '<th scope="row"><span class="whole">encodermi-t</span>' in source
+    assert "my-longlong" in body and 'whole">my-longlong' not in body  # longer than the line of a phone
+    assert not re.findall(r"\bn \d|\d (?:%|s\b)|\[[−.\d]+, [−.\d]", body)
+    assert f"<code>{report['command']}</code>" in source
+    (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
+    assert ".whole { white-space: nowrap; }" in style
+
+
+def test_a_heading_is_not_alone_over_a_fold(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
+    rates = {name: report["pooled"][0][name] for name in ("auc", "recall")}
+    of_class = {"class": "4", "n_member": 48, "n_nonmember": 40, "false_positive_rate": rates["auc"], **rates}
+    source = render_html(report | {"classes": [of_class]}, drawings)
+    assert not re.findall(r"</h2>\s*<details(?:(?!<details|</section).)*</details>\s*</section>", source, re.DOTALL)
+    assert source.count("<details><summary><h2") == 2
+
+
+def test_a_printed_page_is_light_and_whole(short_report: dict[str, Any]) -> None:
+    source = render_html(short_report, {})
+    assert re.findall(r"@media[^{]*prefers-color-scheme: dark[^{]*", source) == [
+        "@media screen and (prefers-color-scheme: dark) "
+    ]
+    printed = source.rpartition("@media print {")[2]
+    assert ".sheet, .ids { overflow: visible; max-height: none; }" in printed
+    assert "p:has(+ .sheet, + .more) { break-after: avoid; }" in printed
 
 
 def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
@@ -251,7 +292,7 @@ def test_a_share_of_nothing_is_no_acquittal(asked: dict[str, Any]) -> None:
     """Zeros would read as "none was used" and "this image was surely not used"."""
     rows = [row | {"least_share": 0.2} for row in asked["evidence"]["tests"]]
     asked["evidence"]["tests"] = rows
-    assert "Used at least: with 95 % confidence," in render_html(asked, {})
+    assert "Used at least: with 95 % confidence," in Page(render_html(asked, {})).text
     assert ">not shown" not in render_html(asked, {}) and ">not known" not in render_html(asked, {})
     next(row for row in rows if row.get("primary"))["least_share"] = 0.0
     for samples in asked["evidence"]["samples"]:

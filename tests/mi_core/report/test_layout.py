@@ -43,7 +43,7 @@ const found = {
   beyond: beyond.map(one => one.outerHTML.slice(0, 80)),
   sliding: [...page.querySelectorAll(".sheet")].filter(one => one.scrollWidth > one.clientWidth + 1
     && one.checkVisibility()).map(one => one.getAttribute("aria-label")),
-  answer: Math.max(...[...page.querySelectorAll(".verdict > .plain")].map(one => lines(one).bottom)),
+  answer: Math.max(...[...page.querySelectorAll(".verdict .plain")].map(one => lines(one).bottom)),
   letters: Math.min(...texts.map(size)), texts: texts.length,
 };
 page.querySelectorAll("details").forEach(one => { one.open = true; });

@@ -40,7 +40,7 @@ def test_the_share_used_is_given_for_a_leak_only(short_report: dict[str, Any]) -
     row["least_share"] = 0.917
     assert entry(short_report).share == "at least 91 % (95 % confidence)"  # a lower bound is never rounded up
     row["share"] = {"value": 0.62, "ci95": [0.5, 0.7], "n": 9}
-    assert entry(short_report).share == "62 % [.50, .70]"
+    assert entry(short_report).share == "62 % [50 %, 70 %]"
     short_report["validity"]["verdict"] = "no-evidence"
     assert entry(short_report).share == ""
 

@@ -48,8 +48,8 @@ def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> 
     told = sentence(search(0.62))
     assert "Chosen of 3 trials (0 failed, 0 stopped early): scale 0.5." in told
     assert "The strongest attack reaches .570 [.52, .62] instead of .880 [.83, .93]." in told
-    assert "the defense costs .104 of the utility (linear .870 [.85, .89] instead of .970 [.95, .99])" in told
-    assert "In the search, the loss was .100 and the upper end .640." in told
+    assert "the defense costs 10.4 % of the utility (linear .870 [.85, .89] instead of .970 [.95, .99])" in told
+    assert "In the search, the loss was 10 % and the upper end .640." in told
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_front_is_what_no_trial_beats_by_utility() -> None:
     found = search(0.62)
     assert [row["leak"] for row in front_of(found)] == [0.64, 0.6]
     (drawing,) = tuning_figures({"tuning": found}).values()
-    assert ".100 at .640, .300 at .600" in drawing.alt
+    assert "10 % at .640, 30 % at .600" in drawing.alt
     assert tuning_figures({}) == {}
 
 

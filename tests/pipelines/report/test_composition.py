@@ -19,6 +19,7 @@ from pipelines.encoders.stored import describe, write_record
 from pipelines.report.composition import composition
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.mi_core.report.page import Page
 from tests.pipelines.report.made import made_run
 
 CLASSIFIER = {
@@ -165,5 +166,5 @@ def test_a_whole_run(local_ray: None, tmp_path: Path) -> None:
     assert [row["encoder"] for row in entry["encoders"]] == ["target+a", "target+b"]
     assert [row["epsilon"] for row in entry["encoders"]] == pytest.approx([1.0, 2.0])
     assert 2.0 < entry["epsilon"] < 3.0 == pytest.approx(entry["basic"])
-    page = Path(folder.path, "report.html").read_text()
+    page = Page(Path(folder.path, "report.html").read_text()).text
     assert "Whoever publishes “target+a” and “target+b” together promises epsilon" in page
