@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from mi_core.confidential import secret_in
 from pipelines.errors import Unreachable, UserError
 from pipelines.files import azure
 
@@ -46,14 +47,18 @@ class Address(NamedTuple):
         """Part an address.
 
         Raises:
-            UserError: it holds a user or a query, which may be a secret and would end in configs, logs and reports; or
-                a part of the key is empty, which no client reads.
+            UserError: it holds a user, a query or what looks like a secret, which would end in configs, logs and
+                reports; or a part of the key is empty, which no client reads.
         """
         scheme, _, rest = text.partition("://")
         store, _, key = rest.partition("/")
         user, at, _ = store.rpartition("@")
         told = f"{scheme}://... holds a key, user or query, which would be shown; "
-        if (at and not re.fullmatch(_USERS.get(scheme, "$.^"), user)) or _QUERY.search(rest):
+        if (
+            (at and not re.fullmatch(_USERS.get(scheme, "$.^"), user))
+            or _QUERY.search(rest)
+            or secret_in(rest.encode())
+        ):
             raise UserError(told + "set keys, region and endpoint in the environment of every node")
         if scheme in _WEB and re.search("[?#]", rest):
             raise UserError(told + "fetch the file and give its path")
