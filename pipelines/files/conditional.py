@@ -5,6 +5,7 @@ A write is on condition: If-None-Match and If-Match on S3, generations on GCS.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
@@ -56,8 +57,10 @@ class Conditional:
 
         try:
             made = obstore.put(self.store, self.name, data, mode="create" if before is None else before)  # type: ignore[arg-type]
-        except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+        except (AlreadyExistsError, PreconditionError):
             return False
+        except FileNotFoundError:  # the object is gone, or there is no such bucket
+            return None if before is None else False
         except (BaseError, NotImplementedError, OSError):
             return None
         self.written = _version(made)
@@ -90,6 +93,8 @@ def _store(scheme: str, store: str) -> Any:
     retries = {"max_retries": 2, "retry_timeout": PATIENCE}
     options = {"allow_http": True, "timeout": PATIENCE}
     address = f"{scheme}://{store}"
+    if scheme == "gs" and os.environ.get("CLOUD_STORAGE_EMULATOR_ENDPOINT"):
+        raise ValueError("this client would ask Google")
     try:
         region = region_of(address) if scheme == "s3" else None
         settings = {"region": region} if region else {}

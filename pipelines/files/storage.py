@@ -70,6 +70,14 @@ def refuse_climbing(path: str) -> None:
         raise UserError(f"{path!r} leads out of its folder; nothing is written there: choose names without / and ..")
 
 
+def for_ray(path: str) -> dict[str, Any]:
+    """A folder as the ``RunConfig`` of Ray takes it: Ray itself knows fewer stores, and would decode a key."""
+    if not is_uri(path):
+        return {"storage_path": absolute(path)}
+    filesystem, place = _resolve(path)
+    return {"storage_filesystem": filesystem, "storage_path": place}
+
+
 def _resolve(path: str) -> tuple[Any, str]:
     place = absolute(path)
     return store_of(path) if is_uri(path) else (fs.LocalFileSystem(), place)
@@ -395,6 +403,7 @@ def remove(path: str) -> None:
     filesystem, place = _resolve(path)
     kind = filesystem.get_file_info(place).type
     if kind == fs.FileType.Directory:
-        filesystem.delete_dir(place)
+        with suppress(FileNotFoundError):  # Google's client looks for an object of the folder at last
+            filesystem.delete_dir(place)
     elif kind == fs.FileType.File:
         filesystem.delete_file(place)

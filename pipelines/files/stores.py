@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from mi_core.confidential import secret_in
 from pipelines.errors import Unreachable, UserError
+from pipelines.files import azure
 
 HUB = "hf://"  # addresses of Hugging Face's Hub, such as hf://datasets/org/name
 ATTEMPTS = 10  # at one request to S3, over about a minute; pyarrow's own 3 give up on a busy store within a second
@@ -29,7 +31,7 @@ _WEB = ("http", "https", "ftp")  # schemes whose addresses are URLs
 _USERS = {"abfs": "[^:]*", "abfss": "[^:]*", "gs": "anonymous", "gcs": "anonymous", "hdfs": "[^:]*"}  # no secrets
 _PASSING = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT)"
-    r"|HTTP status 5\d\d|Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL)"
+    r"|HTTP status 5\d\d|Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL)|HTTP error: |status code: (429|5\d\d)"
 )
 
 
@@ -45,14 +47,18 @@ class Address(NamedTuple):
         """Part an address.
 
         Raises:
-            UserError: it holds a user or a query, which may be a secret and would end in configs, logs and reports; or
-                a part of the key is empty, which no client reads.
+            UserError: it holds a user, a query or what looks like a secret, which would end in configs, logs and
+                reports; or a part of the key is empty, which no client reads.
         """
         scheme, _, rest = text.partition("://")
         store, _, key = rest.partition("/")
         user, at, _ = store.rpartition("@")
         told = f"{scheme}://... holds a key, user or query, which would be shown; "
-        if (at and not re.fullmatch(_USERS.get(scheme, "$.^"), user)) or _QUERY.search(rest):
+        if (
+            (at and not re.fullmatch(_USERS.get(scheme, "$.^"), user))
+            or _QUERY.search(rest)
+            or secret_in(rest.encode())
+        ):
             raise UserError(told + "set keys, region and endpoint in the environment of every node")
         if scheme in _WEB and re.search("[?#]", rest):
             raise UserError(told + "fetch the file and give its path")
@@ -76,6 +82,8 @@ def store_of(address: str) -> tuple[Any, str]:
     try:
         if parts.scheme in ("s3", "gs"):
             return _client(parts.scheme, parts.store, _surroundings()), parts.place
+        if parts.scheme in azure.SCHEMES:
+            return _client(parts.scheme, parts.store, _surroundings()), parts.key
         if address.startswith(HUB):
             store, place = fs.FileSystem.from_uri(address)
             return store, str(place)
@@ -134,10 +142,15 @@ def _client(scheme: str, bucket: str, surroundings: tuple[tuple[str, str], ...])
         surroundings: of the process; other ones may mean other credentials.
     """
     del surroundings
+    address = f"{scheme}://{bucket}"
+    if scheme in azure.SCHEMES:
+        store = azure.container(address, ATTEMPTS, PATIENCE)
+        _await_answer(store, "", address)
+        return store
     if scheme == "gs":
         user, _, name = bucket.rpartition("@")
         store = fs.GcsFileSystem(anonymous=bool(user), retry_time_limit=PATIENCE)
-        _await_answer(store, name)
+        _await_answer(store, name, address)
         return store
     told = {}
     if (endpoint := urlsplit(_endpoint())).netloc:
@@ -151,7 +164,7 @@ def _client(scheme: str, bucket: str, surroundings: tuple[tuple[str, str], ...])
     return fs.S3FileSystem(**told, allow_delayed_open=True, retry_strategy=patient)
 
 
-def _await_answer(store: Any, bucket: str) -> None:
+def _await_answer(store: Any, place: str, address: str) -> None:
     """Ask a store for the first time by a thread: its client hears no Ctrl-C, and may look for keys for minutes.
 
     Raises:
@@ -161,8 +174,8 @@ def _await_answer(store: Any, bucket: str) -> None:
 
     def ask() -> None:
         try:
-            store.get_file_info(bucket)
-        except OSError as error:
+            store.get_file_info(place)
+        except (OSError, UserError) as error:
             fault[0] = _first_line(error)[:200] if may_pass(str(error)) else ""
         else:
             fault[0] = ""
@@ -174,7 +187,7 @@ def _await_answer(store: Any, bucket: str) -> None:
         if not thread.is_alive():
             break
     if fault[0]:
-        raise UserError(f"gs://{bucket}: {fault[0]}; check the network, and the credentials of this machine")
+        raise UserError(f"{address}: {fault[0]}; check the network, and the credentials of this machine")
 
 
 def _endpoint() -> str:
@@ -183,11 +196,12 @@ def _endpoint() -> str:
 
 
 def _surroundings() -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(("AWS_", "GOOGLE_", "CLOUDSDK_"))))
+    heeded = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_")
+    return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(heeded)))
 
 
 def _by_fsspec(address: str, unknown: pa.ArrowInvalid) -> tuple[Any, str]:
-    """A store that pyarrow does not know, such as ``az://``, through fsspec, which names a package that is missing."""
+    """A store that pyarrow does not know, such as ``https://``, by fsspec, which names a package that is missing."""
     import fsspec
 
     try:

@@ -198,7 +198,7 @@ class Lanes:
             ),
             run_config=RunConfig(
                 name=lane,  # our own state decides what is resumed, never Ray's
-                storage_path=storage.absolute(scratch),
+                **storage.for_ray(scratch),
                 failure_config=FailureConfig(max_failures=self.resources.train_retries),
             ),
         )

@@ -161,7 +161,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
                 reuse_actors=True,
             ),
             run_config=ray_tune.RunConfig(
-                name="ray", storage_path=f"{folder.path}/{TUNED}", verbose=0, callbacks=[Told()]
+                name="ray", **storage.for_ray(f"{folder.path}/{TUNED}"), verbose=0, callbacks=[Told()]
             ),
         ).fit()
     storage.remove(f"{folder.path}/{TUNED}/ray")  # the records alone count

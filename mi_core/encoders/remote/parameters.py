@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.confidential import secret_in
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.meter import Limits
@@ -86,6 +87,11 @@ class EndpointParameters:
         both = sorted(set(self.query or {}) & set(secret))
         if both:
             raise ConfigError(f"query and query_env both hold {both[0]!r}; keep it in one of them")
+        for name, value in (self.query or {}).items():
+            if kind := secret_in(f"?{name}={value}".encode()):
+                raise ConfigError(
+                    f"query.{name} holds {kind}, which would be shown: name its variable in query_env.{name}"
+                )
         variables = {f"query_env.{name}": variable for name, variable in secret.items()}
         for name, variable in (variables | {"api_key_env": self.api_key_env or "_"}).items():
             if not _VARIABLE.fullmatch(variable):  # which may be the secret itself: it is not shown
@@ -118,6 +124,10 @@ def check_address(url: str) -> None:
     ``query_env`` are for them. The message shows no more than the part of the address that may stay.
     """
     shown = re.split("[?#]", url)[0].rpartition("@")[2]
+    if kind := secret_in(shown.encode()):
+        raise ConfigError(
+            f"url holds {kind}, which would be shown: set api_key_env to the name of an environment variable"
+        )
     try:
         parts = urlsplit(url)
         is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -115,7 +115,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "package"), [("az://container/x", "adlfs"), ("hf://org/name/x", "huggingface_hub")]
+    ("address", "package"), [("adl://container/x", "adlfs"), ("hf://org/name/x", "huggingface_hub")]
 )
 def test_a_missing_package_is_named(address: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed

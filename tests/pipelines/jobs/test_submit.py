@@ -149,6 +149,21 @@ SECRETS = {
     "db.url": "", "cookies.txt": "", "token": "", "api_token.txt": "", "run.txt": "password=" + "hunter2" * 2,
     "settings.yaml": "db_password: " + "hunter2" * 2, "conn.txt": "postgres://me:" + "hunter2" * 2 + "@db/x",
     "azure.txt": "AccountName=x;AccountKey=" + "a1" * 40 + "==", "ci.yml": "x: glpat-" + "a1" * 10,
+    "sas.txt": "https://x.blob.core.windows.net/c?sv=1&sp=r&sig=" + "a1" * 20 + "%3D",
+    "azure.sh": "AZURE_STORAGE_ACCOUNT_KEY=" + "a1" * 40 + "==", "oauth.txt": "GOCSPX-" + "a1" * 14,
+    "adc.json": '{"refresh_token": "1//0' + "a1" * 30 + '"}',
+    "hook.yaml": "hooks.slack.com/services/T1/B1/" + "a1" * 12,
+    "pay.py": "'sk_live_" + "a1" * 12 + "'", "call.py": "Client('AC" + "a1" * 16 + "')", "mail.txt": "SG." + "a1" * 11
+    + "." + "a1" * 21 + "b", "lake.py": "dapi" + "a1" * 16, "log.py": "wandb.login(key='" + "a1" * 20 + "')",
+    "runner.txt": "glrt-" + "a1" * 10, "pypi.txt": "pypi-AgEIcHlwaS5vcmc" + "a1" * 40, "npm.txt": "npm_" + "aB1" * 12,
+    "rc.txt": "//registry.npmjs.org/:_authToken=" + "a1" * 10, "config.json": '{"auths": {"x": {"auth": "' + "a1" * 9,
+    "kube.yaml": "client-key-data: " + "a1" * 30, "login.txt": "machine x\n  login me\n  password hunter",
+    "nested.json": '{"db": {"host": "h", "password": "' + "hunter2" * 2 + '"}}',
+    "export.sh": "export API_KEY=" + "a1" * 9,
+    "connect.py": "connect(user='me', password='" + "hunter2" * 2 + "')", "tf.txt": 'secret_key = "' + "a1" * 9 + '"',
+    "bearer.py": "{'Authorization': 'Bearer " + "a1" * 20 + "'}", "new.txt": "gsk_" + "aB1" * 12,
+    "vault.sh": "hvs." + "a1" * 20, "age.txt": "AGE-SECRET-KEY-1" + "A1" * 20,
+    "cache.txt": "redis://:" + "a1" * 5 + "@h/0",
     "jwt.txt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w",
 }  # fmt: skip
 HARMLESS = {
@@ -156,7 +171,11 @@ HARMLESS = {
     "model.py": "secret_key = None\nclass KeyEncoder: ...\n# AKIA begins a key\nname = 'task-sk-learn-models'",
     "net.py": "token = self.embed(x)\nsecret = images[:, 0]\ntoken: torch.Tensor\npassword = os.environ['P']",
     "audit.yaml": "api_key_env: MY_TOKEN_VARIABLE\nurl: http://127.0.0.1:8000/embed",
-    "public.txt": "-----BEGIN PUBLIC KEY-----",
+    "public.txt": "-----BEGIN PUBLIC KEY-----", "keys.csv": "key,sha\n" + "a1" * 16 + "," + "a1" * 32,
+    "manifest.json": '{"name": "shard_' + "a1" * 16 + '.tar", "key": "' + "a1" * 16 + '"}',
+    "requirements.txt": "torch==2.11 --hash=sha256:" + "a1" * 32, "urls.txt": "https://h/a.jpg?w=500&h=400&sig=1",
+    "login.py": "headers = {'Authorization': f'Bearer {KEY}'}\nlogin(token='token', password='')",
+    "my.yaml": "token: null",
 }  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""Buckets of Google, on an emulator of its API on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.files import lock as locks
+from pipelines.files import storage
+from pipelines.files.lock import lock
+from pipelines.files.many import remove_files
+from pipelines.files.walk import walk
+
+ODD = ("a b+c%20d=é", "a%2Fb", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "b\\s", "e\u0301")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    """The address of a server with an empty bucket called ``bucket``."""
+    server = pytest.importorskip("gcp_storage_emulator.server").create_server("127.0.0.1", 0, True, "bucket")
+    server.start()
+    yield f"http://127.0.0.1:{server._api._httpd.server_port}"
+    server.stop()
+
+
+@pytest.fixture
+def gs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The bucket as users write it."""
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", emulator)
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.1)
+    return "gs://anonymous@bucket"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_key_is_read_and_written_as_it_stands(name: str, gs: str) -> None:
+    folder = f"{gs}/odd {name}"
+    path = f"{folder}/{name}.bin"
+    assert storage.create(path, b"1")
+    assert not storage.create(path, b"2")
+    storage.write_atomic(path, b"3")
+    assert storage.list_files(folder) == [path]
+    assert storage.read_bytes(path) == b"3"
+    assert [(one.path, one.files) for one in walk(folder, lambda *_: True)] == [(folder, (f"{name}.bin",))]
+    remove_files([path])
+    assert not storage.exists(path)
+    with lock(folder):
+        assert storage.exists(f"{folder}/.lock")
+    assert not storage.exists(folder)
+
+
+def test_a_folder_that_nobody_made_is_removed_with_what_is_in_it(gs: str) -> None:
+    """There is no object of its name, for which the client looks at the end."""
+    for name in ("a", "sub/b", "sub/below/c"):
+        storage.write_atomic(f"{gs}/folder/{name}", b"x")
+    storage.write_atomic(f"{gs}/folders", b"x")
+    storage.remove(f"{gs}/folder")
+    assert not storage.exists(f"{gs}/folder")
+    assert storage.exists(f"{gs}/folders")
+    storage.remove(f"{gs}/folder")
+
+
+def test_what_is_not_there(gs: str) -> None:
+    assert storage.list_files(f"{gs}/none") == []
+    assert not storage.exists("gs://anonymous@nobucket/none")
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes(f"{gs}/none")
