@@ -19,10 +19,11 @@ ROOMS = (
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
-FOUNDATION = {"checks", "folds", "hashing", "records", "mlp", "nonce", "philox", "runtime", "streams"}
+FOUNDATION = {"checks", "confidential", "folds", "hashing", "records", "mlp", "nonce", "philox", "runtime", "streams"}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
+    "confidential": set(),
     "runtime": set(),
     "philox": set(),
     "folds": set(),

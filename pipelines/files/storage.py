@@ -70,14 +70,6 @@ def refuse_climbing(path: str) -> None:
         raise UserError(f"{path!r} leads out of its folder; nothing is written there: choose names without / and ..")
 
 
-def for_ray(path: str) -> dict[str, Any]:
-    """A folder as the ``RunConfig`` of Ray takes it: Ray itself knows fewer stores, and would decode a key."""
-    if not is_uri(path):
-        return {"storage_path": absolute(path)}
-    filesystem, place = _resolve(path)
-    return {"storage_filesystem": filesystem, "storage_path": place}
-
-
 def _resolve(path: str) -> tuple[Any, str]:
     place = absolute(path)
     return store_of(path) if is_uri(path) else (fs.LocalFileSystem(), place)

@@ -21,7 +21,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.defend import defend, over_cluster
 from pipelines.pretrain.worker import TrainingJob, train_worker
-from pipelines.run.ray_session import TASK_MEMORY, borne, trainings_at_once
+from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of, trainings_at_once
 
 REFRESH_SECONDS = 0.5
 SHORT = 20_000  # images times epochs; 20 seconds of a small network on one core
@@ -198,7 +198,7 @@ class Lanes:
             ),
             run_config=RunConfig(
                 name=lane,  # our own state decides what is resumed, never Ray's
-                **storage.for_ray(scratch),
+                **storage_of(scratch),
                 failure_config=FailureConfig(max_failures=self.resources.train_retries),
             ),
         )

@@ -22,6 +22,8 @@ from typing import Any
 from pipelines.config.limits import ResourcesConfig
 from pipelines.console import bars, count_of, say
 from pipelines.errors import Unavailable, UserError, fault_of_user
+from pipelines.files import storage
+from pipelines.files.stores import store_of
 from pipelines.run.interrupts import own_sigterm
 from pipelines.run.machine import cpus, descendants, end_all
 
@@ -281,6 +283,14 @@ def mapped(
                     raise
                 raise UserError(fault) from error
             progress.advance(bar)
+
+
+def storage_of(path: str) -> dict[str, Any]:
+    """A folder as the ``RunConfig`` of Ray takes it: Ray itself knows fewer stores, and would decode a key."""
+    if not storage.is_uri(path):
+        return {"storage_path": storage.absolute(path)}
+    filesystem, place = store_of(path)
+    return {"storage_filesystem": filesystem, "storage_path": place}
 
 
 def mapped_or_here(

@@ -25,7 +25,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
-from pipelines.run.ray_session import TASK_MEMORY, borne
+from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of
 from pipelines.tune.trial import Record, Trial, measure, search_of, trains
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
@@ -161,7 +161,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
                 reuse_actors=True,
             ),
             run_config=ray_tune.RunConfig(
-                name="ray", **storage.for_ray(f"{folder.path}/{TUNED}"), verbose=0, callbacks=[Told()]
+                name="ray", **storage_of(f"{folder.path}/{TUNED}"), verbose=0, callbacks=[Told()]
             ),
         ).fit()
     storage.remove(f"{folder.path}/{TUNED}/ray")  # the records alone count
