@@ -71,8 +71,7 @@ def refuse_climbing(path: str) -> None:
 
 
 def _resolve(path: str) -> tuple[Any, str]:
-    place = absolute(path)
-    return store_of(path) if is_uri(path) else (fs.LocalFileSystem(), place)
+    return store_of(path) if is_uri(path) else (fs.LocalFileSystem(), absolute(path))
 
 
 def _info(path: str) -> Any:
