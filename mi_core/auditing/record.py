@@ -237,7 +237,11 @@ def _queries(measured: Measured, each: int, seed: int) -> dict[str, Any]:
     per_image = {"target": each, **{one.name: each + 1 for one in measured.beside}}  # of references also the image
     asked = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     remote = isinstance(measured.target.encoder, Endpoint)
-    tried = "trying it out", measured.consistency["encoder"]["n"], measured.consistency["queries"] + remote * QUERIES
+    tried = (
+        "trying out the encoder",
+        measured.consistency["encoder"]["n"],
+        measured.consistency["queries"] + remote * QUERIES,
+    )
     entries = [
         {"encoder": name, "role": role, "seed": seed, "images": images, "queries": queries}
         for name, role, images, queries in [*asked, ("target", *tried)]

@@ -16,14 +16,15 @@ _NO_ANSWER = {
 HEADLINES = {  # whether the truth is known, what is said
     True: {
         "by-lot": "Yes: this encoder reveals which images it was trained on.",
-        "robust": "This encoder treats the members differently than the non-members, more than all checks explain.",
+        "robust": "This encoder treats the members differently than the non-members, more than any check explains.",
         "no-evidence": "No evidence that this encoder reveals its training images.",
         "confounded": "No answer: the two groups of images differ by themselves.",
         **_NO_ANSWER,
     },
     False: {
         "by-lot": "Yes: the encoder was trained on images that the lot drew.",
-        "robust": "The encoder treats your images differently than the control images, more than all checks explain.",
+        "robust": "A strong sign, but no proof: the encoder treats your images differently than the control images, "
+        "more than any check explains.",
         "no-evidence": "There is no evidence that they were.",
         "confounded": "No answer: your images and the control images differ by themselves.",
         **_NO_ANSWER,
@@ -57,7 +58,7 @@ PARTS = {
         (_SILENT, "This does not prove that {opposite}."),
     ),
     "confounded": (
-        ("Why", "{compared} Whatever an attack finds may come from that difference, not from training."),
+        ("Why", "{compared} Whatever an attack finds may come from how the groups differ, not from training. {lower}"),
         (_RESTS, "{based}"),
         (_SILENT, "This says neither that {inside} were used nor that they were not."),
         (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
@@ -111,9 +112,8 @@ SENTENCES = {
     ),
     "no-evidence": _NO_BETTER,
     "confounded": (
-        "{inside} and {outside} differ even without the encoder’s training: a check tells them apart (blind "
-        "classifier{blind}; same attack on reference encoders that did not see the image{control}). So the result of "
-        "{it}{auc} is no sign of a leak."
+        "{inside} and {outside} differ even without the encoder’s training: {failed} can tell them apart. So the "
+        "result of {it}{auc} says nothing about training."
     ),
     "no-checks": (
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that did not see the "

@@ -111,10 +111,10 @@ def believed(report: Mapping[str, Any]) -> str:
         ]
         told = ", ".join(f"{one['feature']} (AUC {rate(one['auc'], 2)})" for one in found["telling"])
         said = (
-            f"{sides.candidates} and {sides.controls} differ in more than training (they are not exchangeable): "
-            f"{' and '.join(failed)} can tell them apart. The largest single differences: {told}. A p-value or a flag "
-            f"would measure these differences, so the report gives none. Choose controls that were made, saved and "
-            f"selected like {sides.candidates}."
+            f"{sides.candidates} and {sides.controls} differ by themselves (they are not exchangeable): "
+            f"{' and '.join(failed)} can tell them apart. The largest single differences: {told}. A p-value would "
+            "measure how the groups differ, not use, so the report gives none and flags no image. Choose controls that "
+            f"were made, saved and selected like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
     if found.get("withheld_because") == NO_LEAK:
@@ -181,8 +181,10 @@ def dataset_sentence(row: Row, sides: Sides) -> str:
 
 
 def power_sentence(report: Mapping[str, Any]) -> str:
-    """What an audit of this size can see at all."""
+    """What an audit of this size can see at all; empty where the groups differ by themselves."""
     found = report["evidence"]
+    if not found["exchangeable"]:
+        return ""
     units = "groups of images" if found["grouped"] else "images"
     size = f"{count(found['n_candidate'])} against {count(found['n_control'])} {units}"
     floor = f"Rates of false alarms below {percent(round(found['fpr_floor'], 4))} cannot be measured."

@@ -120,7 +120,7 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
     for column in ("condition", "measured", "needed", ""):
         table.add_column(column, no_wrap=column != "condition")
     for one in conditions:
-        table.add_row(one.name, one.measured, one.needed, "yes" if one.holds else "no")
+        table.add_row(one.name, one.measured, one.needed, "met" if one.holds else "not met")
     return table
 
 
@@ -157,7 +157,7 @@ def _evidence(report: Mapping[str, Any]) -> Group:
         lines = [evidence.dataset_sentence(row, sides) for row in found.get("tests", []) if row.get("primary")]
         lines += [evidence.samples_sentence(samples, sides) for samples in found.get("samples", [])[:1]]
         lines += [evidence.power_sentence(report), evidence.believed(report)]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in lines]
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in lines if line]
     return Group(Text(evidence.heading(sides), style="bold"), *shown, Text())
 
 

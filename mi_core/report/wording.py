@@ -19,13 +19,14 @@ from mi_core.validity import verdict as verdict_rule
 RULE = (
     "By lot, where chance decided which images were trained on, the verdict is “leak” if a randomisation test of the "
     f"attack gives p ≤ {rate(verdict_rule.LEVEL, 2)}; else it is “no evidence”. By choice, where somebody chose the "
-    "two groups, it is “leak” if three things hold. A hidden difference between the groups would have to be at least "
-    "so many times (the factor, registered beforehand) as strong as anything the checks saw or could have missed. The "
-    "attack has a higher AUC than the blind classifier and than the same attack on the reference encoders: both "
-    "differences have 95 % intervals above 0. One of the references is a trained encoder. Where nothing but such an "
-    "encoder or a check is missing, it is “undecided”. It is “confounded” if there is no leak, but a check has an "
-    "interval above .5 itself; else “no evidence”. It is also “undecided” if nothing is found in an encoder that does "
-    "not recognise images, and if images, attack or rule were chosen after looking."
+    "two groups, it is “leak” if three things hold. First: to explain the result without training, a hidden difference "
+    "between the groups would have to exceed anything that the checks saw, or could have missed with so many images, "
+    "by a factor that was registered beforehand. Second: the attack has a higher AUC than the blind classifier and "
+    "than the same attack on the reference encoders; both differences have 95 % intervals above 0. Third: one of the "
+    "references is a trained encoder. If only that encoder or a check is missing, the verdict is “undecided”. If the "
+    "verdict is not “leak” and a check has an interval above .5, it is “confounded”. Else it is “no evidence”. Instead "
+    "of “no evidence” it is “undecided” if the encoder does not recognise images, and instead of “leak” if images, "
+    "attack or rule were chosen after looking."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -71,7 +72,7 @@ class Condition:
     Args:
         name: what is measured.
         measured, needed: both in words.
-        holds: whether the condition holds; of every line a yes speaks for a leak.
+        holds: whether the condition is met; of every line that speaks for a leak.
     """
 
     name: str
@@ -130,6 +131,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "outside": sides.outside,
         "auc": _auc(attack_auc),
         "blind": _auc(validity.get("blind_auc")),
+        "failed": _failed(validity),
         "control": _auc(validity.get("control_auc")),
         "far": "far " if _far(validity) else "",
         "p": small(validity["p_value"]) if "p_value" in validity else "not known",
@@ -147,6 +149,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "robust": _robust(validity),
         "chance": _chance(validity),
         "compared": _compared(validity),
+        "lower": _lower(attack_auc, sides).strip(),
         "based": _based(report, row, sides),
         "rests": _rests(report, row, sides),
         "limits": LIMITS[sides.known],
@@ -194,8 +197,8 @@ def _conditions(validity: Mapping[str, Any]) -> Iterator[Condition]:
         return
     if (robustness := found.robustness) is not None:
         least = robustness.at_least
-        name = f"attack in units of {_CHECKS[robustness.check]}"
-        yield Condition(name, f"at least {times(least)}", f"{times(found.factor)}", least >= found.factor)
+        name = f"effect of the attack over that of {_CHECKS[robustness.check]}"
+        yield Condition(name, f"at least {times(least)} times", f"{times(found.factor)} times", least >= found.factor)
     for name, entry in (
         ("attack minus blind classifier", found.delta_auc),
         ("target minus reference encoders", found.delta_control_auc),
@@ -205,8 +208,8 @@ def _conditions(validity: Mapping[str, Any]) -> Iterator[Condition]:
     if found.control_auc is not None:
         yield Condition("a reference is a trained encoder", "yes" if found.trained else "no", "yes", found.trained)
     for field, entry in found.checks.items():
-        name = f"no difference seen by {_CHECKS[field]}"
-        yield Condition(name, estimate(entry.as_json(), 3), "not above .5", entry.low <= 0.5)
+        told = estimate(entry.as_json(), 3)
+        yield Condition(f"AUC of {_CHECKS[field]}", told, "not above .5", entry.low <= 0.5)
 
 
 def _question(report: Mapping[str, Any], row: Row | None) -> str:
@@ -227,8 +230,15 @@ def _pair(entry: Mapping[str, Any] | None, sides: Sides) -> str:
         return ""
     return (
         f"Shown {sides.one} and {sides.other}, the attack tells which is which in {_of_100(entry)} cases; guessing "
-        "gives 50."
+        f"gives 50.{_lower(entry, sides)}"
     )
+
+
+def _lower(entry: Mapping[str, Any] | None, sides: Sides) -> str:
+    """What it means that an attack is surely worse than guessing; empty: it is not."""
+    if entry is None or entry["ci95"][1] >= 0.5:
+        return ""
+    return f" {_capital(sides.inside)} score lower than {sides.outside}: that is no sign of use, nor of the opposite."
 
 
 def _robust(validity: Mapping[str, Any]) -> str:
@@ -237,8 +247,8 @@ def _robust(validity: Mapping[str, Any]) -> str:
     if least is None:
         return ""
     return (
-        f"A hidden difference between the two groups would have to be at least {times(least)} times as strong as "
-        "anything the checks saw or could have missed."
+        "To explain this without training, a hidden difference between the two groups would have to be at least "
+        f"{times(least)} times as strong as anything that the checks saw, or could have missed with so many images."
     )
 
 
@@ -258,15 +268,23 @@ def _compared(validity: Mapping[str, Any]) -> str:
         "control_auc": "the same attack on encoders that did not see the image",
     }
     found = {name: validity[field] for field, name in named.items() if field in validity}
+    if validity.get("verdict") == "confounded":
+        found = {name: entry for name, entry in found.items() if entry["ci95"][0] > 0.5}
     if not found:
         return ""
     told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in found.items())
     if all(entry["ci95"][0] <= 0.5 for entry in found.values()):
         both = "both " if len(found) == 2 else "all " if len(found) > 2 else ""
-        return f"{_capital(told)} {both}found nothing."
+        return f"{_capital(told)} {both}found nothing: chance alone gives such numbers."
     beyond = " The attack finds more." if validity["verdict"] == "leak" else ""
-    verb = "is" if len(found) == 1 else "are"
-    return f"{_capital(told)} {verb} right that often; guessing gives 50.{beyond}"
+    verb = "tells" if len(found) == 1 else "tell"
+    return f"{_capital(told)} {verb} the two groups apart that often; guessing gives 50.{beyond}"
+
+
+def _failed(validity: Mapping[str, Any]) -> str:
+    """The checks that tell the groups apart, with their numbers."""
+    found = {name: validity[field] for field, name in _CHECKS.items() if field in validity}
+    return " and ".join(f"{name}{_auc(entry)}" for name, entry in found.items() if entry["ci95"][0] > 0.5)
 
 
 def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
@@ -298,7 +316,7 @@ def _unjudged_in_words(data: Mapping[str, Any]) -> str:
     """The images of the user that are not judged, and why; empty: all are."""
     fixing = data.get("roles", {}).get("known-nonmember", {}).get("n", 0)
     copies = data.get("duplicates_removed", 0) + data.get("near_duplicates_removed", 0)
-    told = [f"{count(fixing)} more control images fix the threshold of the attack"] if fixing else []
+    told = [f"{count(fixing)} more control images set the attack's threshold and are not judged"] if fixing else []
     told += [f"{count(copies)} {'copy was' if copies == 1 else 'copies were'} left out"] if copies else []
     return f" {_capital('; '.join(told))}." if told else ""
 

@@ -82,7 +82,8 @@ def file_features(data: bytes) -> npt.NDArray[np.float64]:
 
 def pixel_names(channels: int) -> tuple[str, ...]:
     """Names of the numbers of `pixel_features`."""
-    each = [f"{name} of channel {number}" for number in range(channels) for name in _CHANNEL_FEATURES]
+    colours = ("red", "green", "blue") if channels == 3 else tuple(f"channel {one}" for one in range(channels))
+    each = [f"{name} of {colour}" for colour in colours for name in _CHANNEL_FEATURES]
     return (*each, *_IMAGE_FEATURES)
 
 

@@ -21,7 +21,7 @@ from mi_core.validity.hash_tables import Hashes, Pairs, distinct_hashes, near_ta
 
 _Float64 = npt.NDArray[np.float64]
 LEAST_SIDE = 32  # pixels a side below which images that are no copies look alike
-TOO_SMALL = f"smaller than {LEAST_SIDE} pixels a side, too few to tell near-copies"
+TOO_SMALL = f"smaller than {LEAST_SIDE} pixels a side, too small to tell near-copies"
 _SIDE = 32
 _LOW = 8
 _GREY = (77, 150, 29)  # Rec. 601 in 256ths

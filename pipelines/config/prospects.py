@@ -80,4 +80,4 @@ def _single_images(candidates: int, controls: int, fdr: float) -> str:
         else f"no image can be flagged {given}"
     )
     needed = count(needed_controls(candidates, fdr))
-    return f"{cannot}; for one alone it takes {needed} controls, beside those that fix the threshold"
+    return f"{cannot}; for one alone it takes {needed} controls, beside those that set the threshold"

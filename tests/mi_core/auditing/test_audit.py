@@ -438,7 +438,7 @@ def test_images_of_few_pixels_are_no_copies_of_each_other() -> None:
     }
     samples = read(given, Decoder(40), 0)
     assert len(samples.items) + samples.copies == len(digits)
-    assert samples.remarks[CANDIDATES]["smaller than 32 pixels a side, too few to tell near-copies"] == 900
+    assert samples.remarks[CANDIDATES]["smaller than 32 pixels a side, too small to tell near-copies"] == 900
     assert "smaller" not in str(read(given, Decoder(40), 0, near_duplicates=False).remarks)
     larger = {
         side: items_of(digits[rows].repeat(4, 1).repeat(4, 2), side)

@@ -292,7 +292,10 @@ def test_a_share_of_nothing_is_no_acquittal(asked: dict[str, Any]) -> None:
     """Zeros would read as "none was used" and "this image was surely not used"."""
     rows = [row | {"least_share": 0.2} for row in asked["evidence"]["tests"]]
     asked["evidence"]["tests"] = rows
-    assert "Used at least: with 95 % confidence," in Page(render_html(asked, {})).text
+    assert (
+        "Used at least: if nothing but training sets the groups apart, with 95 % confidence,"
+        in Page(render_html(asked, {})).text
+    )
     assert ">not shown" not in render_html(asked, {}) and ">not known" not in render_html(asked, {})
     next(row for row in rows if row.get("primary"))["least_share"] = 0.0
     for samples in asked["evidence"]["samples"]:

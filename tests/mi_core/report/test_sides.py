@@ -57,8 +57,10 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
 def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
     for text in (Page(render_html(asked, {})).text, flat(said(asked))):
         question = text.index("Were your 440 images used")
-        answer = text.index("The encoder treats your images differently than the control images")
-        robust = text.index("A hidden difference between the two groups would have to be at least")
+        answer = text.index(
+            "A strong sign, but no proof: the encoder treats your images differently than the control images"
+        )
+        robust = text.index("To explain this without training, a hidden difference between the two groups would")
         assert question < text.index("By choice: somebody chose the two groups")
         assert question < answer < robust < text.index("AUC")
     report = copy.deepcopy(asked)

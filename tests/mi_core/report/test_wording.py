@@ -42,7 +42,7 @@ def with_verdict(report: dict[str, Any], verdict: str, reason: str = "", **low: 
     [
         ("leak", "robust", "Leak", "would have to be at least"),
         ("no-evidence", "nothing-found", "No evidence of a leak", "This does not prove that it reveals nothing."),
-        ("confounded", "checks-differ", "Confounded", "may come from that difference, not from training"),
+        ("confounded", "checks-differ", "Confounded", "may come from how the groups differ, not from training"),
         ("undecided", "no-checks", "Undecided", "nothing to compare the attack with"),
         ("undecided", "untrained-references", "Undecided", "compared with untrained encoders only"),
         ("undecided", "after-looking", "Undecided", "chosen after looking"),
@@ -207,3 +207,30 @@ def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
     with console.capture() as capture:
         console.print(terminal_table(report))
     assert len(capture.get().splitlines()) > 1.5 * len(text.splitlines())
+
+
+def test_a_check_that_saw_nothing_is_no_reason_for_confounded(report: dict[str, Any]) -> None:
+    """Only checks whose intervals lie above .5 tell the groups apart."""
+    found = with_verdict(report, "confounded", "checks-differ")
+    found["validity"] |= {
+        "blind_auc": {"value": 0.841, "ci95": [0.81, 0.87], "n": 749},
+        "control_auc": {"value": 0.523, "ci95": [0.48, 0.56], "n": 749},
+    }
+    answer = wording.answer(found)
+    told = " ".join(answer.lines)
+    assert "(84 of 100) tells the two groups apart that often" in told and "52 of 100" not in told
+    assert "AUC .841" in answer.sentence and ".523" not in answer.sentence
+    assert {
+        one.name.partition(" of ")[2]: one.holds for one in answer.conditions if one.name.startswith("AUC of ")
+    } == {
+        "the classifier that never queries the encoder": False,
+        "the same attack on reference encoders that did not see the image": True,
+    }
+
+
+def test_an_attack_below_guessing_is_explained(report: dict[str, Any]) -> None:
+    found = with_verdict(report, "confounded", "checks-differ")
+    found["validity"]["attack_auc"] = {"value": 0.443, "ci95": [0.4, 0.48], "n": 749}
+    assert "that is no sign of use, nor of the opposite" in " ".join(wording.answer(found).lines)
+    found["validity"]["attack_auc"] = {"value": 0.49, "ci95": [0.4, 0.58], "n": 749}
+    assert "nor of the opposite" not in " ".join(wording.answer(found).lines)

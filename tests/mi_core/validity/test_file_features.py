@@ -78,9 +78,9 @@ def test_levels_of_the_channels() -> None:
     image[0, :2] = 255
     image[1] = 51
     found = dict(zip(pixel_names(3), pixel_features(image).tolist(), strict=True))
-    assert (found["mean of channel 0"], found["spread of channel 0"]) == (0.5, 0.5)
-    assert (found["share of black of channel 0"], found["share of white of channel 0"]) == (0.5, 0.5)
-    assert (found["mean of channel 1"], found["spread of channel 1"]) == pytest.approx((0.2, 0))
+    assert (found["mean of red"], found["spread of red"]) == (0.5, 0.5)
+    assert (found["share of black of red"], found["share of white of red"]) == (0.5, 0.5)
+    assert (found["mean of green"], found["spread of green"]) == pytest.approx((0.2, 0))
     assert found["8-pixel blocks across"] == 0  # no edge of a block inside
 
 
