@@ -183,7 +183,7 @@ def test_what_is_said_of_it() -> None:
     fine = shown("edges", "noise")
     said = consistency_in_words(fine)
     assert said.startswith("shown two views of an image, it ranks the second above ")
-    assert said.endswith("; 100 images).")
+    assert said.endswith("; 100 images), clearly better.")
     assert fault_in_words(fine) == ""
     assert "recognises images no better than an untrained one." in fault_in_words(shown("noise", "noise"))
     weak = shown("noise", None)
