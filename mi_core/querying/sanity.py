@@ -210,7 +210,8 @@ def _matched(similar: torch.Tensor) -> Estimate:
 
 def consistency_in_words(shown: Mapping[str, Any]) -> str:
     """How well an encoder ranks the views of an image, beside its baselines; a warning where that is no better."""
-    return f"{_seen(shown)}, clearly better." if shown["works"] else f"WARNING: {fault_in_words(shown)}"
+    better = ", clearly better" if _decisive_views(shown)["better"] else ""
+    return f"{_seen(shown)}{better}." if shown["works"] else f"WARNING: {fault_in_words(shown)}"
 
 
 def fault_in_words(shown: Mapping[str, Any]) -> str:

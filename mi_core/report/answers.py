@@ -8,7 +8,7 @@ from __future__ import annotations
 from mi_core.validity.verdict import CHOICE, LOT
 
 _NO_ANSWER = {
-    "no-checks": "No answer: there is nothing to compare the attack with.",
+    "no-checks": "No answer: the attack was not compared with all that a leak takes.",
     "untrained-references": "No answer: the attack was compared with untrained encoders only.",
     "after-looking": "No answer: what is judged was chosen after looking.",
     "encoder-broken": "No answer: with these views the encoder does not recognise images.",
@@ -65,8 +65,7 @@ PARTS = {
     ),
     "no-checks": (
         ("What was measured", "{pair}"),
-        ("What is missing", "A leak needs two checks: one without the encoder, and the same attack on trained encoders "
-         "that saw neither group."),
+        ("What is missing", "{missing}."),
         (_RESTS, "{based}"),
     ),
     "untrained-references": (

@@ -197,10 +197,11 @@ def power_sentence(report: Mapping[str, Any]) -> str:
     ]
     if not told:
         return f"{size} are too few for a leak of any AUC to be called one in four of five cases. {floor}"
+    references = "" if report.get("validity", {}).get("by") == LOT else " with trained references"
     none = [percent(one["used"]) for one in found["power"] if "auc" not in one]
     never = f"; if {none[0]} were used, no AUC is enough" if none else ""
     return (
-        f"An audit of this size ({size}) says leak in four of five cases where the AUC of those used is "
+        f"An audit of this size ({size}){references} says leak in four of five cases where the AUC of those used is "
         f"{', '.join(told)}{never}. Weaker effects are usually missed. {floor}"
     )
 

@@ -172,7 +172,8 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
     written = rate if sides.known else lambda share: percent(round(share, 3))
-    told = _curves(panel, series, colours, grid, _rate_at, 0.01, written)
+    place = max(0.01, limit)
+    told = _curves(panel, series, colours, grid, _rate_at, place, written)
     panel.set_yscale("log", nonpositive="mask")
     panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     for axis in (panel.xaxis, panel.yaxis):
@@ -186,8 +187,9 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     )
     title = f"{found_at} (ROC): {every[0].output} output of {every[0].target}, {_seeds(every)}"
     lines = "thick: mean, thin: each seed" if len({run.seed for run in every}) > 1 else "one curve per attack"
-    near = shares[1].capitalize() + " near 1 % false positives"
-    found = near if sides.known else f"Share of {sides.inside} above about 99 % of {sides.outside}"
+    shown = round(place, 3)
+    near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
+    found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
     alt = f"ROC curves on logarithmic axes ({lines}). {found}: {told}."
     return Drawing(svg(figure), title, alt)
 

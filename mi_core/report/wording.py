@@ -155,6 +155,7 @@ def answer(report: Mapping[str, Any]) -> Answer:
         "limits": LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report),
+        "missing": _missing(validity),
     }
     headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][verdict]
     kind = [] if not validity else [(GROUPS, KINDS[by])]
@@ -205,11 +206,11 @@ def _conditions(validity: Mapping[str, Any]) -> Iterator[Condition]:
     ):
         if entry is not None:
             yield Condition(name, estimate(entry.as_json(), 3), "above 0", entry.low > 0)
-    if found.control_auc is not None:
-        yield Condition("a reference is a trained encoder", "yes" if found.trained else "no", "yes", found.trained)
+    told = "none was asked" if found.control_auc is None else "yes" if found.trained else "no"
+    yield Condition("a reference is a trained encoder", told, "yes", told == "yes")
     for field, entry in found.checks.items():
         told = estimate(entry.as_json(), 3)
-        yield Condition(f"AUC of {_CHECKS[field]}", told, "not above .5", entry.low <= 0.5)
+        yield Condition(f"AUC of {_CHECKS[field]}", told, "lower end at most .5", entry.low <= 0.5)
 
 
 def _question(report: Mapping[str, Any], row: Row | None) -> str:
@@ -281,6 +282,15 @@ def _compared(validity: Mapping[str, Any]) -> str:
     return f"{_capital(told)} {verb} the two groups apart that often; guessing gives 50.{beyond}"
 
 
+def _missing(validity: Mapping[str, Any]) -> str:
+    """The checks that a leak needs and that were not made."""
+    needed = {
+        "blind_auc": "a classifier that never queries the encoder",
+        "control_auc": "the same attack on trained encoders that saw neither group",
+    }
+    return " and ".join(name for field, name in needed.items() if field not in validity)
+
+
 def _failed(validity: Mapping[str, Any]) -> str:
     """The checks that tell the groups apart, with their numbers."""
     found = {name: validity[field] for field, name in _CHECKS.items() if field in validity}
@@ -334,10 +344,11 @@ def _proved(report: Mapping[str, Any], sides: Sides) -> str:
     if samples and samples[0]["flagged"]:
         wrong = round(1 / samples[0]["fdr"])
         named = f"{count(samples[0]['flagged'])} of {'them' if said else whole}"
-        said.append(f"{named} can be named (about 1 in {wrong} of those by error)")
+        errors = "" if sides.known else f" (about 1 in {wrong} of those by error)"
+        said.append(f"{named} can be named{errors}")
     if not said:
         return ""
-    start = "Blindfolded, the audit would say: " if sides.known else ""
+    start = "Without being told which images are members, the audit says: " if sides.known else ""
     return start + ", and ".join(said) + "."
 
 
