@@ -132,21 +132,23 @@ def read(
         ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
             cannot be used.
     """
-    kept: list[tuple[str, Item, str]] = []
+    kept: list[tuple[str, int, Item, str]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
-    rejected: list[Rejected] = []
+    rejected: list[tuple[int, Rejected]] = []
     summaries, hashes, levels = [], [], []
     copies = 0
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
-        for item in items:
+        ranks = digests64((seed, "role", side), [item.key for item in items])
+        for place in np.argsort(ranks, kind="stable").tolist():
+            item = items[place]
             try:
                 if item.fault:
                     raise ImageError(item.fault)
                 data = item.data()
                 pixels, sha, shorter, done = decode_and_hash(data, decoder)
             except Exception as error:  # noqa: BLE001 - whatever a data set of the user raises
-                rejected.append(Rejected(side, item.key, error_in_words(error)))
+                rejected.append((place, Rejected(side, item.key, error_in_words(error))))
                 continue
             finally:
                 tick()
@@ -163,26 +165,28 @@ def read(
                 copies += 1
                 continue
             seen[sha] = f"{side}/{item.key}"
-            kept.append((side, item, sha))
+            kept.append((side, place, item, sha))
             summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
             mark, level = marks(pixels, shorter)
             hashes.append(mark)
             levels.append(np.frombuffer(level, dtype=np.uint8))
+    sides = {side: number for number, side in enumerate(given)}
+    lost = [bad for _, bad in sorted(rejected, key=lambda one: (sides[one[1].side], one[0]))]
     for side in given:
         if not any(one == side for one, *_ in kept):
-            why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
+            why = f"; {lost[0].key}: {lost[0].reason}" if lost else ""
             raise ConfigError(f"no image of {side} can be used{why}")
-    _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
-    order = _order(kept, seed)
-    found = np.array(hashes, dtype=np.uint64)[order]
-    gone = set(order[_near_copies(found, np.stack(levels)[order])].tolist()) if near_duplicates else set()
-    rows = [row for row in range(len(kept)) if row not in gone]
+    _check_rejected(lost, sum(map(len, given.values())), max_rejected)
+    near = _near_copies(np.array(hashes, dtype=np.uint64), np.stack(levels)) if near_duplicates else np.empty(0)
+    gone = set(near.tolist())
+    left = [row for row in range(len(kept)) if row not in gone]
+    rows = sorted(left, key=lambda row: (sides[kept[row][0]], kept[row][1]))
     return Samples(
-        [kept[row][1] for row in rows],
-        [kept[row][0] for row in rows],
         [kept[row][2] for row in rows],
+        [kept[row][0] for row in rows],
+        [kept[row][3] for row in rows],
         np.stack(summaries)[rows],
-        rejected,
+        lost,
         copies,
         len(gone),
         remarks,
@@ -196,13 +200,6 @@ def _check_rejected(rejected: Sequence[Rejected], count: int, allowed: float) ->
         raise ConfigError(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
         )
-
-
-def _order(kept: Sequence[tuple[str, Item, str]], seed: int) -> npt.NDArray[np.intp]:
-    """Rows, candidates first, each side by the hash of its keys."""
-    sides = np.array([side == CONTROLS for side, *_ in kept])
-    ranks = np.array([digests64((seed, "role", side), [item.key])[0] for side, item, _ in kept], dtype=np.uint64)
-    return np.lexsort((ranks, sides))
 
 
 def _near_copies(hashes: npt.NDArray[np.uint64], levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:

@@ -107,7 +107,8 @@ def _candidate_share(
     candidates: npt.NDArray[np.float64], controls: npt.NDArray[np.float64], seed: int
 ) -> npt.NDArray[np.float64]:
     """f_candidate / (f_candidate + f_control) at each candidate (N,), out of fold, rising with the score."""
-    fold = np.random.default_rng(seed).permutation(len(candidates)) % FOLDS
+    fold = np.empty(len(candidates), dtype=np.int64)  # by rank of the score, so that the order of samples has no effect
+    fold[np.argsort(candidates, kind="stable")] = np.random.default_rng(seed).permutation(len(candidates)) % FOLDS
     _, ranks = np.unique(np.concatenate([candidates, controls]), return_inverse=True)  # ties keep one rank
     own, known = ranks[: len(candidates)].astype(np.float64), np.append(ranks[len(candidates) :], ranks.max())
     shares = np.empty(len(candidates))

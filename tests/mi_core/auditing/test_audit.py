@@ -6,6 +6,8 @@ import io
 import json
 import pickle
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from mi_core import audit
 from mi_core.auditing import audit as judging
 from mi_core.auditing.asking import shown_bar
 from mi_core.auditing.found import Found
-from mi_core.auditing.images import items_of
+from mi_core.auditing.images import Item, items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode, encode_png
@@ -445,6 +447,22 @@ def test_images_of_few_pixels_are_no_copies_of_each_other() -> None:
         for side, rows in ((CANDIDATES, slice(9)), (CONTROLS, slice(9, 20)))
     }
     assert "smaller" not in str(read(larger, Decoder(40), 0).remarks)
+
+
+def test_of_copies_the_same_one_stays_in_whatever_order_they_come() -> None:
+    """As a run does: the one whose key has the lowest hash, not the one that is read first."""
+    images = np.random.default_rng(2).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    files = {f"{number:02d}": images[number // 2] for number in range(80)}
+
+    def left(names: Sequence[str]) -> list[str]:
+        items = {CANDIDATES: [Item(name, partial(encode_png, files[name])) for name in names]}
+        samples = read(items | {CONTROLS: items_of(images[:5, ::-1], CONTROLS)}, Decoder(32), 0)
+        assert samples.copies == 40
+        return [item.key for item in samples.items[: int(samples.candidate.sum())]]
+
+    names = sorted(files)
+    assert sorted(left(names[::-1])) == left(names)
+    assert left(names) != names[::2]
 
 
 def test_near_copies_stay_where_the_user_says_so() -> None:

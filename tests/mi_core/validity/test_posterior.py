@@ -52,7 +52,9 @@ def loop_posterior(scores: np.ndarray, controls: np.ndarray, share: float, seed:
     """The posteriors as the module describes them, in loops; the factor by bisection."""
     distinct = sorted({*scores.tolist(), *controls.tolist()})
     own, known = [distinct.index(s) for s in scores], [distinct.index(c) for c in controls]
-    fold = np.random.default_rng(seed).permutation(len(own)) % FOLDS
+    drawn = np.random.default_rng(seed).permutation(len(own)) % FOLDS  # of the lowest score, of the next, ...
+    place = {row: rank for rank, row in enumerate(sorted(range(len(own)), key=own.__getitem__))}
+    fold = [drawn[place[row]] for row in range(len(own))]
     shares = []
     for rank, left_out in zip(own, fold, strict=True):
         others = [r for r, f in zip(own, fold, strict=True) if f != left_out]
@@ -172,6 +174,15 @@ def test_only_the_order_of_the_scores_matters() -> None:
     expected = posterior(scores, controls, 0.4, seed=2)
     np.testing.assert_array_equal(posterior(np.exp(3 * scores), np.exp(3 * controls), 0.4, seed=2), expected)
     assert not np.array_equal(posterior(scores, controls, 0.4, seed=3), expected)
+
+
+def test_the_order_of_the_samples_has_no_effect() -> None:
+    """Folds go by the rank of a score; of equal scores any may stand in any fold."""
+    generator = np.random.default_rng(4)
+    scores, controls = np.round(generator.normal(size=90), 1) + 0.3, np.round(generator.normal(size=70), 1)
+    order = generator.permutation(90)
+    plain = posterior(scores, controls, 0.4, seed=1)
+    np.testing.assert_allclose(posterior(scores[order], controls[::-1], 0.4, seed=1), plain[order], atol=1e-12)
 
 
 def test_bad_input() -> None:
