@@ -276,15 +276,6 @@ def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes) -> Estim
     return interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())))
 
 
-def clustered_difference(
-    values: tuple[float, float], influences: tuple[_Float64, _Float64], sizes: GroupSizes
-) -> Estimate:
-    """The difference of two AUCs of the same samples, with its interval by groups; arguments as `clustered_auc`."""
-    a, b = (clustered_auc(value, own, sizes) for value, own in zip(values, influences, strict=True))
-    inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
-    return difference_of_aucs(a, b, correlation_of(sizes.covariance(inside, outside)))
-
-
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
     """What the members and the non-members of each group (2, G) add to the AUC beyond its mean: over M or K, summed."""
     influence = np.empty(len(groups.codes))

@@ -12,7 +12,6 @@ intervals (`mi_core.metrics.intervals.rate_of_groups`), and the last one is a bo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,11 +150,15 @@ def tpr_at_fpr(
     falling = -np.sort(-nonmembers)
     above = n_member - np.searchsorted(np.sort(members), falling, "right")  # (K,) members by rank of the threshold
     alarms = int((nonmembers > falling[allowed]).sum())
+    generator = np.random.default_rng(seed)
     if grouped is None:
-        return tpr_interval(above.__getitem__, alarms, n_member, n_nonmember, fpr, seed, resamples)
-    drawn = _drawn_by_group(scores, above, grouped, fpr, resamples, np.random.default_rng(seed))
+        lowest, highest = _drawn_by_sample(above, n_member, fpr, resamples, generator)
+    else:
+        lowest = highest = _drawn_by_group(scores, above, grouped, fpr, resamples, generator)
     fixed = _share((scores > falling[allowed]) & member, member, member, groups)
-    return _rate_and_ends(above[allowed] / n_member, drawn, drawn, fixed, n_member + n_nonmember, carrying, fpr, alarms)
+    low, high = min(float(np.quantile(lowest, 0.025)), fixed.low), max(float(np.quantile(highest, 0.975)), fixed.high)
+    value, n, supported = above[allowed] / n_member, n_member + n_nonmember, carrying >= 10 / fpr
+    return Estimate(float(value), low, high, n, supported=supported, false_positives=alarms)
 
 
 def allowed_alarms(fpr: float, n_nonmember: int) -> int:
@@ -166,78 +169,6 @@ def allowed_alarms(fpr: float, n_nonmember: int) -> int:
         29
     """
     return math.floor(fpr * n_nonmember + 1e-9)
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What grouped samples are worth at the threshold of a false-positive rate, for `tpr_interval`.
-
-    Args:
-        members, nonmembers: how many independent samples either class is worth for its rate above the threshold
-            (`mi_core.metrics.intervals.worth_of_counted`).
-        carrying: how many non-members count against 10 / fpr.
-        recalled: the rate of members above the threshold, with its interval by groups.
-    """
-
-    members: float
-    nonmembers: float
-    carrying: float
-    recalled: Estimate
-
-
-def tpr_interval(
-    members_above: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.integer[Any]]],
-    alarms: int,
-    n_member: int,
-    n_nonmember: int,
-    fpr: float,
-    seed: int,
-    resamples: int,
-    worth: Worth | None = None,
-) -> Estimate:
-    """What `tpr_at_fpr` gives without groups, from counts alone.
-
-    Args:
-        members_above: from ranks (R,) of non-members, 0 for the highest, to the members that score above them.
-        alarms: non-members that score above the one of rank `allowed_alarms`.
-        n_member, n_nonmember: M and K.
-        fpr: in (0, 1].
-        seed: of the draws.
-        resamples: number of draws.
-        worth: of grouped samples: the draws are then of as many as these are worth.
-    """
-    allowed, n = allowed_alarms(fpr, n_nonmember), n_member + n_nonmember
-    hits = n_member if allowed >= n_nonmember else int(members_above(np.array([allowed]))[0])
-    if worth is None:
-        worth = Worth(n_member, n_nonmember, n_nonmember, rate(hits, n_member))
-    fixed, carrying = worth.recalled, int(worth.carrying)
-    if allowed >= n_nonmember:
-        return Estimate(1.0, fixed.low, fixed.high, n, carrying >= 10 / fpr, n_nonmember)
-    generator, drawn = np.random.default_rng(seed), max(1, round(worth.nonmembers))
-    ranks = generator.binomial(drawn, fpr, resamples)  # non-members above the true threshold
-    both = np.stack([np.floor((ranks - 1) * (n_nonmember / drawn)), np.ceil(ranks * (n_nonmember / drawn))])
-    inside = members_above(np.clip(both, 0, n_nonmember - 1).astype(np.int64))
-    fewest, most = np.where(ranks > 0, inside[0], 0), np.where(ranks < drawn, inside[1], n_member)
-    share = worth.members / n_member
-    lowest = generator.beta(np.maximum(fewest, 1) * share, (n_member - fewest) * share + 1) * (fewest > 0)
-    highest = generator.beta(most * share + 1, np.maximum(n_member - most, 1) * share)
-    highest = np.where(most < n_member, highest, 1.0)
-    return _rate_and_ends(hits / n_member, lowest, highest, fixed, n, carrying, fpr, alarms)
-
-
-def _rate_and_ends(
-    value: float,
-    lowest: npt.NDArray[np.float64],
-    highest: npt.NDArray[np.float64],
-    fixed: Estimate,
-    n: int,
-    carrying: int,
-    fpr: float,
-    alarms: int,
-) -> Estimate:
-    """The rate with the outer quantiles of its draws, never narrower than its interval at the observed threshold."""
-    low, high = min(float(np.quantile(lowest, 0.025)), fixed.low), max(float(np.quantile(highest, 0.975)), fixed.high)
-    return Estimate(float(value), low, high, n, supported=carrying >= 10 / fpr, false_positives=alarms)
 
 
 def published_tpr(precision: float) -> float | None:
@@ -296,6 +227,22 @@ def _share(hits: BoolArray, counted: BoolArray, member: BoolArray, groups: _Inte
     if groups is None:
         return rate(int(hits.sum()), int(counted.sum()))
     return clustered_rate(hits, counted, Groups.of(groups, member))
+
+
+def _drawn_by_sample(
+    members_above: npt.NDArray[np.intp], n_member: int, fpr: float, resamples: int, generator: np.random.Generator
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Ends (resamples,) of the true-positive rate at the true threshold, which lies between two non-members.
+
+    ``members_above`` (K,): by rank of the non-member, the highest first.
+    """
+    n_nonmember = len(members_above)
+    ranks = generator.binomial(n_nonmember, fpr, resamples)  # non-members above the true threshold
+    fewest = np.where(ranks > 0, members_above[np.maximum(ranks - 1, 0)], 0)
+    most = np.where(ranks < n_nonmember, members_above[np.minimum(ranks, n_nonmember - 1)], n_member)
+    lowest = generator.beta(np.maximum(fewest, 1), n_member - fewest + 1) * (fewest > 0)
+    highest = generator.beta(most + 1, np.maximum(n_member - most, 1))
+    return lowest, np.where(most < n_member, highest, 1.0)
 
 
 def _drawn_by_group(

@@ -37,8 +37,6 @@ class AttackScores:
         member: (N,) bool, the truth.
         threshold: the score from which on the attack says "member".
         statistic: (N,) the number that the attack reads, in its own unit, where it is one.
-        counts: (N,) int, how many samples each score stands for; None: one.
-        read: the statistic, where it stands for other samples than the scores do.
 
     Raises:
         ShapeError: scores and truth differ in length, or one class is empty.
@@ -54,18 +52,16 @@ class AttackScores:
     member: BoolArray
     threshold: float | None = None
     statistic: FloatArray | None = None
-    counts: npt.NDArray[np.int64] | None = None
-    read: Spread | None = None
 
     @property
     def scores(self) -> Spread:
         """The scores."""
-        return Spread(self.score, self.member, self.counts)
+        return Spread(self.score, self.member)
 
     @property
     def statistics(self) -> Spread | None:
         """What the attack reads, where it is one number."""
-        return self.read if self.statistic is None else Spread(self.statistic, self.member, self.counts)
+        return None if self.statistic is None else Spread(self.statistic, self.member)
 
     def __post_init__(self) -> None:
         name = f"scores of {self.attack} on {self.target}, {self.output}, seed {self.seed}"

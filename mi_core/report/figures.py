@@ -128,7 +128,7 @@ _TOLD = (0.001, 0.01, 0.1, 0.2, 0.5, 0.8)  # places of a curve that tell their h
 
 def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
     """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
-    fpr, tpr, _ = roc_curve(run.member, run.score, sample_weight=run.counts, drop_intermediate=False)
+    fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
     return fpr, tpr
 
 
@@ -286,15 +286,16 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
     every = Spread.joined(shown.spreads)
     score, member = every.values, every.member
-    low, high = (every.quantile(np.ones_like(member), q) for q in (0.001, 0.999))
+    low, high = np.quantile(score, (0.001, 0.999))
     clipped = np.clip(score, low, high)  # the outermost bins collect the tails
     edges = np.histogram_bin_edges(clipped, bins=40)
     for side, who, colour, drawn in (
         (member, sides.inside, MEMBER, {"alpha": 0.55}),
         (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
     ):
-        label = f"{who} (n {count(every.number(side))})"
-        panel.hist(clipped[side], bins=edges, weights=every.weights(side), color=colour, label=label, **drawn)
+        number = int(side.sum())
+        weights, label = np.full(number, 100 / number), f"{who} (n {count(number)})"
+        panel.hist(clipped[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
     known = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
     thresholds = [threshold for threshold in known if threshold != ALL_CALLED]
     for index, threshold in enumerate(thresholds):
@@ -309,8 +310,8 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     titled = f"What {name} reads" if statistic else f"Scores of {name}"
     title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
     medians = (
-        f"{plain(every.quantile(member, 0.5))} for {sides.inside} and "
-        f"{plain(every.quantile(~member, 0.5))} for {sides.outside}"
+        f"{plain(float(np.median(score[member])))} for {sides.inside} and "
+        f"{plain(float(np.median(score[~member])))} for {sides.outside}"
     )
     same = f" {'; '.join(shown.same)}." if shown.same else ""
     return Drawing(svg(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")

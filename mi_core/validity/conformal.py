@@ -28,7 +28,6 @@ import numpy.typing as npt
 from scipy.stats import false_discovery_control
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_range, check_shape
-from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.intervals import checked_groups
 from mi_core.records import BoolArray, FloatArray
 
@@ -96,36 +95,6 @@ def q_values(p_values: FloatArray) -> _Float64:
     check_range("smallest p-value", float(values.min()), 0.0, 1.0)
     check_range("largest p-value", float(values.max()), 0.0, 1.0)
     return np.asarray(false_discovery_control(values, method="bh"), dtype=np.float64)
-
-
-def p_values_of_histograms(candidates: Histogram, controls: Histogram) -> _Float64:
-    """The p-value of the candidates of every bin (B,): as `conformal_p_values`; samples of one bin are ties.
-
-    A tie counts against the candidate, so a p-value is never too small: samples that share a bin all get the p-value of
-    the lowest score the bin could hold. For controls in groups, the histogram is that of one drawn from each group.
-
-    Raises:
-        ShapeError: there are no candidates or no controls.
-    """
-    if not candidates.n or not controls.n:
-        raise ShapeError(f"{candidates.n} candidates and {controls.n} controls; at least 1 of each is needed")
-    return np.asarray((1 + controls.n - controls.below(candidates.codes)) / (controls.n + 1), dtype=np.float64)
-
-
-def q_values_of_histograms(p_values: FloatArray, counts: npt.NDArray[np.int64]) -> _Float64:
-    """As `q_values`, for p-values (B,) that several samples share, falling from one to the next.
-
-    Args:
-        p_values: (B,) in [0, 1], not rising.
-        counts: (B,) samples of each.
-
-    Example:
-        >>> q_values_of_histograms(np.array([0.5, 0.04, 0.01]), np.array([1, 2, 1])).round(3).tolist()
-        [0.5, 0.053, 0.04]
-    """
-    rising, samples = np.asarray(p_values)[::-1], np.asarray(counts)[::-1]
-    rates = rising * samples.sum() / np.cumsum(samples)
-    return np.asarray(np.minimum(np.minimum.accumulate(rates[::-1]), 1.0), dtype=np.float64)
 
 
 def benjamini_hochberg(p_values: FloatArray, fdr: float) -> BoolArray:

@@ -28,9 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from mi_core.checks import NumericError, ShapeError, check_finite, check_range, check_shape
+from mi_core.checks import NumericError, ShapeError, check_range
 from mi_core.metrics.delong import checked_scores
-from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.intervals import checked_groups
 from mi_core.records import BoolArray, Estimate, FloatArray
 
@@ -112,24 +111,19 @@ class _Side:
     size: _Float64  # (G,)
     total: _Float64  # (G,), sums to 0
     square: _Float64  # (G,)
-    repeats: _Int64 | None = None  # (G,) how many units are alike; None: each is one
 
     @cached_property
     def units(self) -> int:
-        return len(self.size) if self.repeats is None else int(self.repeats.sum())
+        return len(self.size)
 
     @cached_property
     def samples(self) -> float:
-        return self.sum(self.size)
+        return float(self.size.sum())
 
     @cached_property
     def variance(self) -> float:
         """Of the mean."""
-        return self.units / (self.units - 1) * self.sum(self.total**2) / self.samples**2
-
-    def sum(self, values: _Float64) -> float:
-        """The sum of values (G,) over the units."""
-        return float(values.sum() if self.repeats is None else values @ self.repeats)
+        return self.units / (self.units - 1) * float((self.total**2).sum()) / self.samples**2
 
 
 def dataset_test(
@@ -180,61 +174,8 @@ def dataset_test(
     return _tested(inside, outside, grouped=ids is not None, permutations=permutations, seed=seed)
 
 
-def dataset_test_of_histograms(candidates: Histogram, controls: Histogram) -> DatasetTest:
-    """As `dataset_test` of more than `MOST_RELABELLED` samples without groups; those of one bin have its mean score.
-
-    Raises:
-        ShapeError: a side has fewer than 2 samples.
-        NumericError: as there.
-    """
-    scale = max(float(np.abs(side.means).max(initial=0.0)) for side in (candidates, controls)) or 1.0
-    shift = (candidates.totals.sum() + controls.totals.sum()) / max(1, candidates.n + controls.n)
-    sides = []
-    for side in (candidates, controls):
-        values = (side.means - shift) / scale
-        mean = float(values @ side.counts) / max(1, side.n)
-        sides.append(_Side(mean, np.ones(len(values)), values - mean, (values - mean) ** 2, side.counts))
-    return _tested(*sides, grouped=False, permutations=None, seed=0)
-
-
-def dataset_test_of_groups(
-    candidates: _Float64, controls: _Float64, *, seed: int, permutations: int = 9999
-) -> DatasetTest:
-    """As `dataset_test` with groups, from sums over each group, such as a ``GROUP BY`` gives.
-
-    Args:
-        candidates, controls: (3, G) of each group: samples, at least 1; sum of scores; sum of squared scores. Where
-            scores lie close together, subtract one number near all of them from the scores first, or the squares
-            lose digits; the result is the same whatever that number is.
-        seed, permutations: as there.
-
-    Raises:
-        ShapeError: a side is not (3, G), or has fewer than 2 groups.
-        ConfigError: permutations is below 1.
-        NumericError: a sum is NaN or infinite, or as `dataset_test`.
-    """
-    check_range("permutations", permutations, 1)
-    for name, sums in (("candidates", candidates), ("controls", controls)):
-        check_shape(f"sums of the {name}", sums, "K G", K=3)
-        if sums.size:
-            check_finite(f"sums of the {name}", sums.T)
-    size, total, square = (float(candidates[row].sum() + controls[row].sum()) for row in range(3))
-    shift, scale = total / max(1.0, size), math.sqrt(square / max(1.0, size)) or 1.0
-    inside, outside = (_side_of_sums(sums, shift, scale) for sums in (candidates, controls))
-    return _tested(inside, outside, grouped=True, permutations=permutations, seed=seed)
-
-
-def _side_of_sums(sums: _Float64, shift: float, scale: float) -> _Side:
-    """From samples, sums and sums of squares (3, G), for scores that are shifted, then scaled."""
-    size, total, square = sums
-    mean = float(total.sum() / max(1.0, size.sum()))
-    centred = (total - mean * size) / scale
-    squares = np.maximum((square - 2 * mean * total + mean**2 * size) / scale**2, centred**2 / size)
-    return _Side((mean - shift) / scale, size, centred, squares)
-
-
-def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int | None, seed: int) -> DatasetTest:
-    """Candidates against controls, with scores of at most 1; no relabelling without a number of permutations."""
+def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int, seed: int) -> DatasetTest:
+    """Candidates against controls, with scores of at most 1."""
     for name, side in (("candidates", inside), ("controls", outside)):
         if side.units < 2:
             kind = "groups" if grouped else "samples"
@@ -244,8 +185,7 @@ def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int |
         raise NumericError("the scores vary neither among the candidates nor among the controls; t is undefined")
     statistic = (inside.mean - outside.mean) / math.sqrt(variance)
     units = inside.units + outside.units
-    relabelled = permutations is not None and units <= MOST_RELABELLED
-    drawn = min(permutations or 0, max(FEWEST_PERMUTATIONS, _WORK // units)) if relabelled else None
+    drawn = min(permutations, max(FEWEST_PERMUTATIONS, _WORK // units)) if units <= MOST_RELABELLED else None
     effect = _hedges(inside, outside)
     return DatasetTest(
         candidates=round(inside.samples),
@@ -348,7 +288,7 @@ def _studentised(first: _Float64, second: _Float64, units_first: int, units_seco
 
 def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
     samples = inside.samples + outside.samples
-    squares = inside.sum(inside.square) + outside.sum(outside.square)
+    squares = float(inside.square.sum() + outside.square.sum())
     gap = inside.mean - outside.mean
     variances = []
     for side, sign in ((inside, 1), (outside, -1)):
@@ -357,8 +297,7 @@ def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
         if pooled.min() <= 1e-12 * squares / (samples - 2):
             return None
         without = (gap - sign * side.total / left) / np.sqrt(pooled)
-        mean = side.sum(without) / side.units
-        variances.append((side.units - 1) * (side.sum((without - mean) ** 2) / side.units))
+        variances.append((side.units - 1) * float(without.var()))
     variance, df = _welch(variances[0], variances[1], inside.units, outside.units)
     correction = 1 - 3 / (4 * (inside.units + outside.units - 2) - 1)
     value = correction * gap / math.sqrt(squares / (samples - 2))
@@ -368,7 +307,7 @@ def _hedges(inside: _Side, outside: _Side) -> Estimate | None:
 
 def _needed(effect: Estimate, inside: _Side, outside: _Side) -> Needed:
     samples = inside.samples + outside.samples
-    deviation = math.sqrt((inside.sum(inside.square) + outside.sum(outside.square)) / (samples - 2))
+    deviation = math.sqrt((inside.square.sum() + outside.square.sum()) / (samples - 2))
     spreads = (inside.variance * inside.units, outside.variance * outside.units)
     ratio = outside.units / inside.units
     value, low, high = (

@@ -27,7 +27,6 @@ import numpy.typing as npt
 from sklearn.isotonic import IsotonicRegression
 
 from mi_core.checks import ShapeError, check_finite, check_range, check_shape
-from mi_core.metrics.histograms import Histogram
 from mi_core.records import FloatArray
 
 FOLDS = 5
@@ -74,35 +73,6 @@ def posterior(scores: FloatArray, controls: FloatArray, share: float, *, seed: i
     return np.asarray(np.maximum(1 - _factor(inverse_ratio, share) * inverse_ratio, 0.0), dtype=np.float64)
 
 
-def posterior_of_histograms(candidates: Histogram, controls: Histogram, share: float) -> npt.NDArray[np.float64]:
-    """As `posterior`, for the candidates of every bin (B,), and without folds: these matter to small samples alone.
-
-    Args:
-        candidates, controls: with bins of one width, as in `mi_core.metrics.histograms.ScoreHistograms`.
-        share: of the candidates that was trained on, in [0, 1].
-
-    Raises:
-        ShapeError: there are no candidates or no controls.
-        ConfigError: share is not within [0, 1].
-    """
-    if not candidates.n or not controls.n:
-        raise ShapeError(f"{candidates.n} candidates and {controls.n} controls; at least 1 of each is needed")
-    check_range("share", share, 0.0, 1.0)
-    moved = min(candidates.n, controls.n) ** (-2 / 3)
-    codes, ranks = np.unique(np.concatenate([candidates.codes, controls.codes]), return_inverse=True)
-    own, known = ranks[: len(candidates.codes)], ranks[len(candidates.codes) :]
-    weights = [candidates.counts / candidates.n, (1 - moved) * controls.counts / controls.n, [moved]]
-    fit = IsotonicRegression(out_of_bounds="clip").fit(
-        np.concatenate([own, known, [len(codes) - 1]]).astype(np.float64),
-        np.repeat([1.0, 0.0], [len(own), len(known) + 1]),
-        np.concatenate(weights),
-    )
-    candidate_share = np.maximum(fit.predict(own.astype(np.float64)), _SMALLEST)
-    inverse_ratio = (1 - candidate_share) / candidate_share
-    factor = _factor(inverse_ratio, share, candidates.counts)
-    return np.asarray(np.maximum(1 - factor * inverse_ratio, 0.0), dtype=np.float64)
-
-
 def _candidate_share(
     candidates: npt.NDArray[np.float64], controls: npt.NDArray[np.float64], seed: int
 ) -> npt.NDArray[np.float64]:
@@ -125,12 +95,10 @@ def _candidate_share(
     return np.asarray(IsotonicRegression().fit_transform(own, shares), dtype=np.float64)
 
 
-def _factor(inverse_ratio: npt.NDArray[np.float64], share: float, counts: npt.NDArray[np.int64] | None = None) -> float:
+def _factor(inverse_ratio: npt.NDArray[np.float64], share: float) -> float:
     """The smallest c >= 1 - share for which the mean of max(0, 1 - c v) over the inverse ratios v is at most ``share``.
 
     The mean is the largest of (k - c (sum of the k smallest v)) / N over k; between equal v it is at either end.
     """
-    order = np.argsort(inverse_ratio)
-    repeats = np.ones(len(order)) if counts is None else counts[order]
-    sums, up_to = np.cumsum(inverse_ratio[order] * repeats), np.cumsum(repeats)
+    sums, up_to = np.cumsum(np.sort(inverse_ratio)), np.arange(1, len(inverse_ratio) + 1)
     return max(1 - share, float(((up_to - share * up_to[-1]) / sums).max()))

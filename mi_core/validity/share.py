@@ -19,7 +19,6 @@ import numpy.typing as npt
 from scipy.special import betaincc, betaincinv, ndtr
 
 from mi_core.checks import ShapeError, check_range
-from mi_core.metrics.histograms import Histogram, lower_ends
 from mi_core.metrics.intervals import checked_groups, clopper_pearson, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
@@ -162,28 +161,6 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
     return _least(
         thresholds, ranks, np.searchsorted(inside, thresholds, "right"), len(inside), len(outside), worth_in, worth_out
     )
-
-
-def least_share_of_histograms(
-    candidates: Histogram, controls: Histogram, worths: tuple[float, float] | None = None
-) -> LeastShare:
-    """As `least_share`, for scores rounded down to their bins, which are ties.
-
-    Args:
-        candidates, controls: of all samples.
-        worths: of grouped candidates and controls, `mi_core.metrics.intervals.worth_of` of the sizes of their groups.
-
-    Raises:
-        ShapeError: a side is empty.
-    """
-    if not candidates.n or not controls.n:
-        raise ShapeError(f"candidates and controls are needed, got {candidates.n} and {controls.n}")
-    dropped = max(candidates.dropped, controls.dropped)
-    inside, outside = candidates.coarser(dropped), controls.coarser(dropped)
-    worth_in, worth_out = worths or (float(inside.n), float(outside.n))
-    ranks = _ranks(outside.n, worth_out)
-    codes = outside.ranked(ranks - 1)
-    return _least(lower_ends(codes, dropped), ranks, inside.within(codes), inside.n, outside.n, worth_in, worth_out)
 
 
 def least_share_above(

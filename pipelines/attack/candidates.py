@@ -11,33 +11,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mi_core.metrics.histograms import codes_of
-from mi_core.validity.candidates import answers_of, flags_as_json
-from mi_core.validity.conformal import flagged_at, p_values_of_histograms, q_values_of_histograms
-from mi_core.validity.posterior import posterior_of_histograms
+from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
 from pipelines.attack.evidence import one_sided
-from pipelines.attack.scores import SCORED, ScoreSums, image_score_column, over_parts, scores_path, sums_of
+from pipelines.attack.scores import SCORE_COLUMNS, groups_in, image_score_column, judged, over_parts, parts_of
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
 FLAGGED = "flagged.csv"
+SAMPLES = "candidates.parquet"
 TOP = 12  # candidates shown in the report
-LISTED = 1000  # flagged candidates that are listed where the scores stand in parts
+LISTED = 100_000  # flagged candidates that are listed, at most
 _NUMBERS = ("score", "p_value", "q_value", "posterior")
 
 
-def samples_path(folder: SeedFolder, part: int | None = None) -> str:
-    """The file of the answers, or of one part of them."""
-    whole = f"{folder.path}/validity/candidates"
-    return f"{whole}.parquet" if part is None else f"{whole}/{part:05d}.parquet"
+def samples_folder(folder: SeedFolder) -> str:
+    """The folder of the answers: a table for each part of the scores."""
+    return f"{folder.path}/validity/{SAMPLES}"
 
 
 def forget_samples(folder: SeedFolder) -> None:
     """Remove the answers that an earlier report wrote and this one must not give."""
-    for name in ("candidates.parquet", "candidates", FLAGGED):
+    for name in (SAMPLES, FLAGGED):
         storage.remove(f"{folder.path}/validity/{name}")
 
 
@@ -50,6 +48,8 @@ def flagged_ids(folder: SeedFolder) -> list[str]:
 def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
     """Compute p-value, q-value and posterior of every candidate, write and summarise them.
 
+    Of very many samples these follow from those that metrics are computed of; see `pipelines.attack.scores.judged`.
+
     Args:
         config: of the run.
         folder: of the seed.
@@ -57,112 +57,89 @@ def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, 
         share: of the candidates that was used, in [0, 1].
         bound: whether ``share`` is only a lower bound.
     """
-    sums, fdr = sums_of(task), config.validity.fdr
-    found = _at_once(folder, task, share, fdr) if sums is None else _in_parts(folder, task, sums, share, fdr)
+    table, fdr = judged(task, (*SCORE_COLUMNS, "member", "group")), config.validity.fdr
+    column, member = image_score_column(table.column_names), np.asarray(table["member"])
+    scores, groups = np.asarray(table[column], dtype=np.float64), one_sided(groups_in(table), member)
+    found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
+    _forget_parts(folder, parts_of(task))
+    by_score = _ByScore.of(found)
+    parts = over_parts(_write, parts_of(task), folder, column, by_score, title="answers for single candidates")
+    highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
+    flagged = sum(one.flagged for one in parts)
+    _write_changed(f"{folder.path}/validity/{FLAGGED}", _csv(highest.slice(0, min(flagged, LISTED))))
     return {
-        **flags_as_json(found.candidates, found.controls, found.flagged, fdr),
+        **flags_as_json(sum(one.candidates for one in parts), found.controls, flagged, fdr),
         "share": share,
         "share_is_bound": bound,
-        **({"grouped": True} if found.grouped else {}),
-        "file": found.path.removeprefix(f"{folder.path.rpartition('/')[0]}/"),
+        **({} if groups is None else {"grouped": True}),
+        "file": samples_folder(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
         "top": [
             {"id": row["id"], "shard": row["item"], **{name: float(row[name]) for name in _NUMBERS}}
-            for row in found.highest.slice(0, TOP).to_pylist()
+            for row in highest.slice(0, TOP).to_pylist()
         ],
     }
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """What was found.
+class _ByScore:
+    """The answers of candidates by their scores (K,), ascending and each once."""
 
-    Args:
-        path: of the answers.
-        candidates, controls: how many; the controls are groups where samples are grouped.
-        flagged: candidates, how many.
-        grouped: whether the controls are groups.
-        highest: answers of the candidates that score highest, in order.
-    """
+    score: npt.NDArray[np.float64]
+    answers: Mapping[str, npt.NDArray[Any]]
 
-    path: str
-    candidates: int
-    controls: int
-    flagged: int
-    grouped: bool
-    highest: pa.Table
+    @classmethod
+    def of(cls, found: CandidateAnswers) -> _ByScore:
+        """Candidates of one score have one answer."""
+        score, rows = np.unique(found.score, return_index=True)
+        return cls(score, {name: getattr(found, name)[rows] for name in ("p_value", "q_value", "flagged", "posterior")})
 
-
-def _at_once(folder: SeedFolder, task: Task, share: float, fdr: float) -> _Answers:
-    table = storage.read_table(scores_path(task))
-    column, member = image_score_column(table.column_names), np.asarray(table["member"])
-    scores = np.asarray(table[column], dtype=np.float64)
-    groups = one_sided(np.asarray(table["group"]) if "group" in table.column_names else None, member)
-    found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
-    answers = pa.table(
-        {
-            "id": table["id"].filter(pa.array(member)),
-            "item": table["item"].filter(pa.array(member)),
-            "score": found.score,
-            "p_value": found.p_value,
-            "q_value": found.q_value,
-            "flagged": found.flagged,
-            "posterior": found.posterior,
-        }
-    ).take(pa.array(found.order))
-    path, count = samples_path(folder), int(found.flagged.sum())
-    if not storage.exists(path) or not storage.read_table(path).equals(answers):
-        storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(answers.slice(0, count)))
-        storage.write_table(path, answers)
-    return _Answers(path, len(found.score), found.controls, count, groups is not None, answers)
+    def at(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+        """The answers at some scores (N,): of the next lower score where one is not known, which claims less."""
+        rows = np.maximum(np.searchsorted(self.score, scores, "right") - 1, 0)
+        return {name: of[rows] for name, of in self.answers.items()}
 
 
 @dataclass(frozen=True)
-class _Bins:
-    """The answer of every bin of the candidates' scores (B,)."""
+class _Written:
+    """What was written of some parts: candidates, those flagged, and the answers of the highest scores in order."""
 
-    codes: npt.NDArray[np.uint64]
-    dropped: int
-    numbers: Mapping[str, npt.NDArray[Any]]
-
-    def of(self, candidates: pa.Table) -> pa.Table:
-        """The answers of some candidates: id, item and score."""
-        bins = np.searchsorted(self.codes, codes_of(np.asarray(candidates["score"]), self.dropped))
-        for name, of in self.numbers.items():
-            candidates = candidates.append_column(name, pa.array(of[bins]))
-        return candidates
+    candidates: int
+    flagged: int
+    highest: pa.Table
 
 
-def _in_parts(folder: SeedFolder, task: Task, sums: ScoreSums, share: float, fdr: float) -> _Answers:
-    both = sums.image_scores
-    controls = both.nonmembers if sums.drawn is None else sums.drawn.coarser(both.nonmembers.dropped)
-    p_values = p_values_of_histograms(both.members, controls)
-    q_of = q_values_of_histograms(p_values, both.members.counts)
-    flagged = flagged_at(q_of, fdr)
-    numbers = {"p_value": p_values, "q_value": q_of, "flagged": flagged}
-    numbers["posterior"] = posterior_of_histograms(both.members, controls, share)
-    bins = _Bins(both.members.codes, both.members.dropped, numbers)
-    count = int(both.members.counts[flagged].sum())
-    above = both.members.ranked(np.array([max(0, both.members.n - LISTED)]))[0]
-    found = over_parts(_answer, task, sums.parts, folder, bins, above, title="answers for single candidates")
-    highest = pa.concat_tables(found).sort_by([("score", "descending"), ("id", "ascending")])
-    listed = highest.filter(highest["flagged"]).slice(0, LISTED)
-    storage.write_atomic(f"{folder.path}/validity/{FLAGGED}", _csv(listed))
-    place = samples_path(folder, 0).rpartition("/")[0]
-    return _Answers(place, both.members.n, controls.n, count, sums.drawn is not None, highest)
-
-
-def _answer(paths: Sequence[str], folder: SeedFolder, bins: _Bins, above: np.uint64) -> pa.Table:
-    """Write the answers of some parts of the scores; returns those of the bin ``above`` and of higher ones."""
-    highest = []
+def _write(paths: Sequence[str], folder: SeedFolder, column: str, by_score: _ByScore) -> _Written:
+    """Write the answers of some parts of the scores, the highest first."""
+    found = []
     for path in paths:
-        table = storage.read_columns(path, ["id", "item", "member", *SCORED])
-        table = table.filter(table["member"])
-        scores = table[image_score_column(table.column_names)]
-        answers = bins.of(pa.table({"id": table["id"], "item": table["item"], "score": scores}))
-        number = int(path.rpartition("/")[2].removesuffix(".parquet"))
-        storage.write_table(samples_path(folder, number), answers)
-        highest.append(answers.filter(pa.array(codes_of(np.asarray(answers["score"]), bins.dropped) >= above)))
-    return pa.concat_tables(highest)
+        table = storage.read_columns(path, ["id", "item", "member", column])
+        table = table.filter(table["member"]).sort_by([(column, "descending"), ("id", "ascending")])
+        scores = np.asarray(table[column], dtype=np.float64)
+        answers = pa.table({"id": table["id"], "item": table["item"], "score": scores, **by_score.at(scores)})
+        _write_changed(_path_beside(folder, path), storage.table_bytes(answers))
+        flagged = int(pc.sum(answers["flagged"]).as_py() or 0)
+        found.append(_Written(len(answers), flagged, answers.slice(0, max(TOP, min(flagged, LISTED)))))
+    highest = pa.concat_tables([one.highest for one in found])
+    return _Written(sum(one.candidates for one in found), sum(one.flagged for one in found), highest)
+
+
+def _path_beside(folder: SeedFolder, part: str) -> str:
+    """Where the answers of a part of the scores stand."""
+    return f"{samples_folder(folder)}/{part.rpartition('/')[2]}"
+
+
+def _forget_parts(folder: SeedFolder, parts: Sequence[str]) -> None:
+    """Remove answers that an earlier report wrote of other parts."""
+    kept = {_path_beside(folder, part) for part in parts}
+    for path in storage.list_files(samples_folder(folder)):
+        if path not in kept:
+            storage.remove(path)
+
+
+def _write_changed(path: str, data: bytes) -> None:
+    """Write a file, unless it stands there."""
+    if storage.file_or_none(path) != data:
+        storage.write_atomic(path, data)
 
 
 def _csv(answers: pa.Table) -> bytes:

@@ -12,7 +12,7 @@ from mi_core.checks import NumericError
 from mi_core.records import BoolArray, FloatArray
 from mi_core.validity.dataset import DatasetTest, dataset_test
 from mi_core.validity.share import effective_size, least_share, share_used
-from pipelines.attack.fitting import FITTED, divisible
+from pipelines.attack.fit import FITTED, divisible
 from pipelines.attack.tasks import Task, features_of
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig

@@ -16,14 +16,13 @@ import torch
 
 from pipelines.attack.blind import blind_path, run_blind, telling_path
 from pipelines.attack.canaries import CANARIES, guesses_canaries
-from pipelines.attack.divided import EXACT, is_divided, run_divided
 from pipelines.attack.inference import inferences, planes, run_inference, run_plane
 from pipelines.attack.memorised import MEMORISED
 from pipelines.attack.references import run_references, semantic_path
-from pipelines.attack.scores import PARTS
+from pipelines.attack.score import ONE_PART, is_divided, run_attack, run_divided
+from pipelines.attack.scores import SCORES
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import measure, utility_path
-from pipelines.attack.whole import run_whole
 from pipelines.config.attacks import AUDITED
 from pipelines.config.run_config import RunConfig
 from pipelines.console import count_of, say
@@ -97,7 +96,7 @@ def _held(config: RunConfig, folder: SeedFolder) -> int:
     audited = Splits.load(folder.path).count(config.audited)
     several = [len(config.shadows(attack)) for attack in config.attacks if attack.reference in config.families]
     fitted = any(attack.reference == AUDITED for attack in config.attacks)
-    return max(_EACH * (audited if fitted else min(EXACT, audited)), _BY_SHADOW * audited * max(several, default=0))
+    return max(_EACH * (audited if fitted else min(ONE_PART, audited)), _BY_SHADOW * audited * max(several, default=0))
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,12 @@ class _Work:
     def is_divided(self, runs: Sequence[Run]) -> bool:
         """Whether it is an attack that is scored in parts."""
         config, _ = runs[self.run]
-        return self.function is run_whole and is_divided(config, self.arguments[0])
+        return self.function is run_attack and is_divided(config, self.arguments[0])
 
 
 def _copy(done: _Work, piece: _Work) -> None:
     """Copy a result file, after the files beside it."""
-    parts = [path.removeprefix(f"{done.place}/") for path in storage.list_files(f"{done.place}/{PARTS}")]
+    parts = [path.removeprefix(f"{done.place}/") for path in storage.list_files(f"{done.place}/{SCORES}")]
     for name in [*parts, *(name for name in (*piece.beside, piece.name) if storage.exists(f"{done.place}/{name}"))]:
         storage.copy(f"{done.place}/{name}", f"{piece.place}/{name}")
 
@@ -138,8 +137,8 @@ def _work(config: RunConfig, folder: SeedFolder) -> Iterator[_Work]:
         same = digest(
             common, task.name, task.attack.model_dump(mode="json"), task.references, guesses_canaries(config, task)
         )
-        files = ("scores.parquet", "sums.npz", "attack.npz", CANARIES, MEMORISED)
-        yield _Work(f"{folder.attack(task.name)}/result.json", run_whole, (task,), same, files)
+        files = ("attack.npz", CANARIES, MEMORISED)
+        yield _Work(f"{folder.attack(task.name)}/result.json", run_attack, (task,), same, files)
     for name in config.measured:
         for epoch in config.attacked_epochs(name):
             same = digest(common, name, epoch, config.utility.model_dump(mode="json"))

@@ -42,6 +42,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         )
     told += conditions_in_words(remarks(config, folder))
     told += _of_shards(config, folder)
+    told += _of_drawn(config, folder)
     told += [
         f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(folder.seed(config.seeds[0]).path))
     ]
@@ -108,6 +109,20 @@ def of_references(config: RunConfig) -> list[str]:
             start = f"The reference of {words} is {chosen}" if chosen else f"No reference for {words}"
             told.append(f"{start}: {' '.join(passed)}.")
     return list(dict.fromkeys(told))
+
+
+def _of_drawn(config: RunConfig, folder: RunFolder) -> list[str]:
+    """That metrics are of some of the scored samples, where these are very many."""
+    for seed in config.seeds:
+        for result in map(result_of, tasks(config, folder.seed(seed))):
+            metrics, scored = result.get("metrics", {}), result.get("scored", 0)
+            judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
+            if metrics and judged < scored:
+                return [
+                    f"Metrics are of {judged:,} of {scored:,} scored samples, which a hash of their ids draws; that "
+                    "moves an AUC far less than its interval. Scores and single answers are of all."
+                ]
+    return []
 
 
 def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:

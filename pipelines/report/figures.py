@@ -11,11 +11,10 @@ import numpy as np
 from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.images import ViewGrid
-from mi_core.report.spread import Spread
 from mi_core.streams import pixel_streams
 from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.scores import scores_path, sums_of
+from pipelines.attack.scores import judged
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -26,6 +25,7 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 
 VIEWED = 4  # images shown with their views
+_DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 
 
 def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
@@ -49,16 +49,10 @@ def _scores(config: RunConfig, folder: RunFolder) -> Iterator[AttackScores]:
         if not last or curve in drawn or "not_applicable" in result_of(task):
             continue
         drawn.add(curve)
-        threshold, sums = result_of(task)["metrics"]["threshold"], sums_of(task)
-        if sums is None:
-            table = storage.read_table(scores_path(task))
-            statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
-            yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
-        else:
-            all_scores = Spread.of(sums.both("score"))
-            read = Spread.of(sums.both("statistic")) if "statistic" in sums.histograms else None
-            sides = all_scores.values, all_scores.member
-            yield AttackScores(*curve, *sides, threshold, counts=all_scores.counts, read=read)
+        table = judged(task, ("score", "member", "statistic"), _DRAWN)
+        threshold = result_of(task)["metrics"]["threshold"]
+        statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
+        yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
 
 
 def _losses(config: RunConfig, folder: RunFolder) -> Iterator[LossCurve]:
@@ -126,15 +120,7 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
 
 def _means_of(task: Task) -> tuple[float, float] | None:
     """Mean over members and over non-members of what an attack reads; None where it is not one number."""
-    sums = sums_of(task)
-    if sums is not None:
-        if "statistic" not in sums.histograms:
-            return None
-        inside, outside = (float(side.totals.sum()) / side.n for side in sums.histograms["statistic"])
-        return inside, outside
-    if not storage.exists(scores_path(task)):
-        return None
-    table = storage.read_table(scores_path(task))
+    table = judged(task, ("statistic", "member"), _DRAWN)
     if "statistic" not in table.column_names:
         return None
     values, member = np.asarray(table["statistic"]), np.asarray(table["member"])

@@ -19,11 +19,11 @@ from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.verdict import CHECKS, GROUPS_DIFFER, LOT, Validity, judge, judge_pooled
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
-from pipelines.attack.divided import EXACT
 from pipelines.attack.evidence import one_sided, test_of
 from pipelines.attack.references import groups_of, semantic_auc
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.scores import Units, rows_of, scores_path, some_of, sums_of, units_of
+from pipelines.attack.score import ONE_PART
+from pipelines.attack.scores import Units, groups_in, judged, rows_of, units_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.data import DataConfig
 from pipelines.config.roles import CALIBRATION_ROLE
@@ -37,6 +37,8 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import attempts, is_after_looking, lines_of
+
+_BY_CLASS = 1_000_000  # samples of which results by class are computed
 
 
 def is_primary(config: RunConfig, task: Task) -> bool:
@@ -105,19 +107,12 @@ def is_working(config: RunConfig, folder: SeedFolder, reference: str) -> bool:
 
 
 def _lot_p_value(task: Task) -> float | None:
-    """The p-value of the randomisation test, from the scores; None: all scores are equal.
-
-    Of scores in parts it is that of the result, and of very many samples the limit of the test.
-    """
-    if sums_of(task) is None:
-        table = some_of(task, ("score", "member", "group"))
-        member = np.asarray(table["member"])
-        groups = np.asarray(table["group"]) if "group" in table.column_names else None
-        test = test_of(task, np.asarray(table["score"]), member, one_sided(groups, member))
-        found = None if test is None else test.as_json()
-    else:
-        found = result_of(task).get("evidence", {}).get("test")
-    return None if found is None else float(found.get("permutation_p", found["welch_p"]))
+    """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
+    table = judged(task, ("score", "member", "group"))
+    member = np.asarray(table["member"])
+    test = test_of(task, np.asarray(table["score"]), member, one_sided(groups_in(table), member))
+    found = {} if test is None else test.as_json()
+    return None if test is None else float(found.get("permutation_p", found["welch_p"]))
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:
@@ -237,12 +232,9 @@ def shard_effect(config: RunConfig, folder: SeedFolder) -> float | None:
     None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
     """
     primary = _primary(config, folder)
-    result = result_of(primary)
-    if not config.data.by_shard or "not_applicable" in result:
+    if not config.data.by_shard or "not_applicable" in result_of(primary):
         return None
-    if sums_of(primary) is not None:
-        return float(result["design_effect"])
-    table = storage.read_table(scores_path(primary))
+    table = judged(primary, ("score", "member", "group"))
     return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
 
 
@@ -255,10 +247,10 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         result = result_of(primary)
         if "not_applicable" in result:
             return []
-        table = some_of(primary, ("class", "score", "member", "group"))
+        table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        groups = np.asarray(table["group"]) if "group" in table.column_names else None
+        groups = groups_in(table)
         of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups)
         for number, one in of_class.items():
             found.setdefault(number, []).append(one)
@@ -302,7 +294,7 @@ def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> d
         for place in places
     ]
     try:
-        if splits.count(config.audited) > EXACT:  # in tasks, where shards are long to read
+        if splits.count(config.audited) > ONE_PART:  # in tasks, where shards are long to read
             read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
         else:
             read = [_thumbnails(*some) for some in given]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mi_core.metrics.delong import auc, auc_difference, design_effect, placements
-from mi_core.metrics.group_sums import design_effect_of_groups
-from mi_core.metrics.histograms import ScoreHistograms
-from mi_core.metrics.intervals import Groups
+from mi_core.metrics.delong import auc, auc_difference, design_effect
 
 SIMULATIONS, SHARDS, EACH, DRAWN = 200, 200, 30, 30  # shards of either side, samples of a shard, shards that are read
 
@@ -78,11 +75,6 @@ def test_the_effect_is_the_ratio_of_two_variances_by_slow_sums() -> None:
     expected = by_shard / alone
     assert expected > 1.3
     assert design_effect(scores, member, shard) == pytest.approx(expected)
-    groups = Groups.of(shard, member)
-    placed = np.empty(60)
-    placed[member], placed[~member] = placements(scores, member)
-    both = ScoreHistograms.of(scores, member)
-    assert design_effect_of_groups(both, groups.sums(placed), groups.sizes) == pytest.approx(expected)
 
 
 def test_an_auc_without_variance_has_an_effect_of_one() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from mi_core.report.contents import schema
 from pipelines.attack import tasks
-from pipelines.attack.fitting import divisible, fit
-from pipelines.attack.scores import scores_path
+from pipelines.attack.fit import divisible, fit
+from pipelines.attack.scores import part_path
 from pipelines.config.load import parse
 from pipelines.data.splits import Splits
 from pipelines.errors import UserError
@@ -48,7 +48,7 @@ def test_scores_and_control_come_from_separate_fits(run: Path) -> None:
     config = parse(small_config(attacks=[COMBINED]), "x")
     folder = RunFolder(str(run)).seed(0)
     task = next(one for one in tasks.tasks(config, folder) if one.epoch == 3)
-    table = storage.read_table(scores_path(task))
+    table = storage.read_table(part_path(task, 0))
     fitted = fit(config, task, Splits.load(folder.path))
     assert not divisible(config, task)
     (beside,) = fitted.beside

@@ -107,7 +107,8 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
     """Random weights know nothing, and the files differ: confounded, no p-value, nobody flagged, and why is said."""
     config = parse(audited(tmp_path, quality=30), "given.yaml")
     staged.judge(config, tmp_path / "run")
-    stale = tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet"
+    stale = tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet" / "00000.parquet"
+    stale.parent.mkdir()
     stale.write_bytes(b"of a report before")
     write_report(config, RunFolder(str(tmp_path / "run")))
     report = report_of(tmp_path / "run")

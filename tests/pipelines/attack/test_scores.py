@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mi_core.metrics.histograms import Histogram
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.validity.power import fpr_floor, power_as_json
-from pipelines.attack.scores import ScoreSums, Units, scores_path, units_of
+from pipelines.attack import scores
+from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.attack.tasks import Task
 from pipelines.config.load import parse
 from pipelines.files import storage
@@ -24,7 +24,7 @@ SIZES = np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 31] *
 
 def task_with(folder: Path, columns: dict[str, np.ndarray]) -> Task:
     task = Task(SeedFolder(str(folder), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3)
-    storage.write_table(scores_path(task), pa.table(columns))
+    storage.write_table(part_path(task, 0), pa.table(columns))
     return task
 
 
@@ -64,9 +64,20 @@ def test_the_smallest_rate_is_one_that_is_measured() -> None:
     assert not tpr_at_fpr(scores, member, 0.98 * floor, groups=group, seed=0, resamples=10).supported
 
 
-def test_sums_keep_the_worth_of_groups(tmp_path: Path) -> None:
-    both = (Histogram.of(np.arange(9.0)), Histogram.of(np.arange(7.0)))
-    sums = ScoreSums(2, {"score": both}, (1, 1), groups=(3, 2), worths=(2.5, 1.75))
-    sums.save(str(tmp_path / "sums.npz"))
-    assert ScoreSums.load(str(tmp_path / "sums.npz")).units == Units((3, 2), (2.5, 1.75))
-    assert ScoreSums(2, {"score": both}, (1, 1)).units == Units((9, 7), (9, 7))
+def test_of_many_samples_some_are_judged_that_their_ids_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the samples stand in parts: the same are drawn, about as many as asked for, all columns of each."""
+    number = np.arange(3000)
+    columns = {"id": [f"pool/{one:05d}" for one in number], "score": number / 2, "member": number % 2 == 0}
+    whole = task_with(tmp_path / "whole", columns)
+    divided = task_with(tmp_path / "divided", {name: values[:700] for name, values in columns.items()})
+    for part, rows in ((1, slice(700, 1900)), (2, slice(1900, None))):
+        storage.write_table(part_path(divided, part), pa.table({name: of[rows] for name, of in columns.items()}))
+    monkeypatch.setattr(scores, "_AT_ONCE", 2)
+    assert judged(divided, ("score", "member", "group"), 3000).equals(pa.table(columns).select(["score", "member"]))
+    drawn = judged(divided, ("member", "id", "score"), 1000)
+    assert drawn.equals(judged(whole, ("member", "id", "score"), 1000))
+    assert 900 < len(drawn) < 1100
+    chosen = np.array([int(one.rpartition("/")[2]) for one in drawn["id"].to_pylist()])
+    np.testing.assert_array_equal(np.asarray(drawn["score"]), chosen / 2)
+    assert abs(np.asarray(drawn["member"]).mean() - 0.5) < 0.06  # 1,000 coins: 3.8 standard deviations
+    assert rows_of(divided, columns["id"][1500:1503])["score"].to_pylist() == [750.0, 750.5, 751.0]

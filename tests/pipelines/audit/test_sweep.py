@@ -189,10 +189,10 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
     shutil.copytree(swept, folder)
     lost = next((folder / "seed-0" / "attacks").glob("encodermi-t-*-projection-0003"))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
-    scores = (lost / "scores.parquet").read_bytes()
+    scores = (lost / "scores.parquet/00000.parquet").read_bytes()
     shutil.rmtree(lost)
     audit.run(parse(wide(), "wide.yaml"), str(folder), last="attack")
-    assert (lost / "scores.parquet").read_bytes() == scores
+    assert (lost / "scores.parquet/00000.parquet").read_bytes() == scores
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
     longer = wide()
     longer["sweep"]["attacks.*.views"] = [2, 3, 4]

@@ -104,7 +104,7 @@ def test_a_run_on_some_shards_says_so(local_ray: None, tmp_path: Path) -> None:
     Draft202012Validator(schema()).validate(report)
     assert report["data"]["shards"] == {name: {"read": 6, "of": SHARDS} for name in ("mine", "rest")}
     assert report["data"]["roles"]["candidate"]["n"] == 6 * EACH
-    table = storage.read_table(str(next((tmp_path / "run").glob("seed-0/attacks/*/scores.parquet"))))
+    table = storage.read_table(str(next((tmp_path / "run").glob("seed-0/attacks/*/scores.parquet/*"))))
     expected = design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
     assert report["data"]["design_effect"] == pytest.approx(expected, abs=1e-3)
     assert any("6 of 10 of mine" in told and "design effect" in told for told in report["caveats"])

@@ -173,7 +173,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "hown two views of an image, it ranks the second above " in target["consistency"]
     assert ", fresh weights: " in target["consistency"]
-    assert "; 160 images)." in target["consistency"]
+    assert "; 160 images), clearly better." in target["consistency"]
     html = (audited / "report.html").read_text()
     assert "Were your 40 images used to train this encoder?" in html
     assert "your 40 images, 80 control images" in html
@@ -364,7 +364,7 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
     assert found["target"].startswith("encoder.* state dict; used: backbone 24, projection 8; ")
     assert "any size, mean 0.5, std 0.5, outputs backbone, projection; " in found["target"]
     assert "hown two views of an image, it ranks the second above " in found["target"]
-    assert "; 64 images)." in found["target"]
+    assert "; 64 images), clearly better." in found["target"]
     assert found["fresh"].startswith("fresh weights; assumed: activation relu in the projection, as the config says, ")
     assert "WARNING" not in found["fresh"]  # it is meant to know nothing
     config["encoders"]["target"]["weights"] = str(folders["untrained.pth"])

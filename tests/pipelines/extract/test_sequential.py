@@ -106,7 +106,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
         assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
         assert 2 < expected[:, 0].mean() < VIEWS
         name = f"encodermi-sequential-1-projection-{epoch:04d}"
-        table = storage.read_table(f"{finished}/seed-0/attacks/{name}/scores.parquet")
+        table = storage.read_table(f"{finished}/seed-0/attacks/{name}/scores.parquet/00000.parquet")
         scores = dict(zip(table["id"].to_pylist(), table["score"].to_pylist(), strict=True))
         np.testing.assert_allclose([scores[name] for name in target.ids], attack.score(target), atol=0.02)
 

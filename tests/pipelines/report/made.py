@@ -17,7 +17,7 @@ from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
 from pipelines.attack.blind import blind_path
-from pipelines.attack.scores import scores_path
+from pipelines.attack.scores import part_path
 from pipelines.attack.tasks import tasks
 from pipelines.audit.run import register
 from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
@@ -117,7 +117,7 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
     test = {"evidence": {"test": {"permutation_p": 1e-4, "welch_p": 1e-4}}}  # whatever the scores say
     for task in tasks(config, folder):
         if is_primary(config, task):
-            storage.write_table(scores_path(task), pa.table(columns))
+            storage.write_table(part_path(task, 0), pa.table(columns))
             storage.write_json(f"{folder.attack(task.name)}/result.json", test)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mi_core.metrics.delong import auc
-from pipelines.attack.scores import scores_path
+from pipelines.attack.scores import part_path
 from pipelines.attack.tasks import tasks
 from pipelines.audit import run as audit
 from pipelines.cli import app as cli
@@ -49,7 +49,7 @@ def test_scores_of_both_encoders_are_compared(run: Path, unseen: str) -> None:
     expected = {}
     for task in tasks(config, RunFolder(str(run)).seed(0)):
         if task.output == "projection" and task.epoch == 3:
-            table = storage.read_table(scores_path(task))
+            table = storage.read_table(part_path(task, 0))
             expected[task.attack.target] = auc(np.asarray(table["score"]), np.asarray(table["member"])).as_json()
     assert found["found"]["before_auc"] == expected["target"]
     assert found["found"]["after_auc"] == found["found"]["unseen_auc"] == expected["shadow"]
@@ -69,7 +69,7 @@ def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path, unseen: st
     above = {}
     for task in tasks(config, RunFolder(str(run)).seed(0)):
         if task.attack.target == "shadow" and task.epoch == 3:
-            table = storage.read_table(scores_path(task))
+            table = storage.read_table(part_path(task, 0))
             score, member = np.asarray(table["score"]), np.asarray(table["member"])
             ranks = (score[member][:, None] > score[~member]).mean(axis=1)
             above[f"mean-cosine on {task.output}"] = (ranks > np.sort(ranks)[56]).mean()
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_one_line_that_names_it(
     hurt = tmp_path / "hurt"
     shutil.copytree(run, hurt)
     others = {"compare": (run,), "statement": (), "status": (), "forget": (f"{run}:shadow", "--retrained", unseen)}
-    (scores,) = hurt.glob("seed-0/attacks/mean-cosine-0-projection-0003/scores.parquet")
+    (scores,) = hurt.glob("seed-0/attacks/mean-cosine-0-projection-0003/scores.parquet/*")
     reads = {
         "report.json": ("compare", "statement", "forget"),
         "manifest.json": ("status", "statement"),

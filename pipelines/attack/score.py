@@ -1,0 +1,156 @@
+"""Run attacks: each is fitted once, then scores the audited samples in parts, and is judged on the scores of all.
+
+A part is the samples of some shards, or of all. Its scores are a file, so that a run that was ended goes on with the
+parts that are missing. No task holds more than one part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mi_core.attacks.base import NotApplicable
+from pipelines.attack.canaries import score_canaries
+from pipelines.attack.fit import Fitted, divisible, fit, outline, packed, score
+from pipelines.attack.judge import judge
+from pipelines.attack.scores import part_path, scores_folder
+from pipelines.attack.tasks import Task
+from pipelines.config.run_config import RunConfig
+from pipelines.data.first import number_of
+from pipelines.data.splits import Splits
+from pipelines.data.tasks import parts
+from pipelines.errors import UserError
+from pipelines.extract.features import NothingAsked
+from pipelines.files import storage
+from pipelines.run.ray_session import mapped
+
+ONE_PART = 250_000  # audited samples up to which the scores of an attack are one part
+_FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbers each, and what a fit makes of it
+_JUDGE_MEMORY = 3 * 2**30  # bytes: 20 million scores in groups, and what a bootstrap makes of them
+
+
+def is_divided(config: RunConfig, task: Task) -> bool:
+    """Whether the scores of an attack are computed in several parts."""
+    asked = number_of(Splits.load(task.folder.path), config.audited, task.attack.count)
+    return divisible(config, task) and asked > ONE_PART
+
+
+def run_attack(config: RunConfig, task: Task) -> None:
+    """Fit an attack, score the audited samples and write the result, in this process."""
+    begun, fitted = time.time(), _fit(config, task)
+    if fitted is not None:
+        _finish(config, task, fitted, [_score(config, task, fitted, 0, None)], begun)
+
+
+def run_divided(config: RunConfig, tasks: Sequence[Task]) -> None:
+    """The same of some attacks on many samples, as Ray tasks.
+
+    Raises:
+        UserError: an attack cannot run on the data that the user gave.
+    """
+    import ray
+
+    common = ray.put(config)
+    fits = mapped(_fit, [(common, task) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
+    for task, fitted in zip(tasks, fits, strict=True):
+        if fitted is None:
+            continue
+        begun, splits = time.time() - fitted.seconds, Splits.load(task.folder.path)
+        sizes = {place: splits.size(*place, config.audited) for place in splits.sums.shards}
+        shards = parts([place for place, size in sizes.items() if size], sizes.__getitem__)
+        given, name = (common, task, ray.put(fitted)), f"{task.attack.attack} on {task.target_output}"
+        scored = mapped(_score, [(*given, *part) for part in enumerate(shards)], "parts", f"scores of {name}")
+        mapped(_finish, [(*given, scored, begun)], "results", f"metrics of {name}", memory=_JUDGE_MEMORY)
+
+
+def _fit(config: RunConfig, task: Task) -> Fitted | None:
+    """Fit an attack and write the fit; None, and a result that says so, where it does not apply.
+
+    Parts that an earlier run scored stay if the fit is the same.
+    """
+    splits, fitted = Splits.load(task.folder.path), None
+    try:
+        fitted = fit(config, task, splits)
+        score_canaries(config, task, splits, fitted.method)
+    except NotApplicable as error:
+        _say_not_applicable(config, task, fitted, str(error))
+        return None
+    learned, path = packed(fitted.method), f"{task.folder.attack(task.name)}/attack.npz"
+    if not storage.exists(path) or storage.read_bytes(path) != learned:
+        storage.remove(scores_folder(task))
+        storage.write_atomic(path, learned)
+    return fitted
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a part's task says of it: numbers as in `Scored`, or why the attack does not apply."""
+
+    samples: int = 0
+    spent: int | None = None
+    anchors: int = 0
+    control_fault: str = ""
+    fault: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """As texts, for the part's file."""
+        spent = "" if self.spent is None else str(self.spent)
+        return {"spent": spent, "anchors": str(self.anchors), "fault": self.control_fault}
+
+    @classmethod
+    def read(cls, path: str) -> _Part:
+        """What the file of an earlier task says."""
+        table = storage.read_table(path, ["member"])
+        said = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
+        spent = None if said["spent"] == "" else int(said["spent"])
+        return cls(len(table), spent, int(said["anchors"]), said["fault"])
+
+
+def _score(
+    config: RunConfig, task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]] | None
+) -> _Part:
+    """Score one part and write its file, unless an earlier run did; of no samples there is none.
+
+    ``shards``: of the part; None: all.
+    """
+    path, splits = part_path(task, number), Splits.load(task.folder.path)
+    if storage.exists(path):
+        return _Part.read(path)
+    try:
+        scored = score(config, task, splits if shards is None else splits.at(shards), fitted)
+    except NotApplicable as error:
+        return _Part(fault=str(error))
+    except NothingAsked:  # the attack counts samples, and none of them stands in these shards
+        if shards is None:
+            raise
+        return _Part()
+    part = _Part(len(scored.table), scored.spent, scored.anchors, scored.control_fault)
+    storage.write_table(path, scored.table.replace_schema_metadata(part.metadata()))
+    return part
+
+
+def _finish(config: RunConfig, task: Task, fitted: Fitted, parts: Sequence[_Part], begun: float) -> None:
+    """Write the result of an attack, all of whose parts are scored.
+
+    Raises:
+        UserError: no part has a sample.
+    """
+    fault = next((part.fault for part in parts if part.fault), "")
+    if fault:
+        _say_not_applicable(config, task, fitted, fault)
+        return
+    counted = [part for part in parts if part.samples]
+    if not counted:
+        raise UserError(f"attacks.{task.position}: no sample that {task.attack.attack} counts was queried")
+    spent = None if counted[0].spent is None else sum(part.spent or 0 for part in counted)
+    result = outline(config, task, fitted, (sum(part.samples for part in counted), spent, counted[0].anchors))
+    control_fault = next((part.control_fault for part in counted if part.control_fault), "")
+    result |= {"control_not_applicable": control_fault} if control_fault else {}
+    result["scored"] = sum(part.samples for part in counted)
+    judge(config, task, fitted, result, begun)
+
+
+def _say_not_applicable(config: RunConfig, task: Task, fitted: Fitted | None, why: str) -> None:
+    result = outline(config, task, fitted, (0, None, 0)) | {"not_applicable": why}
+    storage.write_json(f"{task.folder.attack(task.name)}/result.json", result)
