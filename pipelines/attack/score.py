@@ -27,7 +27,7 @@ from pipelines.run.ray_session import mapped
 
 ONE_PART = 250_000  # audited samples up to which the scores of an attack are one part
 _FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbers each, and what a fit makes of it
-_JUDGE_MEMORY = 3 * 2**30  # bytes: 20 million scores in groups, and what a bootstrap makes of them
+_JUDGE_MEMORY = 5 * 2**30  # bytes: 20 million scores in groups, and what a bootstrap makes of them
 
 
 def is_divided(config: RunConfig, task: Task) -> bool:
