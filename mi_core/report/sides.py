@@ -70,12 +70,12 @@ def unsupported(sides: Sides) -> str:
     return f"too few {sides.outside} for this rate"
 
 
-def found(entry: Mapping[str, Any], sides: Sides) -> str:
+def rate_or_share(entry: Mapping[str, Any], sides: Sides) -> str:
     """The estimate under `share_found`: a rate of an attack, or a share of the user's images.
 
     Example:
         >>> entry = {"value": 0.56, "ci95": [0.514, 0.61], "n": 440}
-        >>> found(entry, _KNOWN), found(entry, _ASKED)
+        >>> rate_or_share(entry, _KNOWN), rate_or_share(entry, _ASKED)
         ('.560 [.51, .61]', '56 % [51.4 %, 61 %]')
     """
     return estimate(entry) if sides.known else share(entry)

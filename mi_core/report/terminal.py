@@ -18,7 +18,7 @@ from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
 from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, rate, supported
-from mi_core.report.sides import Sides, found, measured_by, share_found, sides_of, unsupported
+from mi_core.report.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
 _NAMES = {"accuracy": "accuracy", "auc": "AUC"}
 _TRIALS = 12  # shown of a search
@@ -183,7 +183,7 @@ def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
                 name.append(f"\n  {row.get('settings') or known_in_words(row)}", style="dim")
             numbers = [
                 *(estimate(row[name]) for name in (*rated, "auc")),
-                *("" if entry is None else found(entry, sides) for entry in rates),
+                *("" if entry is None else rate_or_share(entry, sides) for entry in rates),
             ]
             table.add_row(name, *numbers, count(row["auc"]["n"]))
         tables.append(table)

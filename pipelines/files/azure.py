@@ -203,7 +203,7 @@ class _Container(fs.FileSystemHandler):  # type: ignore[misc]
         pass  # a folder is there as soon as something is in it
 
     def _never(self, *_: Any) -> Any:
-        raise NotImplementedError
+        raise OSError(f"{self.address}: a container does not offer this")
 
     delete_dir_contents = delete_root_dir_contents = move = copy_file = open_append_stream = _never
 

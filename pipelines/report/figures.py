@@ -14,7 +14,7 @@ from mi_core.report.images import ViewGrid
 from mi_core.streams import pixel_streams
 from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.scores import judged
+from pipelines.attack.scores import judged, parts_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.images import load_images
@@ -120,6 +120,8 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
 
 def _means_of(task: Task) -> tuple[float, float] | None:
     """Mean over members and over non-members of what an attack reads; None where it is not one number."""
+    if not parts_of(task):  # the attack does not apply
+        return None
     table = judged(task, ("statistic", "member"), _DRAWN)
     if "statistic" not in table.column_names:
         return None

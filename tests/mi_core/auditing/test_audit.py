@@ -454,15 +454,15 @@ def test_of_copies_the_same_one_stays_in_whatever_order_they_come() -> None:
     images = np.random.default_rng(2).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
     files = {f"{number:02d}": images[number // 2] for number in range(80)}
 
-    def left(names: Sequence[str]) -> list[str]:
+    def kept_names(names: Sequence[str]) -> list[str]:
         items = {CANDIDATES: [Item(name, partial(encode_png, files[name])) for name in names]}
         samples = read(items | {CONTROLS: items_of(images[:5, ::-1], CONTROLS)}, Decoder(32), 0)
         assert samples.copies == 40
         return [item.key for item in samples.items[: int(samples.candidate.sum())]]
 
     names = sorted(files)
-    assert sorted(left(names[::-1])) == left(names)
-    assert left(names) != names[::2]
+    assert sorted(kept_names(names[::-1])) == kept_names(names)
+    assert kept_names(names) != names[::2]
 
 
 def test_near_copies_stay_where_the_user_says_so() -> None:

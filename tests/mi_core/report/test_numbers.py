@@ -13,7 +13,7 @@ from mi_core.report.contents import FigureData
 from mi_core.report.figures import draw_figures
 from mi_core.report.html import render_html
 from mi_core.report.numbers import chance, count, percent, plain, rate, setting, share, small, times
-from mi_core.report.sides import found, sides_of
+from mi_core.report.sides import rate_or_share, sides_of
 from mi_core.report.terminal import terminal_table
 from tests.mi_core.report import test_composition, test_dp_audit, test_memorisation, test_tuning
 from tests.mi_core.report.conftest import make_asked, make_report
@@ -88,11 +88,11 @@ def test_shares_of_images_are_percentages_wherever_they_stand() -> None:
     text = Page(render_html(asked, {})).text
     assert "62 % [50 %, 70 %] n 400" in text and ".620 [" not in text
     (row,) = (row for row in asked["pooled"] if row.get("primary"))
-    above = found(row["tpr_at_fpr"]["0.1"], sides_of(asked))
+    above = rate_or_share(row["tpr_at_fpr"]["0.1"], sides_of(asked))
     assert above.count("%") == 3 and f"{above} n 440" in text
     console = Console(width=200)
     with console.capture() as capture:
         console.print(terminal_table(asked))
     assert "share of your images used: 62 % [50 %, 70 %]" in capture.get().lower()
     known = make_report((0,), (400,))
-    assert "%" not in found(known["pooled"][0]["tpr_at_fpr"]["0.1"], sides_of(known))
+    assert "%" not in rate_or_share(known["pooled"][0]["tpr_at_fpr"]["0.1"], sides_of(known))

@@ -15,6 +15,7 @@ from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.attack.tasks import Task
 from pipelines.config.load import parse
 from pipelines.files import storage
+from pipelines.report.figures import _means_of
 from pipelines.report.verdict import size_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
@@ -81,3 +82,14 @@ def test_of_many_samples_some_are_judged_that_their_ids_choose(tmp_path: Path, m
     np.testing.assert_array_equal(np.asarray(drawn["score"]), chosen / 2)
     assert abs(np.asarray(drawn["member"]).mean() - 0.5) < 0.06  # 1,000 coins: 3.8 standard deviations
     assert rows_of(divided, columns["id"][1500:1503])["score"].to_pylist() == [750.0, 750.5, 751.0]
+
+
+def test_an_attack_that_does_not_apply_has_no_means(tmp_path: Path) -> None:
+    """It has a result and no scores, at each checkpoint."""
+    task = Task(SeedFolder(str(tmp_path), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3)
+    assert scores.parts_of(task) == []
+    assert _means_of(task) is None
+    read = task_with(
+        tmp_path / "read", {"statistic": np.array([1.0, 3.0, 5.0]), "member": np.array([True, False, True])}
+    )
+    assert _means_of(read) == (3.0, 3.0)

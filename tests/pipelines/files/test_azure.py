@@ -20,10 +20,9 @@ from pyarrow import fs
 
 from pipelines.errors import UserError
 from pipelines.files import azure, conditional, storage, stores
-from pipelines.files.lock import lock
-from pipelines.files.many import remove_files
 from pipelines.files.stores import store_of
 from pipelines.files.walk import walk
+from tests.pipelines.files.keys import check_key
 
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
 ODD = ("a b+c%20d=é", "a%2Fb", "%", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "e\u0301")
@@ -73,20 +72,7 @@ def az(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_key_is_read_and_written_as_it_stands(name: str, az: str) -> None:
-    folder = f"{az}/odd {name}"
-    path = f"{folder}/{name}.bin"
-    assert storage.create(path, b"1")
-    assert not storage.create(path, b"2")
-    storage.write_atomic(path, b"3")
-    assert storage.list_files(folder) == [path]
-    assert list(storage.sizes(folder).items()) == [(path, 1)]
-    assert storage.read_bytes(path) == b"3"
-    assert [(one.path, one.files) for one in walk(folder, lambda *_: True)] == [(folder, (f"{name}.bin",))]
-    remove_files([path])
-    assert not storage.exists(path)
-    with lock(folder):
-        assert storage.exists(f"{folder}/.lock")
-    assert not storage.exists(folder)
+    check_key(az, name)
 
 
 def test_folders_and_what_is_not_there(az: str) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from pipelines.files import lock as locks
 from pipelines.files import storage
-from pipelines.files.lock import lock
-from pipelines.files.many import remove_files
-from pipelines.files.walk import walk
+from tests.pipelines.files.keys import check_key
 
 ODD = ("a b+c%20d=é", "a%2Fb", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "b\\s", "e\u0301")
 
@@ -34,19 +32,7 @@ def gs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_key_is_read_and_written_as_it_stands(name: str, gs: str) -> None:
-    folder = f"{gs}/odd {name}"
-    path = f"{folder}/{name}.bin"
-    assert storage.create(path, b"1")
-    assert not storage.create(path, b"2")
-    storage.write_atomic(path, b"3")
-    assert storage.list_files(folder) == [path]
-    assert storage.read_bytes(path) == b"3"
-    assert [(one.path, one.files) for one in walk(folder, lambda *_: True)] == [(folder, (f"{name}.bin",))]
-    remove_files([path])
-    assert not storage.exists(path)
-    with lock(folder):
-        assert storage.exists(f"{folder}/.lock")
-    assert not storage.exists(folder)
+    check_key(gs, name)
 
 
 def test_a_folder_that_nobody_made_is_removed_with_what_is_in_it(gs: str) -> None:
