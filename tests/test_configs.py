@@ -11,11 +11,11 @@ import yaml
 
 from mi_core.encoders import build_backbone
 from pipelines.config.demands import demands_of
-from pipelines.config.encoders import TrainedConfig
-from pipelines.config.load import load
+from pipelines.config.reading.load import load
 from pipelines.config.run_config import RunConfig
-from pipelines.data.attributes import Attributes
-from pipelines.data.samples import Sample
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.data.read.attributes import Attributes
+from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
@@ -37,7 +37,7 @@ def loaded(path: Path) -> RunConfig:
 
 
 def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.config.load import _read
+    from pipelines.config.reading.load import _read
 
     return _read(str(path), ())
 

@@ -92,7 +92,7 @@ def test_the_reference_shows_packages_parameters_fields_and_examples(site: Path)
     reference = site / "reference"
     assert all((reference / "mi_core" / package / "index.html").is_file() for package in PACKAGES)
     assert "order of the norm, 2 in the paper" in (reference / "mi_core/attacks/lpla.html").read_text()
-    assert "encoder attacked" in (reference / "pipelines/config/attacks.html").read_text()
+    assert "encoder attacked" in (reference / "pipelines/config/sections/attacks.html").read_text()
     assert "&gt;&gt;&gt;" in (reference / "mi_core/attacks/encodermi.html").read_text()
 
 

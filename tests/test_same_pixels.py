@@ -18,8 +18,8 @@ from PIL import Image, PngImagePlugin
 from mi_core.auditing.images import encoded
 from mi_core.image_files import ImageError
 from mi_core.images import Decoded, Decoder, decode, decode_and_hash
-from pipelines.config.data import DataConfig
-from pipelines.data.scan import scan
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.scan.scan import scan
 
 MODES = ("1", "L", "LA", "La", "P", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "I;16", "I;16B", "I", "F")
 FORMATS = ("PNG", "TIFF", "JPEG", "WEBP", "BMP", "GIF", "JPEG2000")

@@ -8,10 +8,10 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
+from mi_core.adoption.published import normalisation_fault
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.encoders.published import normalisation_fault
 from mi_core.images import Decoder
 
 

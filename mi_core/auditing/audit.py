@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from mi_core.adoption.builders import folder_preprocessing, of_captions
+from mi_core.adoption.model_folder import Definition, folder_kind
+from mi_core.adoption.published import PUBLISHED, published
+from mi_core.adoption.weight_sources import definition_of, read_local
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.asking import Asked, Setup, shown_bar
@@ -20,10 +24,6 @@ from mi_core.auditing.models import Preparation, device_of, given_reference, mod
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.record import Beside, Measured
 from mi_core.checks import ConfigError
-from mi_core.encoders.builders import folder_preprocessing, of_captions
-from mi_core.encoders.model_folder import Definition, folder_kind
-from mi_core.encoders.published import PUBLISHED, published
-from mi_core.encoders.weight_sources import definition_of, read_local
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
 from mi_core.records import BoolArray, Features, LabelledFeatures

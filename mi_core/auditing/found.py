@@ -20,11 +20,11 @@ from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.metrics.delong import auc
 from mi_core.querying.sanity import fault_in_words
-from mi_core.report import wording
 from mi_core.report.contents import AttackScores, FigureData, to_json
-from mi_core.report.figures import draw_figures
-from mi_core.report.html import render_html
-from mi_core.report.images import ViewGrid
+from mi_core.report.figures.figures import draw_figures
+from mi_core.report.figures.images import ViewGrid
+from mi_core.report.page.html import render_html
+from mi_core.report.words import wording
 from mi_core.validity.candidates import CandidateAnswers
 from mi_core.validity.conformal import benjamini_hochberg
 from mi_core.validity.verdict import Validity, judge

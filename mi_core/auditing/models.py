@@ -13,19 +13,19 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from mi_core.adoption.builders import CODE, LOADERS
+from mi_core.adoption.code import CodeBackbone
+from mi_core.adoption.foreign import adopt
+from mi_core.adoption.model_folder import folder_kind, without_weights
+from mi_core.adoption.soundness import Answers, check_answers
+from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.checks import ConfigError
-from mi_core.encoders.builders import CODE, LOADERS
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seeded
-from mi_core.encoders.code import CodeBackbone
-from mi_core.encoders.foreign import adopt
-from mi_core.encoders.model_folder import folder_kind, without_weights
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.secrets import secrets_of
-from mi_core.encoders.soundness import Answers, check_answers
-from mi_core.encoders.weight_sources import read_local, read_weights_of
 from mi_core.hashing import digest64
 
 

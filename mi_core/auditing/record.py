@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
@@ -19,7 +20,6 @@ from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.checks import NumericError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.remote.encoder import Endpoint
-from mi_core.encoders.soundness import QUERIES, noise_caveat
 from mi_core.images import conditions_in_words
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
@@ -27,7 +27,7 @@ from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.querying.sanity import consistency_in_words
 from mi_core.records import BoolArray
 from mi_core.report.contents import pool_seeds
-from mi_core.report.evidence import combine_tests
+from mi_core.report.words.evidence import combine_tests
 from mi_core.validity.bursts import bursts_as_json
 from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
 from mi_core.validity.dataset import dataset_test

@@ -12,8 +12,8 @@ from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
 from mi_core.report.contents import EmbeddingMap, Row, at_last_epoch, by_seed, pool_estimate
-from mi_core.report.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
-from mi_core.report.numbers import count, rate
+from mi_core.report.figures.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
+from mi_core.report.words.numbers import count, rate
 
 _IDENTITY = ("attribute", "target", "output", "settings", "epoch")
 _MOST_COLOURS = 20

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mi_core.report.numbers import count, estimate
 from mi_core.report.runs import plain
-from mi_core.report.sides import sides_of
 from mi_core.report.statement import ANSWERS, CODE, WEIGHTS
-from mi_core.report.wording import answer
+from mi_core.report.words.numbers import count, estimate
+from mi_core.report.words.sides import sides_of
+from mi_core.report.words.wording import answer
 
 _MEASURED = {
     "attack_auc": "AUC of the attack",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
 from mi_core.metrics.pooled import pool, together
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.report.images import ViewGrid
+from mi_core.report.figures.images import ViewGrid
 from mi_core.report.spread import Spread
 
 Row = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, final_rows, pooled_rows, probes
-from mi_core.report.numbers import setting
+from mi_core.report.words.numbers import setting
 
 _SAME_ATTACK = ("attack", "output", "settings")
 _SAME_ATTRIBUTE = ("attribute", "output", "settings")

@@ -11,8 +11,8 @@ from typing import Any
 from mi_core.checks import NumericError
 from mi_core.records import Estimate
 from mi_core.report.contents import fault_of, pooled_rows, primary_row
-from mi_core.report.numbers import share
-from mi_core.report.wording import Answer, answer
+from mi_core.report.words.numbers import share
+from mi_core.report.words.wording import Answer, answer
 
 LONGEST = 120  # characters of a text from a report
 _JUDGED = ("candidate", "control", "target-member", "target-nonmember")

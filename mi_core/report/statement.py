@@ -20,7 +20,7 @@ from jsonschema.exceptions import best_match
 
 from mi_core.checks import ConfigError
 from mi_core.report.contents import final_rows
-from mi_core.report.wording import RULE as RULE_IN_WORDS
+from mi_core.report.words.wording import RULE as RULE_IN_WORDS
 from mi_core.validity.verdict import FACTOR, LEVEL, Validity
 
 TYPE = "https://in-toto.io/Statement/v1"

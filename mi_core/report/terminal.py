@@ -13,12 +13,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import composition, dp_audit, evidence, memorisation, tuning, wording
+from mi_core.report import tuning
 from mi_core.report.attributes import final_inferences
 from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables
-from mi_core.report.numbers import DAGGER, count, duration, estimate, percent, rate, supported
-from mi_core.report.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
+from mi_core.report.words import composition, dp_audit, evidence, memorisation, wording
+from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate, supported
+from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
 _NAMES = {"accuracy": "accuracy", "auc": "AUC"}
 _TRIALS = 12  # shown of a search

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.contents import Row, named
-from mi_core.report.drawing import COLOURS, Drawing, blank, label_axes, level, svg
-from mi_core.report.numbers import estimate, percent, rate, setting
+from mi_core.report.figures.drawing import COLOURS, Drawing, blank, label_axes, level, svg
+from mi_core.report.words.numbers import estimate, percent, rate, setting
 
 _METRICS = {"auc": "AUC", "accuracy": "accuracy"}
 

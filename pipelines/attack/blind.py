@@ -13,9 +13,9 @@ from mi_core.validity.blind import blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
 from pipelines.config.demands import CLASSIFIED
 from pipelines.config.run_config import RunConfig
-from pipelines.data.glimpses import Glimpses, glimpse, glimpses_path
-from pipelines.data.images import read_samples
-from pipelines.data.splits import Splits
+from pipelines.data.draw.images import read_samples
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.glimpses import Glimpses, glimpse, glimpses_path
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 

@@ -13,7 +13,7 @@ from mi_core.validity.one_run import Guesses, guess
 from pipelines.attack.tasks import Task, features_of
 from pipelines.config.roles import CANARY_IN, COINS
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 
 CANARIES = "canaries.parquet"

@@ -16,7 +16,7 @@ from pipelines.attack.fit import FITTED, divisible
 from pipelines.attack.tasks import Task, features_of
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 
 _Groups = npt.NDArray[np.int64] | None
 

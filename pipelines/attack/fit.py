@@ -16,13 +16,13 @@ from mi_core.records import BoolArray, Features
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from mi_core.validity.verdict import LOT
 from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
-from pipelines.config.attacks import AUDITED
 from pipelines.config.demands import SEQUENTIAL
 from pipelines.config.roles import POPULATION_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.data.first import number_of
-from pipelines.data.halves import seen_by
-from pipelines.data.splits import Splits, having
+from pipelines.config.sections.attacks import AUDITED
+from pipelines.data.draw.first import number_of
+from pipelines.data.draw.halves import seen_by
+from pipelines.data.draw.splits import Splits, having
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
 SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about

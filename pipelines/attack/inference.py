@@ -13,12 +13,12 @@ from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
 from pipelines.attack.tasks import of_fold
-from pipelines.config.attacks import AttributeInferenceConfig
 from pipelines.config.demands import Asking
-from pipelines.config.parameters import told_apart
 from pipelines.config.run_config import RunConfig
-from pipelines.data.overlap import overlap_of
-from pipelines.data.splits import Splits
+from pipelines.config.sections.attacks import AttributeInferenceConfig
+from pipelines.config.sections.parameters import told_apart
+from pipelines.data.draw.overlap import overlap_of
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.files import storage

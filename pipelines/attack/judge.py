@@ -15,7 +15,7 @@ from pipelines.attack.memorised import write_memorised
 from pipelines.attack.scores import groups_in, judged
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 
 

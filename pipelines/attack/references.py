@@ -15,7 +15,7 @@ from mi_core.validity.blind import semantic_scores
 from mi_core.validity.bursts import find_bursts
 from pipelines.config.demands import embedding_of
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.attack.tasks import Task
-from pipelines.config.attacks import AttackConfig
-from pipelines.config.parameters import told_apart
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.parameters import told_apart
 from pipelines.errors import UserError
 from pipelines.files import storage
 

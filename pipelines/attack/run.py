@@ -23,10 +23,10 @@ from pipelines.attack.score import ONE_PART, is_divided, run_attack, run_divided
 from pipelines.attack.scores import SCORES
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import measure, utility_path
-from pipelines.config.attacks import AUDITED
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AUDITED
 from pipelines.console import count_of, say
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder

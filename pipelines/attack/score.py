@@ -17,8 +17,8 @@ from pipelines.attack.judge import judge
 from pipelines.attack.scores import part_path, scores_folder
 from pipelines.attack.tasks import Task
 from pipelines.config.run_config import RunConfig
-from pipelines.data.first import number_of
-from pipelines.data.splits import Splits
+from pipelines.data.draw.first import number_of
+from pipelines.data.draw.splits import Splits
 from pipelines.data.tasks import parts
 from pipelines.errors import UserError
 from pipelines.extract.features import NothingAsked

@@ -12,15 +12,15 @@ from mi_core.attacks.shadows import shadow_row
 from mi_core.features import of_first_views
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among
-from pipelines.config.attacks import AUDITED, AttackConfig
 from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
-from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import ANCHOR_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AUDITED, AttackConfig
+from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.columns import known_label
-from pipelines.data.first import number_of
-from pipelines.data.halves import members_of
-from pipelines.data.splits import Splits
+from pipelines.data.draw.first import number_of
+from pipelines.data.draw.halves import members_of
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.run.folder import SeedFolder

@@ -12,7 +12,7 @@ from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_pr
 from mi_core.records import among
 from pipelines.config.demands import Asking
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder

@@ -30,8 +30,8 @@ from pipelines.audit.planted import NEVER, decoding_of, plain_of, png_of, write_
 from pipelines.config.checks import build
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.run.folder import SeedFolder
 

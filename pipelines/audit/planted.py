@@ -8,14 +8,14 @@ from typing import Any
 from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import calibrated
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
-from pipelines.config.attacks import NONMEMBERS
 from pipelines.config.checks import build
-from pipelines.config.dp_audit import GAUSSIAN
-from pipelines.config.encoders import TrainedConfig
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE, KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import read_samples
-from pipelines.data.splits import Splits
+from pipelines.config.sections.attacks import NONMEMBERS
+from pipelines.config.sections.dp_audit import GAUSSIAN
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.data.draw.images import read_samples
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 

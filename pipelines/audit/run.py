@@ -14,9 +14,9 @@ from pipelines.audit import spending
 from pipelines.config.attack_checks import check_drawn
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say, step
-from pipelines.data.draw import check_sizes
+from pipelines.data.draw.draw import check_sizes
+from pipelines.data.draw.splits import Splits
 from pipelines.data.run import draw_roles
-from pipelines.data.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage

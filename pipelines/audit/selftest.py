@@ -31,8 +31,8 @@ from pipelines.audit.chosen import CASES, Chooser
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say
-from pipelines.data.scan import scan
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.scan import scan
 from pipelines.files import storage
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, versions

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mi_core.costs import Range
-from mi_core.report.numbers import plain
+from mi_core.report.words.numbers import plain
 from pipelines.config.run_config import RunConfig
 from pipelines.console import console, say
 from pipelines.errors import UserError

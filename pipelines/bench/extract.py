@@ -22,7 +22,7 @@ from pipelines.bench import scale
 from pipelines.bench.cases import chosen_of, dated
 from pipelines.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 from pipelines.console import count_of, say
-from pipelines.data.shard_paths import expand
+from pipelines.data.read.shard_paths import expand
 from pipelines.run.machine import cpus
 
 OTHERS = ("memory", "scaling")

@@ -14,7 +14,7 @@ from mi_core.bench.extraction import VIEWS, ExtractionCase
 from mi_core.bench.setting import MEAN, RECIPE, STD, spread
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.console import silence
 from pipelines.errors import UserError

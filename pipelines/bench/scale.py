@@ -13,7 +13,7 @@ from mi_core.bench.extraction import VIEWS, ExtractionCase
 from pipelines.bench import latency
 from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
-from pipelines.data.shard_paths import expand
+from pipelines.data.read.shard_paths import expand
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.run.machine import descendants
 

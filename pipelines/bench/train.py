@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pipelines.bench.cases import chosen_of, dated
 from pipelines.console import say
-from pipelines.data.sources import Source
+from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.run.machine import cpus
 
@@ -83,7 +83,7 @@ def _random_images() -> np.ndarray:
 
 def _images(pattern: str) -> np.ndarray:
     from mi_core.images import Decoder, decode
-    from pipelines.config.sources import SourceConfig
+    from pipelines.config.sections.sources import SourceConfig
 
     source, decoder = SourceConfig(kind="shards", path=pattern), Decoder(32)
     found: list[np.ndarray] = []

@@ -119,7 +119,7 @@ def quickstart(
     verbose: Verbose = False,
 ) -> None:
     """Audit an encoder of handwritten digits: no GPU, no download, two to four minutes on two cores."""
-    from pipelines.config.shipped import shipped
+    from pipelines.config.reading.shipped import shipped
 
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
 
@@ -134,8 +134,8 @@ def selftest(
 ) -> None:
     """Check the tool itself on fifteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
-    from pipelines.config.load import load
-    from pipelines.config.shipped import shipped
+    from pipelines.config.reading.load import load
+    from pipelines.config.reading.shipped import shipped
 
     place = out or "runs/selftest"
     loaded = load(config or shipped()["quickstart"], overrides or ())

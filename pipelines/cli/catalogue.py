@@ -19,7 +19,7 @@ Facts = dict[str, str]
 
 def facts() -> dict[str, dict[str, Facts]]:
     """The facts of every entry by name, by the heading of its table."""
-    elsewhere = _first_lines("mi_core.encoders.builders", "LOADERS")
+    elsewhere = _first_lines("mi_core.adoption.builders", "LOADERS")
     return {
         "attack": {name: _facts_of_attack(method) for name, method in methods("attack").items()},
         "defense": {name: _facts_of_defense(method) for name, method in methods("defense").items()},

@@ -24,7 +24,7 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
     from pipelines.config.attack_checks import check_drawn
     from pipelines.config.prospects import prospects
     from pipelines.console import count_of
-    from pipelines.data.draw import check_sizes
+    from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
     from pipelines.data.run import counts_in_words, faults_of_lists
     from pipelines.encoders import adopt

@@ -110,11 +110,11 @@ class Flags:
 
     def _of_publisher(self) -> tuple[bool, dict[str, Any]]:
         """Whether the encoder learned from captions, and how images come to it; empty where its name says that."""
+        from mi_core.adoption.builders import folder_preprocessing, of_captions
+        from mi_core.adoption.model_folder import folder_kind
+        from mi_core.adoption.published import PUBLISHED
+        from mi_core.adoption.weight_sources import definition_of
         from mi_core.checks import ConfigError
-        from mi_core.encoders.builders import folder_preprocessing, of_captions
-        from mi_core.encoders.model_folder import folder_kind
-        from mi_core.encoders.published import PUBLISHED
-        from mi_core.encoders.weight_sources import definition_of
         from pipelines.files.storage import file_or_none
 
         named = self.encoder or ""

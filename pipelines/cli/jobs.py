@@ -72,7 +72,7 @@ def estimate(
     verbose: Verbose = False,
 ) -> None:
     """Estimate hours, queries, bytes and money of a run from a short calibration."""
-    from pipelines.data.draw import check_sizes
+    from pipelines.data.draw.draw import check_sizes
     from pipelines.estimate import view as estimate_view
     from pipelines.estimate.run import cluster
     from pipelines.estimate.run import estimate as estimated

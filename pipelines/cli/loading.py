@@ -36,7 +36,7 @@ def loaded_run(
     Raises:
         UserError: there is no config and no flag names an encoder, or what they say is impossible.
     """
-    from pipelines.config.load import load, loaded_from
+    from pipelines.config.reading.load import load, loaded_from
     from pipelines.files import storage
 
     if flags is not None and flags.given:

@@ -31,7 +31,7 @@ def init(
 
 def answered(flags: Flags) -> Flags:
     """The same with answers to all questions that are open."""
-    from mi_core.encoders.model_folder import folder_kind
+    from mi_core.adoption.model_folder import folder_kind
 
     if not flags.given:
         named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
@@ -64,7 +64,7 @@ def written(flags: Flags, path: str, *, replace: bool) -> str:
     Raises:
         UserError: the file exists, or the answers do not make a config.
     """
-    from pipelines.config.load import loaded_from
+    from pipelines.config.reading.load import loaded_from
 
     if storage.exists(path) and not replace:
         raise UserError(f"{path} exists; give another name, or --replace")

@@ -60,7 +60,7 @@ def forget(
     json: Annotated[str | None, typer.Option("--json", help="Write what was found to a file.", metavar="FILE")] = None,
 ) -> None:
     """Judge whether an encoder forgot images: the same audit before and after. RUN:ENCODER names one of several."""
-    from mi_core.report.forgetting import table
+    from mi_core.report.words.forgetting import table
     from pipelines.report.forget import forget as judged
 
     found = judged(before, after, retrained, tolerance=tolerance, kept=kept)

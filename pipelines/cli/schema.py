@@ -7,6 +7,6 @@ import json
 
 def schema() -> None:
     """Print the JSON Schema of a config, with which editors complete and check it."""
-    from pipelines.config.schema import schema as made
+    from pipelines.config.reading.schema import schema as made
 
     print(json.dumps(made(), indent=1))  # noqa: T201

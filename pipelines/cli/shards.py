@@ -40,7 +40,7 @@ def import_(
     max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Largest share of unusable samples.")] = 0.01,
 ) -> None:
     """Write images as WebDataset shards, with unchanged bytes and a manifest."""
-    from pipelines.data import shards
+    from pipelines.data.scan import shards
 
     found = shards.source_of(source, root=root, options=_named_values(option))
     shards.import_shards(found, out, max_rejected=max_rejected)
@@ -53,7 +53,7 @@ def inspect(
     option: Options = None,
 ) -> None:
     """Show counts, formats, bad samples and duplicates; exit code 2 if nothing is usable."""
-    from pipelines.data import shards
+    from pipelines.data.scan import shards
 
     found = shards.source_of(source, root=root, options=_named_values(option))
     inspection = shards.inspect(found)
@@ -63,7 +63,7 @@ def inspect(
 
 
 def _named_values(options: list[str] | None) -> dict[str, Any]:
-    from pipelines.config.yaml_text import read_value
+    from pipelines.config.reading.yaml_text import read_value
 
     pairs = [option.partition("=") for option in options or ()]
     unnamed = [name for name, equals, _ in pairs if not equals]

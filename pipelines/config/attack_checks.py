@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.momentum import MomentumObjective
-from pipelines.config.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import EndpointConfig
 from pipelines.config.gradients import why_no_gradients, why_unfit
 from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
 
 

@@ -7,18 +7,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mi_core.adoption.architectures import check_architecture
 from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
-from mi_core.encoders.architectures import check_architecture
 from mi_core.features import of_momentum
 from pipelines.config.attack_checks import check_attack, check_roles
-from pipelines.config.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
 from pipelines.config.demands import Demand, demands_of
-from pipelines.config.dp_audit import GAUSSIAN
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
 from pipelines.config.roles import (
@@ -29,6 +26,9 @@ from pipelines.config.roles import (
     KNOWN_ROLES,
 )
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
+from pipelines.config.sections.dp_audit import GAUSSIAN
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 
 

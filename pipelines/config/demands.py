@@ -9,10 +9,10 @@ from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import asked, bank_of, consumes, of_weights
-from pipelines.config.attacks import AttackConfig
-from pipelines.config.queries import Recipe
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.queries import Recipe
 
 CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from mi_core.adoption.builders import CODE
 from mi_core.defenses import DEFENSES
-from mi_core.encoders.builders import CODE
 from mi_core.objectives import OBJECTIVES
-from pipelines.config.attacks import AttackConfig
-from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.encoders import (
+    DefendedConfig,
+    EncoderConfig,
+    EndpointConfig,
+    LoadedConfig,
+    TrainedConfig,
+)
 
 
 def why_no_gradients(encoder: EncoderConfig) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mi_core.report.numbers import count, percent, rate
+from mi_core.report.words.numbers import count, percent, rate
 from mi_core.validity.conformal import least_flags, needed_controls
 from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_images, verdict_power
 from mi_core.validity.verdict import CHOICE, LOT
-from pipelines.config.encoders import LoadedConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import LoadedConfig
 
 _WEB_SCALE = ("open_clip:", "transformers:")
 _TWICE = 2 * PUBLISHED - 0.5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mi_core.adoption.architectures import check_architecture
+from mi_core.adoption.model_folder import folder_kind
+from mi_core.adoption.published import PUBLISHED, Preprocessing, published
 from mi_core.checks import ConfigError
-from mi_core.encoders.architectures import check_architecture
-from mi_core.encoders.model_folder import folder_kind
-from mi_core.encoders.published import PUBLISHED, Preprocessing, published
 
 
 def with_published(raw: dict[str, Any]) -> dict[str, Any]:

@@ -11,28 +11,8 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
 from mi_core.features import consumes
 from mi_core.validity.verdict import CHOICE, LOT
-from pipelines.config.attacks import (
-    ATTACK_CONFIGS,
-    AUDITED,
-    KNOWN,
-    NONMEMBERS,
-    UNLABELLED,
-    AttackConfig,
-    AttributeInferenceConfig,
-    UtilityConfig,
-    ValidityConfig,
-    each_attack,
-    each_inference,
-)
-from pipelines.config.data import DataConfig
-from pipelines.config.defenses import DefenseConfig, with_defenses
-from pipelines.config.dp_audit import DpAuditConfig
-from pipelines.config.encoders import DefendedConfig, EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.config.gradients import may_read_captions, why_unfit
-from pipelines.config.limits import BudgetConfig, PricesConfig, ResourcesConfig
-from pipelines.config.parameters import complete
 from pipelines.config.published import with_published
-from pipelines.config.queries import QueriesConfig, Recipe, crops_alone
 from pipelines.config.roles import (
     ANCHOR_ROLE,
     BANK_ROLE,
@@ -49,10 +29,30 @@ from pipelines.config.roles import (
     of_members,
     without_canaries,
 )
-from pipelines.config.section import Section
+from pipelines.config.sections.attacks import (
+    ATTACK_CONFIGS,
+    AUDITED,
+    KNOWN,
+    NONMEMBERS,
+    UNLABELLED,
+    AttackConfig,
+    AttributeInferenceConfig,
+    UtilityConfig,
+    ValidityConfig,
+    each_attack,
+    each_inference,
+)
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.defenses import DefenseConfig, with_defenses
+from pipelines.config.sections.dp_audit import DpAuditConfig
+from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, ForeignConfig, TrainedConfig
+from pipelines.config.sections.limits import BudgetConfig, PricesConfig, ResourcesConfig
+from pipelines.config.sections.parameters import complete
+from pipelines.config.sections.queries import QueriesConfig, Recipe, crops_alone
+from pipelines.config.sections.section import Section
+from pipelines.config.sections.shorthands import spell_out
+from pipelines.config.sections.tuning import TuneConfig
 from pipelines.config.shape import check_shape
-from pipelines.config.shorthands import spell_out
-from pipelines.config.tuning import TuneConfig
 
 if TYPE_CHECKING:
     AnyAttack = AttackConfig
@@ -88,7 +88,7 @@ class RunConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
-        default_factory=dict, description="fields to repeat the run with, see pipelines.config.sweeps"
+        default_factory=dict, description="fields to repeat the run with, see pipelines.config.reading.sweeps"
     )
     tune: TuneConfig | None = Field(default=None, description="parameters of a defense to search for")
     fold: Literal["all", "search", "final"] = Field(

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipelines.config.data import DataConfig, Role
+from pipelines.config.sections.data import DataConfig, Role
 from pipelines.console import count_of
-from pipelines.data.draw import draw
-from pipelines.data.key_lists import size_of
-from pipelines.data.samples import Item
-from pipelines.data.scan import Scan, scan
-from pipelines.data.shard_sample import sampled
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.key_lists import size_of
+from pipelines.data.read.samples import Item
+from pipelines.data.read.shard_sample import sampled
+from pipelines.data.read.sources import Source
+from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
 
 SHARDS = 4  # of a source, at most

@@ -9,9 +9,9 @@ from typing import Any
 from pipelines.config.attack_checks import check_drawn
 from pipelines.config.prospects import prospects
 from pipelines.console import say
-from pipelines.data.draw import draw
-from pipelines.data.scan import Scan, scan
-from pipelines.data.splits import Splits, are_drawn
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import Splits, are_drawn
+from pipelines.data.scan.scan import Scan, scan
 from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, mapped

@@ -19,8 +19,8 @@ from mi_core.encoders.remote import secrets
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.meter import BLOCK, Limits, Meter, Permit, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.report.numbers import plain
-from pipelines.config.encoders import EndpointConfig
+from mi_core.report.words.numbers import plain
+from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.console import count_of, say
 from pipelines.encoders.answer_cache import AnswerCache
 from pipelines.errors import UserError

@@ -14,16 +14,16 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from mi_core.adoption import hub
+from mi_core.adoption.builders import CODE
+from mi_core.adoption.foreign import Adopted, adopt
+from mi_core.adoption.model_folder import with_definition
+from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of, relative_differences
+from mi_core.adoption.weight_sources import on_hub, read_weights_of
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders import hub
-from mi_core.encoders.builders import CODE
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
-from mi_core.encoders.foreign import Adopted, adopt
-from mi_core.encoders.model_folder import with_definition
 from mi_core.encoders.remote.encoder import Endpoint
-from mi_core.encoders.soundness import Answers, check_company, noise_in_words, noise_of, relative_differences
-from mi_core.encoders.weight_sources import on_hub, read_weights_of
 from mi_core.hashing import digest64
 from mi_core.querying.sanity import (
     VIEWS,
@@ -32,14 +32,14 @@ from mi_core.querying.sanity import (
     consistency_in_words,
     unit_lengths,
 )
-from mi_core.report.numbers import plain
+from mi_core.report.words.numbers import plain
 from pipelines.config.checks import check_adopted
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import say
-from pipelines.data.images import Loaded, load_images
-from pipelines.data.splits import Splits
+from pipelines.data.draw.images import Loaded, load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mi_core.encoders.model_folder import folder_kind
-from mi_core.encoders.published import Preprocessing, published
+from mi_core.adoption.model_folder import folder_kind
+from mi_core.adoption.published import Preprocessing, published
 from mi_core.querying.sanity import Agreement
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import LoadedConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import LoadedConfig
 
 SAME = 0.9999  # cosine from which on two ways of decoding are one
 COMPARED = 32  # images on which another way is measured

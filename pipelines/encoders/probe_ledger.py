@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.config.encoders import ForeignConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from mi_core.encoders.builders import CODE
+from mi_core.adoption.builders import CODE
+from mi_core.adoption.foreign import Adopted, adopt
+from mi_core.adoption.model_folder import without_weights
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.foreign import Adopted, adopt
-from mi_core.encoders.model_folder import without_weights
 from mi_core.querying.sanity import view_consistency
 from mi_core.streams import pixel_streams
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import EndpointConfig, LoadedConfig
-from pipelines.data.images import Loaded
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
+from pipelines.data.draw.images import Loaded
 
 PROBED = 256  # images on which an encoder is tried out
 TRIED = 64  # images in a first look, before anything runs

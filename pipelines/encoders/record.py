@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from pipelines.config.encoders import EncoderConfig, encoder_config
+from pipelines.config.sections.encoders import EncoderConfig, encoder_config
 
 
 @dataclass(frozen=True)

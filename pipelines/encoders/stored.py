@@ -10,16 +10,16 @@ from typing import Any
 import safetensors.numpy
 import safetensors.torch
 
+from mi_core.adoption.foreign import rebuild, saved_mark
+from mi_core.adoption.published import Preprocessing
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights, momentum_copy, weights_bytes
-from mi_core.encoders.foreign import rebuild, saved_mark
-from mi_core.encoders.published import Preprocessing
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.training.loop import audited_encoder
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -25,18 +25,18 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import TrainedConfig
-from pipelines.config.limits import ResourcesConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sources import SourceConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.config.sections.limits import ResourcesConfig
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
-from pipelines.data.key_lists import size_of
 from pipelines.data.look import SHARDS, evenly
-from pipelines.data.samples import Item, Problem
-from pipelines.data.scan import usable
-from pipelines.data.shard_sample import sampled
-from pipelines.data.sources import Source
+from pipelines.data.read.key_lists import size_of
+from pipelines.data.read.samples import Item, Problem
+from pipelines.data.read.shard_sample import sampled
+from pipelines.data.read.sources import Source
+from pipelines.data.scan.scan import usable
 from pipelines.encoders.stored import describe, write_weights
 from pipelines.errors import UserError
 from pipelines.estimate.outline import Pass, RoleSizes, Training

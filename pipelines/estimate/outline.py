@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from mi_core.adoption.builders import CODE
 from mi_core.costs import Range, total
-from mi_core.encoders.builders import CODE
 from mi_core.objectives import OBJECTIVES
 from pipelines.config.checks import check_adopted
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, TrainedConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, TrainedConfig
 from pipelines.data.columns import ATTRIBUTE
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import Adoption, adopt_untried, adoptions
 from pipelines.encoders.probes import PROBED
 from pipelines.encoders.stored import describe, share

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from mi_core.costs import NOTHING, Range, largest, nodes_for, total, workers_for
-from mi_core.report.numbers import plain
-from pipelines.config.encoders import DefendedConfig, EndpointConfig
-from pipelines.config.limits import ResourcesConfig
+from mi_core.report.words.numbers import plain
 from pipelines.config.prospects import prospects
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import say
-from pipelines.data.splits import Splits, are_drawn
+from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.encoders.probe_ledger import attacked
 from pipelines.encoders.stored import describe
 from pipelines.estimate import measure

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mi_core.costs import Range
-from mi_core.report.numbers import plain
+from mi_core.report.words.numbers import plain
 from pipelines.console import count_of
 from pipelines.estimate.run import HOUR, Amounts, Cluster, Estimate
 from pipelines.extract.telemetry import STEPS

@@ -12,8 +12,8 @@ import torch
 from mi_core.querying.bank import Bank
 from mi_core.streams import pixel_streams
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import load_samples
-from pipelines.data.splits import Splits
+from pipelines.data.draw.images import load_samples
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import islice
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.extract import bank
 from pipelines.extract.asking import decoded

@@ -14,8 +14,8 @@ from mi_core.records import Features, FloatArray
 from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.data.columns import ids_of
-from pipelines.data.first import Firsts
-from pipelines.data.splits import Splits, having
+from pipelines.data.draw.first import Firsts
+from pipelines.data.draw.splits import Splits, having
 from pipelines.errors import UserError
 from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
 from pipelines.files import many, storage

@@ -17,14 +17,14 @@ import pyarrow as pa
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.querying.plan import QueryPlan
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sources import SourceConfig
-from pipelines.data.first import Firsts
-from pipelines.data.samples import Item
-from pipelines.data.sources import Source
-from pipelines.data.splits import ROLES, Splits
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.draw.first import Firsts
+from pipelines.data.draw.splits import ROLES, Splits
+from pipelines.data.read.samples import Item
+from pipelines.data.read.sources import Source
 from pipelines.extract.passes import FeatureFile, QueryPass
 from pipelines.extract.readers import ReadOrder, Share
 from pipelines.extract.selections import Selection

@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.config.demands import SEQUENTIAL, Demand, Stopping, demands_of
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.probe_ledger import attacked, probe_queries, probed_images
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError

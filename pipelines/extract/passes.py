@@ -13,10 +13,10 @@ from mi_core.features import bank_of
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
 from pipelines.config.demands import Asking, Demand, Stopping, demands_of
-from pipelines.config.encoders import EndpointConfig
-from pipelines.config.queries import Recipe
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.queries import Recipe
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -10,7 +10,7 @@ import torch
 
 from mi_core.augmentations.views import clean
 from mi_core.encoders.folding import for_queries
-from pipelines.config.encoders import EndpointConfig
+from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.encoders.probe_ledger import attacked
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mi_core.images import Decoder
-from pipelines.config.data import DataConfig
-from pipelines.config.sources import SourceConfig
-from pipelines.data.captions import made_caption, own_caption
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import known_label
-from pipelines.data.samples import Item, Sample
-from pipelines.data.sources import Source
+from pipelines.data.read.captions import made_caption, own_caption
+from pipelines.data.read.samples import Item, Sample
+from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.extract.selections import Selection
 

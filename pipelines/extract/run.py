@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from mi_core.encoders.remembering import Memory
 from mi_core.features import of_momentum
 from pipelines.config.demands import demands_of
-from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.console import count_of, say
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.access import Access, access_to
 from pipelines.encoders.probe_ledger import checks_path

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mi_core.images import Decoder
-from pipelines.data.blended import Blend, blend_of
-from pipelines.data.samples import Sample
-from pipelines.data.splits import Splits
+from pipelines.data.draw.blended import Blend, blend_of
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.samples import Sample
 from pipelines.files.digest import digest
 
 

@@ -27,8 +27,8 @@ import yaml
 
 import mi_core
 import pipelines
-from pipelines.config.load import parse
 from pipelines.config.paths import spelled_out
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import Unavailable, UserError
 from pipelines.files.digest import digest

@@ -9,10 +9,10 @@ import safetensors.numpy
 import torch
 
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
-from pipelines.config.encoders import DefendedConfig
-from pipelines.data.halves import members_of
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import DefendedConfig
+from pipelines.data.draw.halves import members_of
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import DEFENSE, PREPARED, defended_fingerprint, defense_seed, describe, weights_path
 from pipelines.errors import UserError, fault_in
 from pipelines.files import storage

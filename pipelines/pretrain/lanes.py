@@ -14,9 +14,9 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.config.encoders import DefendedConfig
-from pipelines.config.limits import ResourcesConfig
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import DefendedConfig
+from pipelines.config.sections.limits import ResourcesConfig
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.defend import defend, over_cluster

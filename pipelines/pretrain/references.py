@@ -10,11 +10,11 @@ import torch
 from mi_core.querying.sanity import view_consistency
 from mi_core.streams import pixel_streams
 from mi_core.training.loop import audited_encoder
-from pipelines.config.encoders import TrainedConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.data.halves import seen_by
-from pipelines.data.images import load_samples
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.data.draw.halves import seen_by
+from pipelines.data.draw.images import load_samples
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.probes import PROBED
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.files import storage

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mi_core.objectives import OBJECTIVES
-from mi_core.report.numbers import plain
-from pipelines.config.encoders import DefendedConfig, TrainedConfig
+from mi_core.report.words.numbers import plain
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.console import bars, say, step
-from pipelines.data.halves import members_of
-from pipelines.data.splits import Splits
+from pipelines.data.draw.halves import members_of
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError

@@ -25,14 +25,14 @@ from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
 from mi_core.streams import stream_keys
 from mi_core.training.data import Batch, check_batch
-from pipelines.config.data import DataConfig
-from pipelines.config.sources import SourceConfig
-from pipelines.data.blended import Blend, blend_of
-from pipelines.data.captions import caption_of
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
-from pipelines.data.samples import Item, Sample
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.data.draw.blended import Blend, blend_of
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.captions import caption_of
+from pipelines.data.read.samples import Item, Sample
+from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 
 MIXED_BYTES = 256 * 2**20  # decoded pixels that are shuffled among each other

@@ -20,10 +20,10 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages, TrainingImages, by_content
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
-from pipelines.config.encoders import TrainedConfig
-from pipelines.data.halves import members_of
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.data.draw.halves import members_of
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage

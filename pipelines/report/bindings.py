@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.report.statement import ANSWERS, CODE, DEFENSE, MOMENTUM, RECORD, WEIGHTS, Part
-from pipelines.config.encoders import EndpointConfig, LoadedConfig
-from pipelines.data.recount import recounted
-from pipelines.data.splits import Splits
-from pipelines.data.sums import DROPPED
+from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
+from pipelines.data.draw.recount import recounted
+from pipelines.data.draw.splits import Splits
+from pipelines.data.draw.sums import DROPPED
 from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from mi_core.adoption.soundness import Answers, noise_caveat
 from mi_core.attacks import left_out
-from mi_core.encoders.soundness import Answers, noise_caveat
 from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
-from mi_core.report.numbers import plain
+from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import tasks
-from pipelines.config.encoders import EndpointConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sources import NOISE
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.sources import NOISE
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
-from pipelines.data.samples import IMAGES
-from pipelines.data.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder

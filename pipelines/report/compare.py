@@ -15,10 +15,10 @@ from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
 from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows
 from mi_core.report.defenses import defense_tables, measures
-from mi_core.report.numbers import DAGGER, count, estimate, percent, supported
 from mi_core.report.runs import encoder_in_words
-from mi_core.report.sides import share_found, sides_of, unsupported
-from mi_core.report.wording import TITLES, probe
+from mi_core.report.words.numbers import DAGGER, count, estimate, percent, supported
+from mi_core.report.words.sides import share_found, sides_of, unsupported
+from mi_core.report.words.wording import TITLES, probe
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mi_core.defenses.composition import HINT, Composed, Gaussian, Release, SampledGaussian, composed, release_of
-from pipelines.config.encoders import DefendedConfig
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.config.sections.encoders import DefendedConfig
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.run.folder import RunFolder, SeedFolder
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.config.encoders import DefendedConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.encoders.stored import describe
 from pipelines.run.folder import RunFolder
 

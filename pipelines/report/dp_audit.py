@@ -12,11 +12,11 @@ from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, gri
 from pipelines.attack.canaries import guessed, guesses_canaries
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.dp_audit import APPROXIMATE, GAUSSIAN
-from pipelines.config.encoders import DefendedConfig
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.config.sections.dp_audit import APPROXIMATE, GAUSSIAN
+from pipelines.config.sections.encoders import DefendedConfig
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.run.folder import RunFolder
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
-from mi_core.report.images import ViewGrid
+from mi_core.report.figures.images import ViewGrid
 from mi_core.streams import pixel_streams
 from pipelines.attack.inference import planes
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.scores import judged, parts_of
 from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -13,9 +13,9 @@ from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
 from mi_core.validity.kept import Scored
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.load import load
+from pipelines.config.reading.load import load
 from pipelines.config.run_config import RunConfig
-from pipelines.data.overlap import audited_overlap
+from pipelines.data.draw.overlap import audited_overlap
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading

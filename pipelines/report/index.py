@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from urllib.parse import quote
 
-from mi_core.report.index import MARK, render_index
+from mi_core.report.page.index import MARK, render_index
 from mi_core.report.runs import Entry, Unread, entry_of, plain
 from pipelines.errors import UserError
 from pipelines.files import storage

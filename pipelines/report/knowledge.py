@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipelines.config.attacks import AttackConfig
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import TrainedConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import TrainedConfig
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:

@@ -17,20 +17,20 @@ from mi_core.records import Estimate
 from mi_core.report.attributes import pool_inferences
 from mi_core.report.contents import pool_seeds, to_json
 from mi_core.report.defenses import compare_defenses
-from mi_core.report.figures import draw_figures
-from mi_core.report.html import render_html
+from mi_core.report.figures.figures import draw_figures
+from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.tasks import tasks
 from pipelines.attack.utility import utility_path
-from pipelines.config.attacks import SHADOW, SHADOWS, AttackConfig
-from pipelines.config.encoders import EndpointConfig, LoadedConfig
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import SHADOW, SHADOWS, AttackConfig
+from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import count_of, say
-from pipelines.data.losses import Rejection
-from pipelines.data.overlap import audited_overlap, overlap_of
-from pipelines.data.splits import Splits
+from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe

@@ -13,7 +13,7 @@ from mi_core.metrics.delong import design_effect
 from mi_core.metrics.pooled import pool, together
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
-from mi_core.report.evidence import combine_tests
+from mi_core.report.words.evidence import combine_tests
 from mi_core.validity.bursts import bursts_as_json
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.verdict import CHECKS, GROUPS_DIFFER, LOT, Validity, judge, judge_pooled
@@ -25,12 +25,12 @@ from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import Units, groups_in, judged, rows_of, units_of
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.data import DataConfig
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import read_samples
-from pipelines.data.overlap import audited_overlap, overlap_of
-from pipelines.data.splits import Splits
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.draw.images import read_samples
+from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -23,9 +23,9 @@ from mi_core.report.statement import (
     subjects,
     verdict_by_rule,
 )
-from pipelines.config.load import load
-from pipelines.data.recount import recounted
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import load
+from pipelines.data.draw.recount import recounted
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage

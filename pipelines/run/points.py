@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipelines.config.checks import build
-from pipelines.config.fields import with_changes
+from pipelines.config.reading.fields import with_changes
+from pipelines.config.reading.sweeps import LABEL, slug
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sweeps import LABEL, slug
 from pipelines.run.folder import RunFolder
 
 

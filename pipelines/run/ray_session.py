@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipelines.config.limits import ResourcesConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import bars, count_of, say
 from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.files import storage

@@ -26,15 +26,15 @@ from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of
 from pipelines.attack.tasks import stopping_rule, tasks
 from pipelines.attack.utility import utility_path
-from pipelines.config.attacks import AttackConfig, AttributeInferenceConfig
 from pipelines.config.checks import build
-from pipelines.config.encoders import ForeignConfig, TrainedConfig
-from pipelines.config.fields import with_changes
+from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
-from pipelines.config.tuning import TuneConfig
+from pipelines.config.sections.attacks import AttackConfig, AttributeInferenceConfig
+from pipelines.config.sections.encoders import ForeignConfig, TrainedConfig
+from pipelines.config.sections.tuning import TuneConfig
 from pipelines.console import silence
-from pipelines.data.overlap import audited_overlap, overlap_of
-from pipelines.data.splits import Splits, are_drawn
+from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract

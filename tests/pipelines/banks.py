@@ -9,10 +9,10 @@ import torch
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.views import make_views
 from mi_core.streams import pixel_streams
-from pipelines.config.parameters import build
 from pipelines.config.run_config import RunConfig
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.config.sections.parameters import build
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import StoredEncoder
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder

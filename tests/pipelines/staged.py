@@ -13,12 +13,12 @@ from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit.run import register, with_nonce
-from pipelines.config.encoders import ForeignConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
-from pipelines.data.splits import are_drawn
+from pipelines.config.sections.encoders import ForeignConfig
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import are_drawn
+from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
 from pipelines.extract.readers import Kept

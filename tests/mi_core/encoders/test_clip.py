@@ -8,15 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.adoption.clip_weights import activation_note, convert_open_clip
 from mi_core.checks import ConfigError
-from mi_core.encoders.clip import (
-    CLIPBackbone,
-    SplitTower,
-    _take_projection,
-    activation_note,
-    convert_open_clip,
-    split_tower,
-)
+from mi_core.encoders.clip import CLIPBackbone, SplitTower, _take_projection, split_tower
 
 open_clip = pytest.importorskip("open_clip")
 OPENAI = {name: torch.tensor(1) for name in ("input_resolution", "context_length", "vocab_size")}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mi_core.adoption.layouts.names import torchvision_vit_key
 from mi_core.checks import ConfigError
 from mi_core.encoders import ENCODERS, build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
-from mi_core.encoders.layouts.names import torchvision_vit_key
 from mi_core.encoders.projection import projection_head
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.adoption.foreign import adopt
+from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.augmentations.clip import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
@@ -19,8 +21,6 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.clip import OpenCLIPText
 from mi_core.encoders.folding import for_queries
-from mi_core.encoders.foreign import adopt
-from mi_core.encoders.weight_sources import read_local, read_weights_of
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.text import CaptionEncoder
@@ -29,7 +29,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.gradients import BankKeys, layer_groups, losses_and_gradients, text_groups
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
-from tests.mi_core.encoders.folders import save_open_clip, save_transformers
+from tests.mi_core.adoption.folders import save_open_clip, save_transformers
 
 IMAGE = GradientSetting(temperature=0.2, views=2, bank=5, layers=3)
 BOTH = GradientSetting(temperature=0.2, views=2, bank=5, layers=3, both=True)

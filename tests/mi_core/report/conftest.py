@@ -13,9 +13,9 @@ import pytest
 
 from mi_core.records import Estimate
 from mi_core.report.contents import AttackScores, FigureData, LossCurve, pool_seeds
-from mi_core.report.drawing import Drawing
-from mi_core.report.evidence import combine_tests
-from mi_core.report.figures import draw_figures
+from mi_core.report.figures.drawing import Drawing
+from mi_core.report.figures.figures import draw_figures
+from mi_core.report.words.evidence import combine_tests
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.share import least_share
 from mi_core.validity.verdict import Validity

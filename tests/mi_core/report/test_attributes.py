@@ -12,11 +12,11 @@ import pytest
 from mi_core.checks import ShapeError
 from mi_core.report.attributes import attribute_figures, final_inferences, plane, pool_inferences, swept_inferences
 from mi_core.report.contents import EmbeddingMap, FigureData, pool_seeds, schema
-from mi_core.report.curves import comparison_figures
-from mi_core.report.figures import draw_figures
-from mi_core.report.html import render_html
-from mi_core.report.numbers import rate
+from mi_core.report.figures.curves import comparison_figures
+from mi_core.report.figures.figures import draw_figures
+from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
+from mi_core.report.words.numbers import rate
 from tests.mi_core.report.conftest import estimate
 
 

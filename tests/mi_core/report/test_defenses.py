@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mi_core.report.defense_figures import defense_figures
 from mi_core.report.defenses import defense_tables
+from mi_core.report.figures.defense_figures import defense_figures
 
 
 def pair(attack: str, clean: float, defended: float) -> dict[str, Any]:

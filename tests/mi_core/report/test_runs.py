@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mi_core.records import Estimate
+from mi_core.report.page.versions import HEIGHT, WIDTH, chart, versions_of
 from mi_core.report.runs import LONGEST, Entry, Unread, entry_of, plain
-from mi_core.report.versions import HEIGHT, WIDTH, chart, versions_of
 
 
 def entry(report: dict[str, Any], folder: str = "run") -> Entry:

@@ -30,7 +30,7 @@ from mi_core.report.statement import (
     subjects,
     verdict_by_rule,
 )
-from mi_core.report.wording import RULE
+from mi_core.report.words.wording import RULE
 from mi_core.validity.verdict import Validity
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
 from mi_core.records import Estimate
-from mi_core.report.forgetting import in_words, table
+from mi_core.report.words.forgetting import in_words, table
 from mi_core.validity.forgetting import Forgetting, forgetting
 from mi_core.validity.kept import Scored
 from tests.mi_core.validity.unlearning import every_cell

@@ -12,9 +12,9 @@ import torch
 from mi_core.captions import templated_caption
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, asking_of
-from pipelines.config.load import parse
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import parse
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features

@@ -16,9 +16,9 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters, in
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, demands_of
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
@@ -114,7 +114,7 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     """The negated cross-entropy, computed here from the weights, the images and the labels of the task."""
     import torch
 
-    from pipelines.data.images import load_images
+    from pipelines.data.draw.images import load_images
 
     config, place = config_of(), RunFolder(str(run)).seed(0)
     loaded = load_images(config.data, Splits.load(place.path), config.audited)

@@ -20,12 +20,12 @@ from pipelines.attack.fit import Scored
 from pipelines.attack.tasks import Task, tasks
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data import tasks as data_tasks
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
-from pipelines.data.splits import Splits
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.report.caveats import caveats

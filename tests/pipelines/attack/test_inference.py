@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.attack.inference import Inference
-from pipelines.config.attacks import AttributeInferenceConfig
+from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.run.folder import SeedFolder
 
 

@@ -12,9 +12,9 @@ import torch
 from mi_core.encoders.folding import for_queries
 from mi_core.features.neighbour_density import neighbour_density
 from pipelines.config.checks import build as checked
-from pipelines.config.load import parse
-from pipelines.data.images import load_images
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import parse
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder

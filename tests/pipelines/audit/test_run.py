@@ -20,8 +20,8 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.load import parse
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import parse
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain import lanes

@@ -20,10 +20,10 @@ from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
 from pipelines.audit.chosen import Chooser
 from pipelines.audit.selftest import of_promise, of_verdict
-from pipelines.config.load import load, parse
+from pipelines.config.reading.load import load, parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
+from pipelines.data.draw.draw import draw
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

@@ -149,9 +149,9 @@ for words in {listed}:
 
 
 def test_lists_name_every_method(call) -> None:
+    from mi_core.adoption.builders import LOADERS
     from mi_core.attacks import ATTACKS
     from mi_core.encoders import ENCODERS
-    from mi_core.encoders.builders import LOADERS
     from mi_core.encoders.remote.adapters import ADAPTERS
     from mi_core.objectives import OBJECTIVES
 
@@ -218,7 +218,7 @@ def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Pat
         path.unlink()
     shutil.rmtree(folder / "seed-0" / "attacks")
     from pipelines.attack import run as attack
-    from pipelines.config.load import load
+    from pipelines.config.reading.load import load
     from pipelines.errors import fault_of_user
     from pipelines.run.folder import RunFolder
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from mi_core.adoption.builders import LOADERS
 from mi_core.attacks import ATTACKS
 from mi_core.checks import ConfigError
 from mi_core.defenses import DEFENSES
 from mi_core.encoders import ENCODERS
-from mi_core.encoders.builders import LOADERS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.objectives import OBJECTIVES
 from pipelines.cli import catalogue, listing, source_files
-from pipelines.config.encoders import DefendedConfig, TrainedConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from tests.conftest import small_config
 
 HIDING = {name: objective for name, objective in OBJECTIVES.items() if objective.target == "attribute"}

@@ -81,7 +81,7 @@ def test_code_of_the_current_folder_is_found_by_every_command(tmp_path: Path) ->
     code = """
 import sys
 sys.path = [place for place in sys.path if place not in ("", sys.argv[1])]  # as of a console script
-from mi_core.encoders.code import code_backbone
+from mi_core.adoption.code import code_backbone
 print(code_backbone("python:enc:f", None)[0].function.__name__)
 """
     done = started(tmp_path, str(tmp_path), code=code, PYTHONPATH=str(ROOT))

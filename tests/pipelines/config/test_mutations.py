@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mi_core.encoders.published import import_open_clip
-from pipelines.config.load import _read, load
+from mi_core.encoders.clip import import_open_clip
+from pipelines.config.reading.load import _read, load
 from pipelines.errors import UserError
 from tests.pipelines.mutations import broken_text, mutated, override
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from pipelines.config.demands import demands_of
-from pipelines.config.limits import ResourcesConfig
-from pipelines.config.load import load, parse
-from pipelines.config.shipped import found
+from pipelines.config.reading.load import load, parse
+from pipelines.config.reading.shipped import found
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.errors import UserError
 from tests.conftest import small_config
 

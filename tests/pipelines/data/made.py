@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from mi_core.hashing import digest64
 from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
-from pipelines.config.data import DataConfig, Role
-from pipelines.data.duplicates import keeping
-from pipelines.data.losses import Tally
-from pipelines.data.scan import Scan, ScannedShard
+from pipelines.config.sections.data import DataConfig, Role
+from pipelines.data.draw.duplicates import keeping
+from pipelines.data.scan.losses import Tally
+from pipelines.data.scan.scan import Scan, ScannedShard
 from pipelines.errors import UserError
 from pipelines.files import storage
 

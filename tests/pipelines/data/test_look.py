@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.data import DataConfig
-from pipelines.data.draw import draw
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.draw.draw import draw
 from pipelines.data.look import Look
-from pipelines.data.scan import scan
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from tests.pipelines.tars import shard_bytes
 

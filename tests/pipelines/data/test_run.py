@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.data import run as data_run
-from pipelines.data.splits import are_drawn
+from pipelines.data.draw.splits import are_drawn
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run

@@ -31,13 +31,13 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.config.load import parse
-from pipelines.config.parameters import build
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw import draw
-from pipelines.data.images import load_images
-from pipelines.data.scan import scan
-from pipelines.data.splits import Splits
+from pipelines.config.sections.parameters import build
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.scan import scan
 from pipelines.encoders.access import Access
 from pipelines.encoders.adopt import CHECKED, REPEATED, try_out
 from pipelines.encoders.stored import describe

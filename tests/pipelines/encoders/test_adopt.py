@@ -18,12 +18,12 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.load import parse
-from pipelines.config.sources import SourceConfig
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import parse
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.sources import Source
+from pipelines.data.scan.scan import scan
 from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user

@@ -17,18 +17,19 @@ import torch
 import yaml
 
 from mi_core import audit
+from mi_core.adoption import hub
+from mi_core.adoption.model_folder import definition
+from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.checks import ConfigError
-from mi_core.encoders import build_backbone, hub
-from mi_core.encoders.model_folder import definition
-from mi_core.encoders.weight_sources import read_local, read_weights_of
+from mi_core.encoders import build_backbone
 from pipelines.cli.flags import Flags
-from pipelines.config.encoders import LoadedConfig
-from pipelines.config.load import load
+from pipelines.config.reading.load import load
+from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.encoders.adopt import Adoption, _commits, adopt_untried, origin
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.run.folder import RunFolder
-from tests.mi_core.encoders.folders import save_transformers
+from tests.mi_core.adoption.folders import save_transformers
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 OLD, NEW = "a" * 40, "b" * 40

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mi_core.encoders.foreign import adopt
-from mi_core.encoders.published import Preprocessing
+from mi_core.adoption.foreign import adopt
+from mi_core.adoption.published import Preprocessing
 from mi_core.querying.sanity import VIEWS, Agreement
-from pipelines.config.data import DataConfig
-from pipelines.config.encoders import LoadedConfig
-from pipelines.config.load import parse
-from pipelines.data.splits import Splits
+from pipelines.config.reading.load import parse
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import LoadedConfig
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.adopt import Adoption, _compared
 from pipelines.encoders.preprocessing import COMPARED, as_published, compared, in_words
 from pipelines.errors import UserError

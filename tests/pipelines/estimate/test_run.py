@@ -16,15 +16,15 @@ import pytest
 from mi_core.costs import Range
 from pipelines.audit import run as audit
 from pipelines.audit import spending
-from pipelines.config.encoders import EndpointConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sources import SourceConfig
-from pipelines.data.draw import draw
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.draw.draw import draw
 from pipelines.data.look import evenly
-from pipelines.data.samples import Item
-from pipelines.data.scan import scan
-from pipelines.data.sources import Source
+from pipelines.data.read.samples import Item
+from pipelines.data.read.sources import Source
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.estimate import outline
 from pipelines.estimate import run as estimate_run

@@ -11,9 +11,9 @@ import pytest
 from mi_core.images import encode_png
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.limits import ResourcesConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.extract.features import load_features
 from pipelines.run.folder import RunFolder
 from tests.pipelines.tars import tar_bytes

@@ -18,9 +18,9 @@ import pytest
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user
 from pipelines.extract.features import load_features
 from pipelines.run.folder import RunFolder

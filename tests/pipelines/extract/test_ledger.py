@@ -15,10 +15,10 @@ import pytest
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, demands_of
-from pipelines.config.load import parse
-from pipelines.config.queries import Recipe
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.samples import Item
+from pipelines.config.sections.queries import Recipe
+from pipelines.data.read.samples import Item
 from pipelines.errors import UserError
 from pipelines.extract import attempts
 from pipelines.extract import plan as extract

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.sources import SourceConfig
-from pipelines.data.samples import Sample
-from pipelines.data.sources import Source
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.read.samples import Sample
+from pipelines.data.read.sources import Source
 from pipelines.extract.readers import Kept
 from tests.pipelines.tars import image_bytes, tar_bytes
 

@@ -25,13 +25,13 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.load import parse
-from pipelines.config.parameters import build
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sources import SourceConfig
-from pipelines.data.images import load_images
-from pipelines.data.sources import Source
-from pipelines.data.splits import Splits
+from pipelines.config.sections.parameters import build
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.draw.images import load_images
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.sources import Source
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import attempts

@@ -20,9 +20,9 @@ from mi_core.report.contents import schema
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.features import load_features

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.sources import Source
+from pipelines.data.read.sources import Source
 from pipelines.extract import attempts
 from pipelines.extract import plan as extract
 from pipelines.extract.attempts import QUERYING, begun, lost_queries, marker_path, settle

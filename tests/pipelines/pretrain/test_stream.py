@@ -17,11 +17,11 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.streams import stream_keys
 from mi_core.training.data import Batch
-from pipelines.config.attributes import AttributeConfig
-from pipelines.config.data import DataConfig
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
-from pipelines.data.splits import Splits
+from pipelines.config.sections.attributes import AttributeConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.draw.draw import draw
+from pipelines.data.draw.splits import Splits
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain import stream as streaming

@@ -20,11 +20,11 @@ from pipelines.attack.blind import blind_path
 from pipelines.attack.scores import part_path
 from pipelines.attack.tasks import tasks
 from pipelines.audit.run import register
-from pipelines.config.encoders import DefendedConfig, EndpointConfig, LoadedConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw import draw
-from pipelines.data.scan import scan
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
+from pipelines.data.draw.draw import draw
+from pipelines.data.scan.scan import scan
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import (
     ANSWERS,

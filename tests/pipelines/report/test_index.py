@@ -14,13 +14,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from mi_core.report.index import MARK
+from mi_core.report.page.index import MARK
 from pipelines.cli import app as cli
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report.index import Index, write
 from tests.mi_core.report.conftest import make_report
-from tests.mi_core.report.page import Page
+from tests.mi_core.report.page.page import Page
 
 STARTED = {"config.yaml": b"name: x\n", "manifest.json": b'{"name": "x"}'}
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from pipelines.config.demands import demands_of
-from pipelines.config.fields import with_changes
-from pipelines.config.load import load, parse
+from pipelines.config.reading.fields import with_changes
+from pipelines.config.reading.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.report.caveats import of_fits

@@ -11,10 +11,10 @@ import pytest
 from mi_core.metrics.intervals import rate
 from pipelines.attack.inference import inferences, inferred
 from pipelines.attack.utility import utility_path
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.overlap import overlap_of
-from pipelines.data.splits import Splits
+from pipelines.data.draw.overlap import overlap_of
+from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder
@@ -36,7 +36,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     kinds = {"kind": {"from": "class", "values": [str(number) for number in range(10)]}}
     data = {**plain, "sources": sources, "roles": roles, "attributes": kinds}
     whole = parse(small_config(data=data, attribute_inference=[inference]), "small.yaml")
-    monkeypatch.setattr("pipelines.data.overlap._share", lambda _data, _splits, role: SHARES[role])
+    monkeypatch.setattr("pipelines.data.draw.overlap._share", lambda _data, _splits, role: SHARES[role])
     monkeypatch.setattr(Splits, "load", lambda _folder: SimpleNamespace(count=lambda _roles: 100))
     monkeypatch.setattr(RunConfig, "classifier_roles", lambda _self, _name: ROLES)
     return whole.model_copy(update={"seeds": (0, 1)})

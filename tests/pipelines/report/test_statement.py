@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from mi_core.report.statement import statement_schema
-from pipelines.data.splits import Splits
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.report.bindings import folder_digest
 from pipelines.report.statement import state, write

@@ -16,13 +16,13 @@ import yaml
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.attributes import GroupConfig
 from pipelines.config.checks import defended_of
 from pipelines.config.demands import demands_of
-from pipelines.config.encoders import DefendedConfig
-from pipelines.config.load import parse
+from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
-from pipelines.data.splits import Splits
+from pipelines.config.sections.attributes import GroupConfig
+from pipelines.config.sections.encoders import DefendedConfig
+from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage

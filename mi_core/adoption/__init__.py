@@ -1,0 +1,10 @@
+"""Encoders from elsewhere: by name, from a file or a folder.
+
+It imports `mi_core.encoders`, which does not import it.
+
+    foreign          adopts an encoder: builds, fills and checks it; builders: fresh networks of every kind
+    architectures    names, looked up without building; published: the publishers' own preprocessing
+    weight_sources   files, folders (model_folder) and the Hub (hub); layouts: which keys of a file are what
+    clip_weights     weights of open_clip and OpenAI; transformers_models: models of transformers
+    code             TorchScript and Python callables; soundness: checks of any encoder before it is used
+"""

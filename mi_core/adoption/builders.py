@@ -1,0 +1,243 @@
+"""Fresh networks of every kind of encoder from elsewhere, each with the preprocessing it was trained with.
+
+``kind:name`` says what it is; `LOADERS` is the table of kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from mi_core.adoption.clip_weights import activation_note, convert_open_clip
+from mi_core.adoption.layouts.heads import State
+from mi_core.adoption.model_folder import Definition, json_of, unpacked
+from mi_core.adoption.published import (
+    PUBLISHED,
+    Preprocessing,
+    Published,
+    import_timm,
+    open_clip_preprocessing,
+    split_name,
+    timm_preprocessing,
+    torchvision_weights,
+)
+from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
+from mi_core.checks import ConfigError
+from mi_core.encoders import build_backbone
+from mi_core.encoders.clip import split_tower
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A fresh network of some kind: backbone, the heads that its definition has, its own preprocessing."""
+
+    backbone: nn.Module
+    heads: Mapping[str, nn.Module]
+    preprocessing: Preprocessing
+    convert: Callable[[State], State] | None = None
+    """Own names of weights for `Encoder`, where the kind defines them; None: `layouts.recognise` sorts them."""
+    text: nn.Module | None = None
+    """Texts to embeddings, where the kind has such a tower; left out if the file has no weights for it."""
+    notes: tuple[str, ...] = ()
+    """Remarks for readers of its outputs."""
+
+
+def _checkpoint(name: str, channels: int, image_size: int) -> Built:
+    """A state dict of a backbone of this package, whose layout is recognised: MoCo, SimCLR style, torchvision, own."""
+    backbone = build_backbone(name, channels, image_size)
+    fixed = image_size if "/" in name else None
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((0.5,), (0.5,))
+    return Built(backbone, {}, Preprocessing(fixed, "bilinear", mean, std))
+
+
+def _torchvision(name: str, channels: int, image_size: int) -> Built:
+    """A classification model of torchvision: the embedding is what its last linear layer reads."""
+    from torchvision import models
+
+    architecture, tag = split_name(name)
+    torchvision_weights(architecture, tag)
+    preprocessing, notes = _published("torchvision", name)
+    network = models.get_model(architecture, weights=None, **_arguments(architecture, preprocessing))
+    if hasattr(network, "transform_input"):
+        network.transform_input = True  # as torchvision does with its weights of these two networks
+    linear = [entry for entry in network.named_modules() if isinstance(entry[1], nn.Linear)]
+    if not linear:  # a classifier that convolves, averages and only then is linear in nothing
+        network.classifier = nn.AdaptiveAvgPool2d(1)
+        convert = _renaming("", ("classifier.",))
+        return Built(network, {}, preprocessing, convert, notes=(*notes, "no logits: its classifier convolves"))
+    place, last = linear[-1]
+    network.set_submodule(place, nn.Identity())
+    convert = _renaming(f"{place}.", _AUXILIARY if hasattr(network, "transform_input") else ())
+    return Built(network, {"logits": last}, preprocessing, convert, notes=notes)
+
+
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # classifiers that torchvision's Inception networks have in training
+
+
+def _arguments(architecture: str, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Arguments of torchvision's builder, where its own weights need other ones than the default."""
+    if architecture.startswith("vit_"):
+        return {"image_size": preprocessing.size}
+    return {"aux_logits": False, "init_weights": True} if architecture in ("googlenet", "inception_v3") else {}
+
+
+def _renaming(logits: str, dropped: tuple[str, ...]) -> Callable[[State], State]:
+    """Own names of weights: those under ``logits`` are the classifier's, those under ``dropped`` are left out."""
+
+    def convert(state: State) -> State:
+        kept = {key: value for key, value in state.items() if not key.startswith(dropped)}
+        return {
+            f"logits.{key.removeprefix(logits)}" if logits and key.startswith(logits) else f"backbone.{key}": value
+            for key, value in kept.items()
+        }
+
+    return convert
+
+
+def _published(kind: str, name: str) -> tuple[Preprocessing, tuple[str, ...]]:
+    """Preprocessing that is published for a name, and what has to be said about it."""
+    entry = PUBLISHED[kind](*split_name(name))
+    return entry.preprocessing, _noted(entry)
+
+
+def _noted(entry: Published) -> tuple[str, ...]:
+    return (f"preprocessing {entry.note}",) if entry.note else ()
+
+
+def _timm(name: str, channels: int, image_size: int) -> Built:
+    """A model of timm (the timm extra) without its classifier."""
+    preprocessing, notes = _published("timm", name)
+    return _of_timm(name, {}, preprocessing, notes)
+
+
+def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
+    try:
+        network = import_timm().create_model(name, pretrained=False, num_classes=0, **settings)
+    except Exception as error:
+        raise ConfigError(f"timm cannot build {name}: {' '.join(str(error).split())[:160]}") from error
+    classifier = network.pretrained_cfg.get("classifier")
+    parts = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
+    convert, own = _renaming("", tuple(f"{part}." for part in parts)), network.state_dict().keys()
+    beside = tuple(f"{part.rpartition('.')[0]}." for part in parts if "." in part)
+
+    def without_head(state: State) -> State:  # some heads hold a norm of their own, which goes with the classifier
+        named = _with_names_of_timm(state, own, name)
+        return convert({key: value for key, value in named.items() if key in own or not key.startswith(beside)})
+
+    return Built(network, {}, preprocessing, without_head, notes=notes)
+
+
+def _with_names_of_timm(state: State, own: Collection[str], name: str) -> State:
+    """DINOv3 with Meta's names as timm names it; other weights as they are."""
+    if "rope_embed.periods" not in state or "reg_token" not in own:
+        return state
+    renamed: State = {}
+    for key, value in state.items():
+        if key.startswith(("rope_embed.", "local_cls_norm.", "mask_token")) or key.endswith(".bias_mask"):
+            continue  # computed, or of the training
+        if key.endswith(".qkv.bias"):
+            query, _, values = value.chunk(3)
+            place = key.removesuffix("qkv.bias")
+            if f"{place}q_bias" in own:
+                renamed |= {f"{place}q_bias": query, f"{place}v_bias": values}
+            elif bool(query.any()) or bool(values.any()):
+                raise ConfigError(f"{key} is not 0, and {name} has no such biases; write load: timm:{name}_qkvb")
+            continue
+        renamed[re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", key).replace("storage_tokens", "reg_token")] = value
+    return renamed
+
+
+def _open_clip(name: str, channels: int, image_size: int) -> Built:
+    """An open_clip model (the clip extra): backbone before, projection after its projection, and its text side."""
+    architecture, tag = split_name(name)
+    preprocessing, notes = _published("open_clip", name)
+    activation = activation_note(architecture, tag)
+    return _of_open_clip(architecture, preprocessing, (*notes, *([activation] if activation else [])))
+
+
+def _of_open_clip(architecture: str, preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
+    parts = split_tower(architecture)
+    return Built(
+        parts.backbone,
+        {"projection": parts.projection},
+        preprocessing,
+        lambda state: convert_open_clip(state, parts, architecture),
+        parts.text,
+        (*notes, *parts.notes),
+    )
+
+
+def _transformers(name: str, channels: int, image_size: int) -> Built:
+    """CLIP, SigLIP, ViT or DINOv2 of transformers: a repository of the Hub, or a folder (the hub extra)."""
+    raise ConfigError(f"transformers:{name} is defined by its folder; give that as weights")
+
+
+def _transformers_folder(files: Definition) -> Built:
+    parts, (preprocessing, notes) = split_model(files), preprocessing_of(files)
+    return Built(
+        parts.backbone,
+        parts.heads,
+        preprocessing,
+        lambda state: weights_of(files, state),
+        parts.text,
+        (*notes, *parts.notes),
+    )
+
+
+def _open_clip_folder(files: Definition) -> Built:
+    found = open_clip_preprocessing(json_of(files, "open_clip_config.json"))
+    with unpacked(files) as place:
+        return _of_open_clip(f"local-dir:{place}", found.preprocessing, _noted(found))
+
+
+def _timm_folder(files: Definition) -> Built:
+    config = json_of(files, "config.json")
+    found, own = timm_preprocessing(config), config.get("pretrained_cfg", config)
+    settings = {"pretrained_cfg": own, **config.get("model_args", {})}
+    return _of_timm(str(config["architecture"]), settings, found.preprocessing, _noted(found))
+
+
+def folder_preprocessing(kind: str, files: Definition) -> Preprocessing:
+    """How images reach a model that is published as a folder. Raises ConfigError: its images are not square."""
+    if kind == "transformers":
+        return preprocessing_of(files)[0]
+    if kind == "open_clip":
+        return open_clip_preprocessing(json_of(files, "open_clip_config.json")).preprocessing
+    return timm_preprocessing(json_of(files, "config.json")).preprocessing
+
+
+def of_captions(load: str, files: Definition) -> bool:
+    """Whether a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
+    return load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
+
+
+FOLDERS: dict[str, Callable[[Definition], Built]] = {
+    "transformers": _transformers_folder,
+    "open_clip": _open_clip_folder,
+    "timm": _timm_folder,
+}
+"""Builders of models that are published as a folder, by kind."""
+
+
+def _code(name: str, channels: int, image_size: int) -> Built:
+    """Code of others: images (B, C, H, W) float32 in [0, 1], and returns embeddings (B, D), an array or a tensor."""
+    raise ConfigError(f"{name!r} is code: it has no architecture to build")
+
+
+LOADERS: dict[str, Callable[[str, int, int], Built]] = {
+    "checkpoint": _checkpoint,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "open_clip": _open_clip,
+    "transformers": _transformers,
+    "torchscript": _code,
+    "python": _code,
+}
+CODE = ("torchscript", "python")
+"""Kinds that run code of others: they need the flag ``trust_code``."""

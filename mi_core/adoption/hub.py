@@ -1,0 +1,152 @@
+"""Files and models of the Hugging Face Hub.
+
+A file is ``hf://org/name/file`` or ``hf://org/name@revision/file``. The package huggingface_hub downloads it; its
+variables HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HF_TOKEN hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from mi_core.adoption.model_folder import CONTENTS, Repository, folder_kind, packed, repository
+from mi_core.checks import ConfigError
+
+_ADDRESS = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/@]+))?/(?P<file>[^@]+)")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file, or a model's files in one.
+
+    Args:
+        content: its bytes; of a model as `model_folder.packed` has them.
+        commit: 40 hex digits, that its revision stood for.
+        sha256: in hex, of the file; of a model, of its weights file, or of the digests of its parts in order; empty
+            without weights.
+    """
+
+    content: bytes
+    commit: str
+    sha256: str
+
+
+def is_hub(path: str) -> bool:
+    """Whether a path names a file of the Hub."""
+    return path.startswith("hf://")
+
+
+def read(address: str, *, commit: str | None = None) -> HubFile:
+    """Download a file, or take it from the local cache.
+
+    Args:
+        address: a slash in a revision is written ``%2F``; without a revision it is ``main``.
+        commit: that is taken instead of the revision, which stood for it before.
+
+    Raises:
+        ConfigError: the address is malformed, huggingface_hub is missing, or the Hub does not give the file.
+    """
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ConfigError(f"{address} is no file of the Hub; write hf://org/name/file or hf://org/name@revision/file")
+    revision = None if parts["revision"] is None else unquote(parts["revision"])
+    found = _file(address, Repository(parts["repo"], commit or revision), parts["file"])
+    if found is None:
+        raise ConfigError(f"{address}: the Hub has no such file")
+    return found
+
+
+def read_model(load: str, *, commit: str | None = None, weights: bool = True) -> HubFile:
+    """Download a model that is published as a folder, or take it from the local cache.
+
+    Args:
+        load: of `repository`, such as ``transformers:org/name``.
+        commit: that is taken instead of the revision, which stood for it before.
+        weights: whether those are wanted too.
+
+    Returns:
+        Its files, all of one commit.
+
+    Raises:
+        ConfigError: ``load`` names no repository, huggingface_hub is missing, or the Hub has no such model.
+    """
+    asked, kind = repository(load), folder_kind(load)
+    assert kind is not None
+    first = _file(load, Repository(asked.name, commit or asked.revision), CONTENTS[kind].config)
+    if first is None:
+        raise ConfigError(f"{load}: it has no {CONTENTS[kind].config}, which defines a model of {kind}")
+    here = Repository(asked.name, first.commit)
+
+    digests: list[str] = []
+
+    def content(name: str) -> bytes | None:
+        file = _file(load, here, name)
+        if file is not None and name.endswith((".safetensors", ".bin")):
+            digests.append(file.sha256)
+        return None if file is None else file.content
+
+    try:
+        data = packed(kind, content, weights=weights)
+    except ConfigError as error:
+        raise ConfigError(f"{load}: {error}") from error
+    of_parts = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return HubFile(data, first.commit, of_parts if len(digests) > 1 else "".join(digests))
+
+
+def commit_of(address: str) -> str:
+    """The commit that the revision of a file or model stands for now. Raises ConfigError as `read` and `read_model`."""
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        return read_model(address, weights=False).commit
+    hub = _package(address)
+    revision = None if parts["revision"] is None else unquote(parts["revision"])
+    try:
+        told = hub.get_hf_file_metadata(hub.hf_hub_url(parts["repo"], parts["file"], revision=revision)).commit_hash
+    except (ValueError, OSError):
+        told = None  # the cache may have it
+    return told or read(address).commit
+
+
+def _file(asked: str, place: Repository, name: str) -> HubFile | None:
+    """A file of a repository; None: the repository has no such file."""
+    hub = _package(asked)
+    errors, offline = hub.errors, hub.constants.HF_HUB_OFFLINE
+    try:
+        path = Path(hub.hf_hub_download(place.name, name, revision=place.revision))
+    except errors.LocalEntryNotFoundError as error:
+        if offline and _cached(place):
+            return None  # the repository is here, without this file
+        raise ConfigError(
+            f"{asked}: {name} is not in the local cache, and the Hub "
+            f"{'is not asked, for HF_HUB_OFFLINE is set' if offline else 'does not answer'}; "
+            "download the model elsewhere and give its path as weights"
+        ) from error
+    except errors.EntryNotFoundError:
+        return None
+    except (errors.HfHubHTTPError, ValueError, OSError) as error:
+        raise ConfigError(f"{asked}: {' '.join(str(error).split())[:300]}") from error
+    content = path.read_bytes()
+    # The cache lays files out as snapshots/<commit>/<path in the repository>.
+    commit = path.parts[-len(Path(name).parts) - 1]
+    return HubFile(content, commit, hashlib.sha256(content).hexdigest())
+
+
+def _package(asked: str) -> Any:
+    """The package huggingface_hub. Raises ConfigError naming the extra when it is missing."""
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants, errors  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"{asked} needs huggingface_hub: pip install 'encoder-audit[hub]'") from error
+    return huggingface_hub
+
+
+def _cached(place: Repository) -> bool:
+    """Whether the local cache has a config of a repository at a revision."""
+    found = _package(place.name).try_to_load_from_cache
+    names = {names.config for names in CONTENTS.values()}
+    return any(isinstance(found(place.name, one, revision=place.revision), str) for one in names)

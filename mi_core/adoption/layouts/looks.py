@@ -1,0 +1,150 @@
+"""Describes a file of weights by its names and shapes: the layout, the network, and the line that loads it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mi_core.adoption.layouts.heads import State
+from mi_core.adoption.layouts.names import NAMINGS, renamed, without_end
+from mi_core.adoption.layouts.table import ENDS, LAYOUTS, Known
+from mi_core.adoption.layouts.transformers import plain
+
+_DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+}
+_HERE = (18, 50)
+_MARKS = ("patch_embed.proj.weight", "conv_proj.weight", "conv1.weight", "features.0.0.weight")  # of a first layer
+_TRANSFORMERS = {
+    "plain": {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"},
+    "layer scale": {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"},
+    "4 registers": {(384, 12): "dinov2-s-reg", (768, 12): "dinov2-b-reg", (1024, 24): "dinov2-l-reg"},
+}
+_DINOV3 = {
+    (width, depth): f"timm:vit_{name}_patch16_dinov3"
+    for width, depth, name in (
+        (384, 12, "small"), (768, 12, "base"), (1024, 24, "large"), (1280, 32, "huge_plus"), (4096, 40, "7b"),
+    )
+}  # fmt: skip
+_WITHOUT_TOKEN = {
+    (768, 12, 16): "timm:vit_base_patch16_gap_224",
+    (1280, 32, 14): "timm:vit_huge_patch14_gap_224",
+    (1280, 32, 16): "timm:vit_huge_patch16_gap_448",
+    (1408, 40, 16): "timm:vit_giant_patch16_gap_224",
+}
+_SMALL = {6: "deit-s", 12: "vit-s"}  # of width 384 with 12 layers, by the number of attention heads
+
+
+@dataclass(frozen=True)
+class Look:
+    """Description of a file of weights.
+
+    Args:
+        words: layout and network.
+        load: the line that takes it, where there is one.
+        side: of the images that the positions of a transformer are for.
+    """
+
+    words: str
+    load: str | None = None
+    side: int | None = None
+
+    def sentence(self) -> str:
+        """The description for messages, and the line that loads the file."""
+        return f"the file looks like {self.words}" + (f"; write load: {self.load}" if self.load else "")
+
+
+def look_at(state: State) -> Look:
+    """Describe weights by their names and shapes.
+
+    Example:
+        >>> look_at({"0.weight": torch.ones(3, 2)}).words
+        'a plain state dict of an unknown network (first key 0.weight)'
+    """
+    keys = plain(state)[0]
+    starts = (without_end(key.removesuffix(mark), ENDS) for mark in _MARKS for key in keys if key.endswith(f".{mark}"))
+    for start in ("", *dict.fromkeys(one for one in starts if one and "student" not in one)):
+        found = _network({key.removeprefix(start): one for key, one in state.items() if key.startswith(start)})
+        if found is not None:
+            return found
+    name = next((known.name for known in LAYOUTS if known.fits(keys)), "state dict")
+    return Look(f"a {name} of an unknown network (first key {min(keys, default='none')})")
+
+
+def _network(state: State) -> Look | None:
+    """A network of which nothing stands before the names of a known layout; None: it is not known."""
+    state, merged = plain(state)
+    for known in (known for known in LAYOUTS if known.fits([*state, *merged])):
+        for naming in NAMINGS:
+            shapes = {name: state[key].shape for name, key in renamed(state, known.prefix, naming).items()}
+            network = _residual(shapes) or _mobile(shapes) or _transformer(known, shapes, scaled=bool(merged))
+            if network is not None:
+                return Look(f"a {known.name} of {network.words}", network.load, network.side)
+    return None
+
+
+def _residual(shapes: Mapping[str, torch.Size]) -> Look | None:
+    """A residual network by torchvision's names."""
+    if not {"conv1.weight", "layer1.0.conv2.weight", "layer4.0.conv1.weight"} <= shapes.keys():
+        return None
+    blocks = tuple(_count(shapes, rf"layer{stage}\.(\d+)\.") for stage in range(1, 5))
+    depth = _DEPTHS.get((blocks, "layer1.0.conv3.weight" in shapes))
+    out, _, _, side = shapes["conv1.weight"]
+    cifar, usual = side == 3, (out, shapes["layer1.0.conv2.weight"][0]) == (64, 64)
+    words = f"a ResNet-{depth}" if depth else f"a residual network of {blocks} blocks"
+    words += " with the CIFAR stem" if cifar else " with the ImageNet stem" if side == 7 else ""
+    if not usual:
+        return Look(f"{words}, of another width")
+    if depth in _HERE and side in (3, 7):
+        return Look(words, f"checkpoint:resnet{depth}" + ("" if cifar else "-imagenet"))
+    return Look(words)
+
+
+def _mobile(shapes: Mapping[str, torch.Size]) -> Look | None:
+    """MobileNetV2 by torchvision's names."""
+    if not {"features.0.0.weight", "features.2.conv.1.0.weight", "features.18.1.weight"} <= shapes.keys():
+        return None
+    return Look("a MobileNetV2", "checkpoint:mobilenetv2-imagenet")
+
+
+def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool) -> Look | None:
+    """A vision transformer by torchvision's names."""
+    if "conv_proj.weight" not in shapes or len(shapes["conv_proj.weight"]) != 4:
+        return None
+    width, _, patch = shapes["conv_proj.weight"][:3]
+    depth = _count(shapes, r"encoder\.layers\.encoder_layer_(\d+)\.")
+    size = f"({depth} layers, width {width}, patches of {patch} px)"
+    if "rope_embed.periods" in shapes:
+        return Look(f"DINOv3 with Meta's names {size}", _DINOV3.get((width, depth)))
+    if "class_token" not in shapes:
+        load = _WITHOUT_TOKEN.get((width, depth, patch))
+        return Look(f"a vision transformer without a class token, as I-JEPA's are, {size}", load)
+    tokens = shapes["class_token"][1]
+    positions = shapes.get("encoder.pos_embedding", (0, tokens))[1] - tokens
+    side = math.isqrt(positions) * patch or None
+    words = f"a vision transformer ({depth} layers, width {width}, patches of {patch} px, images of {side} px)"
+    if tokens > 1:
+        words += f" with {tokens - 1} registers"
+    kind = f"{tokens - 1} registers" if tokens > 1 else "layer scale" if scaled else "plain"
+    name = _TRANSFORMERS.get(kind, {}).get((width, depth))
+    small = (kind, width, depth) == ("plain", 384, 12)
+    if small:
+        name = _SMALL.get(known.attention.get(width, 0))
+    if "encoder.layers.encoder_layer_0.mlp.0.weight" not in shapes:
+        name, words = None, words + ", whose hidden layers are gated"
+    load = f"checkpoint:{name}/{patch}" if name else None
+    if small and load is None:
+        load = f"checkpoint:deit-s/{patch} (DeiT, timm, DINO: 6 attention heads) or checkpoint:moco-vit-s/{patch} (12)"
+    return Look(words, load, side)
+
+
+def _count(shapes: Mapping[str, torch.Size], pattern: str) -> int:
+    return len({match[1] for name in shapes if (match := re.match(pattern, name))})

@@ -1,0 +1,202 @@
+"""Models that are published as a folder of files, as transformers, open_clip and timm do on the Hugging Face Hub.
+
+A folder holds weights, a config, and rules for images and texts. `packed` makes one safetensors file of it, whose
+metadata holds the small files. That file alone rebuilds the model.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from mi_core.adoption.layouts.files import read_weights
+from mi_core.checks import ConfigError
+
+Read = Callable[[str], bytes | None]
+"""The content of a file of a folder by its name; None: there is none."""
+Definition = Mapping[str, bytes]
+"""The small files of a folder by name."""
+
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+)
+_FOLDER = "folder"  # one word, since safetensors writes several in any order
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Names of files in a folder.
+
+    Args:
+        config: the file that defines the network; every folder has it.
+        beside: other small files that a folder may have.
+        weights: of which a folder has one, whole or in parts; the first is taken.
+    """
+
+    config: str
+    beside: tuple[str, ...]
+    weights: tuple[str, ...]
+
+
+CONTENTS: dict[str, Contents] = {
+    "transformers": Contents(
+        "config.json",
+        ("preprocessor_config.json", "processor_config.json", *_TOKENIZER),
+        ("model.safetensors", "pytorch_model.bin"),
+    ),
+    "open_clip": Contents(
+        "open_clip_config.json", _TOKENIZER, ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    ),
+    "timm": Contents("config.json", (), ("model.safetensors", "pytorch_model.bin")),
+}
+"""Files of a folder by the kind of its model."""
+_LOADS = re.compile(r"(transformers|open_clip:hf-hub|timm:hf[-_]hub)(?::(?P<place>.*))?")
+_PLACE = re.compile(r"(?P<name>[^/@:]+/[^/@:]+)(@(?P<revision>[^/@]+))?")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the Hub, and its revision: a branch, a tag or a commit; None: its main branch."""
+
+    name: str
+    revision: str | None = None
+
+
+def folder_kind(load: str) -> str | None:
+    """The kind of a model that is published as a folder; None for all others.
+
+    Examples:
+        >>> folder_kind("open_clip:hf-hub:org/name"), folder_kind("open_clip:ViT-B-32")
+        ('open_clip', None)
+    """
+    found = _LOADS.fullmatch(load)
+    return None if found is None else found[1].partition(":")[0]
+
+
+def repository(load: str) -> Repository:
+    """The repository that a model names: ``transformers:org/name``, ``open_clip:hf-hub:org/name@revision``.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    found = _LOADS.fullmatch(load)
+    place = None if found is None else _PLACE.fullmatch(found["place"] or "")
+    if place is None:
+        start = load.rpartition(":")[0] if "/" in load else load
+        raise ConfigError(
+            f"load = {load!r} names no repository of the Hub; write {start or load}:org/name or "
+            f"{start or load}:org/name@revision, or give a folder as weights"
+        )
+    return Repository(place["name"], place["revision"])
+
+
+def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
+    """A folder in one safetensors file.
+
+    Args:
+        kind: of the model, a key of `CONTENTS`.
+        read: gives its files.
+        weights: whether those are packed too.
+
+    Raises:
+        ConfigError: the folder has no config or no weights, or weights that cannot be read.
+    """
+    names = CONTENTS[kind]
+    files = {name: content for name in (names.config, *names.beside) if (content := read(name)) is not None}
+    if names.config not in files:
+        raise ConfigError(f"there is no {names.config}, which defines a model of {kind}")
+    return _one_file(_tensors(names.weights, read) if weights else {}, files)
+
+
+def with_definition(weights: bytes, files: Definition) -> bytes:
+    """Safetensors bytes, with the small files of a folder in their metadata."""
+    return _one_file(safetensors.torch.load(weights), files) if files else weights
+
+
+def without_weights(files: Definition) -> bytes | None:
+    """A packed folder without its weights; None where there are no files."""
+    return _one_file({}, files) if files else None
+
+
+def definition(data: bytes | None) -> Definition:
+    """The small files in a packed folder; none in any other file."""
+    if data is None or len(data) < 9 or data[8:9] != b"{":
+        return {}
+    size = int.from_bytes(data[:8], "little")
+    if size > len(data) - 8:
+        return {}
+    try:
+        told = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    except ValueError:
+        return {}
+    files = json.loads(told.get(_FOLDER, "{}"))
+    return {name: base64.b64decode(text) for name, text in files.items()}
+
+
+def definition_mark(kind: str, files: Definition) -> str:
+    """SHA-256, in hex, of the config of a folder: equal weights may serve two networks."""
+    return hashlib.sha256(files[CONTENTS[kind].config]).hexdigest()
+
+
+def json_of(files: Definition, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a folder. Raises ConfigError: it is none."""
+    try:
+        found = json.loads(files[name])
+    except ValueError as error:
+        raise ConfigError(f"{name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name} holds no settings")
+    return found
+
+
+@contextmanager
+def unpacked(files: Definition) -> Iterator[Path]:
+    """A temporary folder with the small files, for packages that read folders."""
+    with tempfile.TemporaryDirectory() as place:
+        for name, content in files.items():
+            (Path(place) / name).write_bytes(content)
+        yield Path(place)
+
+
+def _one_file(tensors: Mapping[str, torch.Tensor], files: Definition) -> bytes:
+    told = json.dumps({name: base64.b64encode(content).decode() for name, content in files.items()}, sort_keys=True)
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return safetensors.torch.save(own, metadata={_FOLDER: told})
+
+
+def _tensors(names: tuple[str, ...], read: Read) -> dict[str, torch.Tensor]:
+    """The weights of a folder, from one file or from the parts that an index lists."""
+    for name in names:
+        content = read(name)
+        if content is not None:
+            return dict(read_weights(content).state)
+        index = read(f"{name}.index.json")
+        if index is not None:
+            parts = sorted(set(json_of({name: index}, name).get("weight_map", {}).values()))
+            return {key: tensor for part in parts for key, tensor in _part(part, read).items()}
+    raise ConfigError(f"there are no weights: none of {', '.join(names)}")
+
+
+def _part(name: str, read: Read) -> dict[str, torch.Tensor]:
+    content = read(name)
+    if content is None:
+        raise ConfigError(f"there is no {name}, which the index of the weights lists")
+    return dict(read_weights(content).state)

@@ -1,0 +1,258 @@
+"""The published preprocessing of models: size, crop, interpolation, mean and std.
+
+Read from torchvision, timm and open_clip by name, without building the model. ``name:tag`` names one of the published
+weights of an architecture; timm writes ``name.tag``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mi_core.adoption.model_folder import folder_kind
+from mi_core.checks import ConfigError
+from mi_core.encoders.clip import import_open_clip, open_clip_config
+
+SHORTEST, SQUASH = "shortest", "squash"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The way of images to a backbone: resized to ``size`` (None: as they come), then (x - mean) / std.
+
+    Args:
+        size: side of the images that the backbone takes.
+        interpolation: of the resizing.
+        mean, std: of the normalisation, pixels in [0, 1].
+        resize: side before the centre crop of the published transform; None: nothing is published.
+        fit: ``shortest``: the shorter side becomes ``resize``. ``squash``: both sides do. None: nothing is published.
+
+    Raises:
+        ConfigError: mean or std are those of no pixels in [0, 1].
+    """
+
+    size: int | None
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: int | None = None
+    fit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            if fault := normalisation_fault(name, getattr(self, name)):
+                raise ConfigError(fault)
+
+    def words(self) -> str:
+        """In one line, for people."""
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        size = "any size" if self.size is None else f"{self.size} px, {self.interpolation}"
+        crop = f", {self.crop()}" if self.size is not None and self.fit else ""
+        return f"{size}{crop}, mean {mean}, std {std}"
+
+    def crop(self) -> str:
+        """The published resize and crop in words."""
+        if self.fit == SHORTEST:
+            return f"shorter side to {self.resize}, centre crop"
+        return f"both sides to {self.resize}" + (", centre crop" if self.resize != self.size else "")
+
+    def decoding(self) -> dict[str, Any]:
+        """The fields of a config's data section that decode as the published transform does."""
+        crop = {"fit": self.fit, "resize": self.resize} if self.fit else {}
+        return {"image_size": self.size, "interpolation": self.interpolation, **crop}
+
+    def changed(self, settings: Mapping[str, Any]) -> Preprocessing:
+        """The same with some fields set; another ``size`` scales the side before the crop."""
+        new = replace(self, **settings)
+        if self.size and self.resize and new.size and new.size != self.size and "resize" not in settings:
+            return replace(new, resize=math.floor(new.size * self.resize / self.size))
+        return new
+
+
+def normalisation_fault(name: str, values: Sequence[float]) -> str:
+    """Why ``mean`` or ``std`` cannot be that of pixels in [0, 1]; empty: it can.
+
+    Example:
+        >>> normalisation_fault("mean", (123.7,))
+        'mean = [123.7], but pixels are in [0, 1]; divide values for pixels of 0 to 255 by 255'
+    """
+    if any(value > 1 for value in values):
+        return f"{name} = {list(values)}, but pixels are in [0, 1]; divide values for pixels of 0 to 255 by 255"
+    low = any(value <= 0 for value in values) if name == "std" else any(value < -1 for value in values)
+    return f"{name} = {list(values)}, allowed: {'above 0' if name == 'std' else 'at least -1'}" if low else ""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The settings of some published weights, and what has to be said about the choice (empty: nothing)."""
+
+    preprocessing: Preprocessing
+    note: str = ""
+
+
+def published(load: str) -> Published | None:
+    """The published preprocessing of a model, by ``kind:name`` or ``kind:name:tag``.
+
+    Returns:
+        None for kinds that publish nothing, and for models whose folder says it (`model_folder`).
+
+    Raises:
+        ConfigError: no such model or tag, a package that is missing, or images that are not square.
+    """
+    kind, _, name = load.partition(":")
+    return PUBLISHED[kind](*split_name(name)) if kind in PUBLISHED and folder_kind(load) is None else None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Architecture and tag of published weights (empty: none named)."""
+    architecture, _, tag = name.partition(":")
+    return architecture, tag
+
+
+def torchvision_weights(name: str, tag: str) -> Any:
+    """The entry of torchvision for published weights; without a tag its default.
+
+    Raises:
+        ConfigError: no such classification model, or no such weights.
+    """
+    from torchvision import models
+
+    if name not in models.list_models(module=models):
+        raise ConfigError(f"torchvision has no classification model {name!r}; see torchvision.models.list_models()")
+    known = models.get_model_weights(name)
+    if tag and tag not in known.__members__:
+        raise ConfigError(f"torchvision has no weights {tag!r} of {name}, allowed: {', '.join(known.__members__)}")
+    return known[tag] if tag else known.DEFAULT
+
+
+def _torchvision(name: str, tag: str) -> Published:
+    chosen = torchvision_weights(name, tag)
+    rule = chosen.transforms()
+    known = Preprocessing(
+        int(rule.crop_size[0]),
+        rule.interpolation.value,
+        tuple(rule.mean),
+        tuple(rule.std),
+        int(rule.resize_size[0]),
+        SHORTEST,
+    )
+    others = [entry.name for entry in type(chosen) if _differs(entry.transforms(), rule)]
+    note = f"as for {chosen.name}; for other weights write torchvision:{name}:{others[0]}" if others and not tag else ""
+    return Published(known, note)
+
+
+def check_file(load: str, data: bytes) -> None:
+    """Raise ConfigError if a file is known to be other published weights, with another preprocessing, than named.
+
+    The names of torchvision's files end with the first digits of their sha256.
+    """
+    kind, _, name = load.partition(":")
+    if kind != "torchvision":
+        return
+    named, digest = torchvision_weights(*split_name(name)), hashlib.sha256(data).hexdigest()
+    for entry in type(named):
+        mark = entry.url.rpartition("-")[2].removesuffix(".pth")
+        if mark and digest.startswith(mark) and _differs(entry.transforms(), named.transforms()):
+            raise ConfigError(f"the file is {entry.name}: set load = 'torchvision:{split_name(name)[0]}:{entry.name}'")
+
+
+def _differs(first: Any, second: Any) -> bool:
+    """Whether two of torchvision's transforms make different images."""
+    parts = ("crop_size", "resize_size", "interpolation", "mean")
+    return any(getattr(first, part) != getattr(second, part) for part in parts)
+
+
+def import_timm() -> Any:
+    """The timm package. Raises ConfigError naming the extra when it is missing."""
+    try:
+        import timm
+    except ImportError as error:
+        raise ConfigError("load = 'timm:...' needs timm: pip install 'encoder-audit[timm]'") from error
+    return timm
+
+
+def _timm(name: str, tag: str) -> Published:
+    timm = import_timm()
+    if not timm.is_model(name) or tag:
+        raise ConfigError(f"timm has no model {':'.join(filter(None, (name, tag)))!r}; see timm.list_models()")
+    try:
+        config = timm.get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError as error:
+        raise ConfigError(f"timm has no weights {name!r}; see timm.list_pretrained()") from error
+    return _of_timm(name, {} if config is None else config.to_dict())
+
+
+def timm_preprocessing(config: Mapping[str, Any]) -> Published:
+    """The preprocessing in the ``config.json`` of a folder of timm. Raises ConfigError: images that are not square."""
+    if not isinstance(config.get("architecture"), str):
+        raise ConfigError("config.json names no architecture of timm")
+    return _of_timm(config["architecture"], config.get("pretrained_cfg", config))
+
+
+def _of_timm(name: str, settings: Mapping[str, Any]) -> Published:
+    known = import_timm().data.resolve_data_config(pretrained_cfg=dict(settings))
+    channels, height, width = known["input_size"]
+    if height != width or channels != 3:
+        raise ConfigError(f"timm:{name} takes {channels} x {height} x {width}; only square colour images are queried")
+    resize = math.floor(height / known["crop_pct"])
+    fit = {"center": SHORTEST, "squash": SQUASH}.get(known["crop_mode"])
+    note = "" if fit else f"its own transform ({known['crop_mode']}) adds borders, which no setting of data does"
+    mean, std = tuple(known["mean"]), tuple(known["std"])
+    return Published(Preprocessing(height, known["interpolation"], mean, std, resize if fit else None, fit), note)
+
+
+def open_clip_tags(architecture: str) -> dict[str, dict[str, Any]]:
+    """Settings of all published weights of an architecture, by tag."""
+    package = import_open_clip()
+    tags = package.list_pretrained_tags_by_model(architecture)
+    return {tag: dict(package.get_pretrained_cfg(architecture, tag)) for tag in tags}
+
+
+def _open_clip(name: str, tag: str) -> Published:
+    side = _open_clip_side(name, open_clip_config(name))
+    tags = open_clip_tags(name)
+    if tag and tag not in tags:
+        allowed = ", ".join(tags) or "none"
+        raise ConfigError(f"open_clip has no weights {tag!r} of {name}, allowed: {allowed}")
+    settings = {known: _open_clip_settings(entry, side) for known, entry in tags.items() if tag in ("", known)}
+    if not settings:
+        return Published(_open_clip_settings({}, side))
+    chosen, _ = Counter(settings.values()).most_common(1)[0]
+    others = [known for known, entry in settings.items() if entry != chosen]
+    note = f"as for most of its weights; for {others[0]} write open_clip:{name}:{others[0]}" if others else ""
+    return Published(chosen, note)
+
+
+def open_clip_preprocessing(config: Mapping[str, Any]) -> Published:
+    """The preprocessing in the ``open_clip_config.json`` of a folder. Raises ConfigError: its images are not square."""
+    model = config.get("model_cfg", config)
+    if not isinstance(model.get("vision_cfg"), Mapping):
+        raise ConfigError("open_clip_config.json has no model_cfg.vision_cfg")
+    return Published(_open_clip_settings(config.get("preprocess_cfg", {}), _open_clip_side("hf-hub", model)))
+
+
+def _open_clip_side(name: str, model: Mapping[str, Any]) -> int:
+    size = model["vision_cfg"].get("image_size", 224)
+    if not isinstance(size, int) and size[0] != size[1]:
+        raise ConfigError(f"open_clip:{name} takes {size[0]} x {size[1]} px; only square images are queried")
+    return size if isinstance(size, int) else int(size[0])
+
+
+def _open_clip_settings(entry: Mapping[str, Any], side: int) -> Preprocessing:
+    rule = import_open_clip().transform.PreprocessCfg()
+    known = {part: entry.get(part) or getattr(rule, part) for part in ("interpolation", "mean", "std", "resize_mode")}
+    fit = {"shortest": SHORTEST, "squash": SQUASH}.get(known["resize_mode"])
+    mean, std = tuple(known["mean"]), tuple(known["std"])
+    return Preprocessing(side, known["interpolation"], mean, std, side if fit else None, fit)
+
+
+PUBLISHED: dict[str, Callable[[str, str], Published]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "open_clip": _open_clip,
+}
+"""Kinds of encoders whose publishers say how images reach them."""

@@ -1,0 +1,335 @@
+"""Image encoders of the package transformers (the ``hub`` extra): CLIP, SigLIP, ViT and DINOv2, in parts.
+
+The package itself reads the weights, since it renames them from version to version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from mi_core.adoption.layouts.heads import State
+from mi_core.adoption.model_folder import Definition, json_of, unpacked
+from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
+from mi_core.checks import ConfigError
+from mi_core.encoders.text_tower import TextTower
+
+_INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_VOCABULARIES = {"tokenizer.json", "vocab.json", "spiece.model"}  # without one, a tokenizer loads that knows no word
+_HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A kind of model.
+
+    Args:
+        model: class of transformers.
+        tower: attribute of the image tower; empty: the model itself.
+        specials: tokens before those of the patches, the first is the embedding; 0: the tower pools by itself.
+        normalised: whether its last states are normalised as the embedding is.
+        projection: attribute of the layer to the space shared with texts; empty: the tower ends in it; None: no such.
+        text: attribute of the text tower and of the layer behind it.
+        classifier: attribute of a linear classifier of the embedding.
+    """
+
+    model: str
+    tower: str = ""
+    specials: int = 0
+    normalised: bool = True
+    projection: str | None = None
+    text: tuple[str, str] | None = None
+    classifier: str = ""
+
+
+_FAMILIES: dict[str, _Family] = {
+    "clip": _Family(
+        "CLIPModel",
+        "vision_model",
+        1,
+        normalised=False,
+        projection="visual_projection",
+        text=("text_model", "text_projection"),
+    ),
+    "clip_vision_model": _Family(
+        "CLIPVisionModelWithProjection", "vision_model", 1, normalised=False, projection="visual_projection"
+    ),
+    "siglip": _Family("SiglipModel", "vision_model", projection="", text=("text_model", "")),
+    "siglip_vision_model": _Family("SiglipVisionModel", projection=""),
+    "vit": _Family("ViTModel", specials=1),
+    "dinov2": _Family("Dinov2Model", specials=1),
+    "dinov2_with_registers": _Family("Dinov2WithRegistersModel", specials=1),
+    "dinov3_vit": _Family("DINOv3ViTModel", specials=1),
+}
+"""Families of models by the ``model_type`` of their config."""
+_CLASSIFIERS = {"ViTForImageClassification": _Family("ViTForImageClassification", "vit", 1, classifier="classifier")}
+"""Models whose classifier reads the embedding, by the first of ``architectures``; that of DINOv2 reads patches too."""
+
+
+class TransformersBackbone(nn.Module):
+    """An image tower: (B, 3, S, S) to (B, D)."""
+
+    def __init__(self, tower: nn.Module, family: _Family, size: int) -> None:
+        super().__init__()
+        self.tower = tower
+        self.family = family
+        self.image_size = size
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, 3, S, S) to embeddings (B, D)."""
+        answer = self.tower(pixel_values=images)
+        pooled = not self.family.specials or not self.family.normalised
+        embeddings: torch.Tensor = answer.pooler_output if pooled else answer.last_hidden_state[:, 0]
+        return embeddings
+
+    def maps(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, 3, S, S) to the vectors of their patches (B, D, H, W)."""
+        states = self.tower(pixel_values=images).last_hidden_state
+        if not self.family.normalised:
+            states = self.tower.post_layernorm(states)  # type: ignore[operator]
+        config: Any = self.tower.config
+        patches = states[:, self.family.specials + (getattr(config, "num_register_tokens", 0) or 0) :]
+        side = math.isqrt(patches.shape[1])
+        maps: torch.Tensor = patches.transpose(1, 2).unflatten(2, (side, side))
+        return maps
+
+
+class TransformersText(TextTower):
+    """A text tower with its tokenizer: texts to embeddings.
+
+    Neither family needs an attention mask: SigLIP attends to its padding, and CLIP's tokens to no later ones.
+    """
+
+    def __init__(self, tower: nn.Module, layer: nn.Module, tokenizer: Any, length: int, *, full: bool) -> None:
+        super().__init__()
+        self.tower, self.layer = tower, layer
+        self.tokenizer, self.length, self.full = tokenizer, length, full
+
+    def tokens(self, captions: Sequence[str]) -> torch.Tensor:
+        """B texts to tokens (B, L) int64, with their padding at the end."""
+        rows = self.tokenizer(
+            list(captions),
+            padding="max_length" if self.full else True,
+            padding_side="right",
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
+        )
+        tokens: torch.Tensor = rows["input_ids"].to(next(self.tower.parameters()).device)
+        return tokens
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, L) to embeddings (B, E)."""
+        embeddings: torch.Tensor = self.layer(self.tower(input_ids=tokens).pooler_output)
+        return embeddings
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model in parts, with fresh weights.
+
+    Args:
+        backbone: the image tower before its projection.
+        heads: projection or classifier, by the output's name.
+        text: texts to embeddings; None: it has none, or no tokenizer that loads.
+        notes: remarks for readers of its outputs.
+    """
+
+    backbone: TransformersBackbone
+    heads: Mapping[str, nn.Module]
+    text: TransformersText | None
+    notes: tuple[str, ...]
+
+    def weights(self) -> State:
+        """Its weights under the names that an `Encoder` has."""
+        parts: dict[str, nn.Module] = {"backbone": self.backbone, **self.heads}
+        parts |= {} if self.text is None else {"text": self.text}
+        return {f"{part}.{name}": value for part, own in parts.items() for name, value in own.state_dict().items()}
+
+
+def import_transformers() -> Any:
+    """The package transformers. Raises ConfigError naming the extra when it is missing."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError("load = 'transformers:...' needs transformers: pip install 'encoder-audit[hub]'") from error
+    return transformers
+
+
+def is_of_captions(files: Definition) -> bool:
+    """Whether a model was trained on images and their captions."""
+    return bool(_family(files)[0].projection is not None)
+
+
+def split_model(files: Definition) -> Parts:
+    """The parts of a model with fresh weights.
+
+    Raises:
+        ConfigError: transformers is not installed, or the model is of another kind than those known here.
+    """
+    family, config = _family(files)
+    with _quiet(), unpacked(files):
+        model = getattr(import_transformers(), family.model)(config, **_own(family))
+    return _split(model, family, files)
+
+
+def weights_of(files: Definition, state: State) -> State:
+    """Weights of a file under the names that an `Encoder` of `split_model` has.
+
+    Raises:
+        ConfigError: weights are missing, or of another shape.
+    """
+    family, config = _family(files)
+    kind = getattr(import_transformers(), family.model)
+    with _quiet():
+        model, told = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            **_own(family),
+        )
+    wrong = [f"{name} {tuple(have)} instead of {tuple(want)}" for name, have, want in told["mismatched_keys"]]
+    missing = sorted(told["missing_keys"])
+    if wrong or missing:
+        raise ConfigError(
+            f"weights do not fit {family.model}: missing {missing[:3]}, wrong shape {wrong[:3]}, "
+            f"left over {sorted(told['unexpected_keys'])[:3]}"
+        )
+    return _split(model, family, files).weights()
+
+
+def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]:
+    """How images reach a model, and what has to be said about it.
+
+    Raises:
+        ConfigError: its images are not square.
+    """
+    _, config = _family(files)
+    vision = getattr(config, "vision_config", config)
+    known = _image_rules(files)
+    if known is None:
+        size = _side(vision.image_size)
+        return Preprocessing(size, "bilinear", _HALF, _HALF, size, SQUASH), (
+            "preprocessing assumed: the folder has no preprocessor_config.json",
+        )
+    resize, fit = _resized(known)
+    crop = known.get("crop_size") if known.get("do_center_crop") else None
+    size = _side(crop) if crop else resize or _side(vision.image_size)
+    normal = known.get("do_normalize", True)
+    mean, std = (
+        tuple(map(float, known.get(name) or default)) if normal else plain
+        for name, default, plain in (("image_mean", _HALF, (0.0,)), ("image_std", _HALF, (1.0,)))
+    )
+    interpolation = _INTERPOLATIONS.get(int(known.get("resample", 2)))
+    notes = () if interpolation else ("it resizes by a filter that is none of bilinear and bicubic; bicubic is used",)
+    if fit == SHORTEST and crop is None:
+        raise ConfigError("its images are resized without a crop, so they are not square; only square ones are queried")
+    return Preprocessing(size, interpolation or "bicubic", mean, std, resize, fit if resize else None), notes
+
+
+def _image_rules(files: Definition) -> dict[str, Any] | None:
+    if "preprocessor_config.json" in files:
+        return json_of(files, "preprocessor_config.json")
+    if "processor_config.json" in files:
+        own = json_of(files, "processor_config.json").get("image_processor")
+        return own if isinstance(own, dict) else None
+    return None
+
+
+def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Side after the resizing and its way, of the rules for images."""
+    size = known.get("size")
+    if not known.get("do_resize", True) or size is None:
+        return None, None
+    if isinstance(size, int):  # as files of before have it
+        return size, SHORTEST if known.get("do_center_crop") else SQUASH
+    if "shortest_edge" in size:
+        return int(size["shortest_edge"]), SHORTEST
+    return _side(size), SQUASH
+
+
+def _side(size: Any) -> int:
+    """The side of square images."""
+    sides = {size} if isinstance(size, int) else set(size.values()) if isinstance(size, Mapping) else set(size)
+    if len(sides) != 1:
+        raise ConfigError(f"it takes images of {' x '.join(map(str, size))} px; only square images are queried")
+    return int(sides.pop())
+
+
+def _family(files: Definition) -> tuple[_Family, Any]:
+    """The family of a model, and its config."""
+    own = json_of(files, "config.json")
+    kind = own.get("model_type")
+    if kind not in _FAMILIES:
+        raise ConfigError(f"model_type = {kind!r} of config.json, allowed: {', '.join(_FAMILIES)}")
+    first = next(iter(own.get("architectures") or ()), "")
+    transformers = import_transformers()
+    with _quiet(), unpacked({"config.json": files["config.json"]}) as place:
+        try:
+            config = transformers.AutoConfig.from_pretrained(place)
+        except Exception as error:
+            raise ConfigError(f"config.json: {' '.join(str(error).split())[:200]}") from error
+    return _CLASSIFIERS.get(first) or _FAMILIES[kind], config
+
+
+def _own(family: _Family) -> dict[str, Any]:
+    """Arguments of the model's class: no second layer behind ViT's embedding, which pre-training does not have."""
+    return {"add_pooling_layer": False} if family.model == "ViTModel" else {}
+
+
+def _split(model: Any, family: _Family, files: Definition) -> Parts:
+    tower = getattr(model, family.tower) if family.tower else model
+    heads: dict[str, nn.Module] = {}
+    notes: list[str] = []
+    if family.projection is not None:
+        heads["projection"] = getattr(model, family.projection) if family.projection else nn.Identity()
+        if not family.projection:
+            notes.append("backbone and projection are the same, the tower ends in the shared space")
+    if family.classifier:
+        heads["logits"] = getattr(model, family.classifier)
+    elif any("Classification" in name for name in json_of(files, "config.json").get("architectures") or ()):
+        notes.append("its classifier is left out")
+    size = preprocessing_of(files)[0].size
+    assert size is not None
+    text = _text(model, family, files)
+    if family.text is not None and text is None:
+        notes.append("its text side is left out, for its folder has no tokenizer that loads")
+    return Parts(TransformersBackbone(tower, family, size), heads, text, tuple(notes))
+
+
+def _text(model: Any, family: _Family, files: Definition) -> TransformersText | None:
+    if family.text is None or not _VOCABULARIES & files.keys():
+        return None
+    try:
+        with _quiet(), unpacked(files) as place:
+            tokenizer = import_transformers().AutoTokenizer.from_pretrained(place)
+    except Exception:  # noqa: BLE001 - whatever a tokenizer's package raises: images can be audited without it
+        return None
+    tower, layer = family.text
+    length = int(model.config.text_config.max_position_embeddings)
+    after = getattr(model, layer) if layer else nn.Identity()
+    return TransformersText(getattr(model, tower), after, tokenizer, length, full=not layer)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no warnings: what matters is checked here."""
+    logs = import_transformers().utils.logging
+    before, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(before)
+        if bars:
+            logs.enable_progress_bar()

@@ -1,0 +1,160 @@
+"""Figures of defenses: what each leaves of every attack, what it costs, and how both follow its parameter.
+
+They are figures 1 and 2 of Yang, Gohari, Topcu ("Additive logistic mechanism for privacy-preserving self-supervised
+learning", 2022) and 12 to 14 and 20 to 24 of He and Zhang ("Quantifying and mitigating privacy risks of contrastive
+learning", CCS 2021), for whatever defenses a run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mi_core.report.contents import Row, named
+from mi_core.report.defenses import by_target, known_as, undefended
+from mi_core.report.figures.drawing import (
+    Drawing,
+    abreast,
+    blank,
+    errors,
+    file_name,
+    label_axes,
+    level,
+    log_scale,
+    look,
+    svg,
+)
+from mi_core.report.words.numbers import count, percent, plain, rate
+from mi_core.report.words.sides import measured_by
+
+_MOST_LABELS = 12  # of one axis
+
+
+def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+    """The figures of the defenses of every defended encoder.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
+        ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses
+        guarantee one; nothing without a defense.
+    """
+    drawings: dict[str, Drawing] = {}
+    for target, entries in by_target(report).items():
+        if len(entries) <= _MOST_LABELS:
+            for part, words in (("attacks", "attack {}"), ("attributes", "{} of the attribute")):
+                if all(entry[part] for entry in entries):
+                    y = words.format(_measured(entries, part)[1])
+                    drawings[file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
+        priced = [entry for entry in entries if entry["utility"] and entry["attacks"]]
+        if priced:
+            drawings[file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
+            by_defense = [
+                [entry for entry in mine if entry["numbers"].get("epsilon", 0) > 0]
+                for mine in _by_defense(priced).values()
+            ]
+            sampled = [mine for mine in by_defense if len(mine) > 1]
+            if sampled:
+                drawings[file_name(f"defenses-epsilon-{target}")] = _against_epsilon(target, sampled)
+    return drawings
+
+
+def _by_defense(entries: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for entry in entries:
+        found.setdefault(known_as(entry, entry["defense"]), []).append(entry)
+    return found
+
+
+def strongest(entry: Row, side: str) -> Row:
+    """What the strongest attack reaches on an encoder, plain (``clean``) or ``defended``."""
+    measure, _ = _measured([entry])
+    return max((pair[side][measure] for pair in entry["attacks"]), key=lambda found: found["value"])
+
+
+def _measured(entries: Sequence[Row], part: str = "attacks") -> tuple[str, str]:
+    """By what the attacks, or the inferences, of some defenses are compared, and its name."""
+    return measured_by(pair[side] for entry in entries for pair in entry[part] for side in ("clean", "defended"))
+
+
+def _loss(entry: Row) -> float:
+    return float(entry["utility"][0].get("loss", 0.0))
+
+
+def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
+    """Every attack on the plain encoder and on every defended one."""
+    figure, (panel,) = blank()
+    measure, _ = _measured(entries, part)
+    labels = ["none", *(known_as(entry, entry["label"]) for entry in entries)]
+    series = {named(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
+    for number, entry in enumerate(entries, start=1):
+        for pair in entry[part]:
+            series[named(pair)].append((number, pair["defended"][measure]))
+    told = abreast(panel, labels, series, rotation=25, ha="right")
+    if part == "attacks":
+        level(panel)
+    label_axes(panel, "defense", y)
+    what = "Attacks" if part == "attacks" else "Attribute inference"
+    title = f"{what} on {target} behind every defense"
+    return Drawing(svg(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
+
+
+def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
+    """Utility lost against the strongest attack; a line joins the settings of one defense."""
+    figure, (panel,) = blank()
+    bare = strongest(undefended(entries), "clean")
+    errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
+    told = [f"no defense 0, {rate(bare['value'])}"]
+    for index, (name, mine) in enumerate(_by_defense(entries).items()):
+        ordered = sorted(mine, key=_loss)
+        rows = [strongest(entry, "defended") for entry in ordered]
+        losses = [_loss(entry) for entry in ordered]
+        style = look(index, marker=True) | ({} if len(mine) > 1 else {"linestyle": ""})
+        errors(panel, losses, rows, label=name, **style)
+        told.append(
+            f"{name} " + ", ".join(f"{rate(a)} at {rate(b['value'])}" for a, b in zip(losses, rows, strict=True))
+        )
+    level(panel)
+    measure, (_, measured) = entries[0]["utility"][0], _measured(entries)
+    label_axes(
+        panel,
+        f"utility lost ({measure['measure']}, n {count(measure['clean']['n'])})",
+        f"strongest attack's {measured}",
+    )
+    title = f"What hiding the members of {target} costs"
+    return Drawing(svg(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
+
+
+def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
+    """Utility lost and the strongest attack against epsilon."""
+    figure, panels = blank(height=4.9, rows=2)
+    told = []
+    for index, mine in enumerate(sampled):
+        ordered = sorted(mine, key=lambda entry: entry["numbers"]["epsilon"])
+        places = [entry["numbers"]["epsilon"] for entry in ordered]
+        style = look(index, marker=True) | {"markersize": 4}
+        losses = [_loss(entry) for entry in ordered]
+        name = known_as(ordered[0], ordered[0]["defense"])
+        panels[0].plot(places, losses, label=name, **style)
+        rows = [strongest(entry, "defended") for entry in ordered]
+        errors(panels[1], places, rows, **style)
+        pairs = zip(places, losses, rows, strict=True)
+        told.append(
+            f"{name} "
+            + ", ".join(
+                f"{plain(place)}: {percent(round(loss, 3))} and {rate(row['value'])}" for place, loss, row in pairs
+            )
+        )
+    level(panels[0], 0.0, "")
+    level(panels[1], 0.5, "")
+    log_scale(panels[1].xaxis)
+    label_axes(panels[0], "", "utility lost")
+    panels[1].set_xlabel("epsilon", fontsize=9.5)
+    _, measured = _measured([entry for mine in sampled for entry in mine])
+    panels[1].set_ylabel(f"strongest attack's {measured}", fontsize=9.5)
+    title = f"Defenses of {target} by epsilon"
+    return Drawing(
+        svg(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
+    )

@@ -1,0 +1,271 @@
+"""What all figures of a report share: size, colours, axes, and how they become SVG, with values to read on hover.
+
+Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
+say.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
+
+from mi_core.records import FloatArray
+from mi_core.report.words.numbers import plain, rate
+
+DPI = 220
+WIDTH, HEIGHT = 3.9, 3.1  # inches; so wide that a phone shows letters of ten pixels
+LEGEND = 8  # points
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP*"
+MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
+DASHED = (0, (4, 3))
+BLACK = COLOURS.index("#000000")
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_HOVER = "hover:"  # before the name of points that are there for their words alone
+_HALF = 25  # letters that fit into half a legend
+_INSIDE = 36  # letters that fit into a panel
+_LETTERS = 52  # of a line of a legend
+_LINES, _LINE = 4, 0.19  # lines of a legend that fit above a panel, and the inches of each further one
+_MOST_TOLD = 20  # values of a line whose marks cannot be told apart
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: the image, a title, and a text that says to those who cannot see it what it shows.
+
+    Args:
+        image: SVG, or PNG of photographs; title, alt: the words.
+        photographs: it shows images of the data, whose colours must stay as they are in the dark.
+    """
+
+    image: bytes
+    title: str
+    alt: str
+    photographs: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """Of a file with the image."""
+        return ".png" if self.photographs else ".svg"
+
+
+def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:
+    """An empty figure of one column of panels."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
+    axes = figure.subplots(rows, 1, sharex=rows > 1, squeeze=False)[:, 0].tolist()
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.tick_params(labelsize=8.8, colors="#222222")
+        panel.ticklabel_format(style="plain", useOffset=False)
+    return figure, axes
+
+
+def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> None:
+    """Name the axes; the legend stands above the panel, or where its names are short in the empty lower right.
+
+    Long names go on in a second line, and a figure grows with a legend of many lines above it.
+    """
+    panel.set_xlabel(x, fontsize=9.5)
+    panel.set_ylabel(y, fontsize=9.5)
+    handles, names = panel.get_legend_handles_labels()
+    longest = max(map(len, names), default=0)
+    names = [fill(name, _LETTERS) for name in names]
+    columns = 2 if longest <= _HALF else 1
+    above = {
+        "loc": "lower left",
+        "bbox_to_anchor": (-0.1, 1.0),
+        "ncols": columns,
+        "frameon": False,
+        "borderaxespad": 0.1,
+    }
+    inside = {"loc": "lower right", "framealpha": 0.9, "edgecolor": "#cccccc"}
+    place = inside if legend_inside and longest <= _INSIDE else above
+    if place is above:
+        figure = panel.figure
+        lines = math.ceil(sum(name.count("\n") + 1 for name in names) / columns)
+        figure.set_figheight(figure.get_figheight() + _LINE * max(0, lines - _LINES))
+    panel.legend(handles, names, **place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG, the same bytes for the same content."""
+    return _saved(figure, format="png", metadata={"Software": None})
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same content; its lines, points and bars tell their values on hover."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    figure.canvas.draw()  # ticks get their words
+    tips = dict(_tips(figure))
+    drawn = _saved(figure, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    root = ElementTree.fromstring(drawn)
+    for definitions in root.findall(f"{{{_SVG}}}defs"):  # a style sheet, which would hold for the whole page
+        root.remove(definitions)
+    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    for side in ("width", "height"):  # the page has its own
+        del root.attrib[side]
+    for group in root.iter(f"{{{_SVG}}}g"):
+        words = tips.get(group.attrib.pop("id", ""))
+        if words is None:
+            continue
+        marks = list(group.iter(f"{{{_SVG}}}use"))
+        if len(marks) == len(words):
+            for mark, word in zip(marks, words, strict=True):
+                ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = word
+        else:
+            title = ElementTree.Element(f"{{{_SVG}}}title")
+            title.text = words[0] if len(words) == 1 else "; ".join(words[:_MOST_TOLD])
+            group.insert(0, title)
+    return ElementTree.tostring(root)
+
+
+def _saved(figure: Figure, **settings: Any) -> bytes:
+    """A figure as a file.
+
+    No text is read as a formula: names of encoders, classes and attributes are the user's and may hold dollar signs.
+    """
+    buffer = io.BytesIO()
+    drawing = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "encoder-audit"}
+    with rc_context(drawing):  # of what is made while drawing, such as ticks
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        figure.savefig(buffer, **settings)
+    return buffer.getvalue()
+
+
+def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
+    """Name every line and bar, and give the words that belong to it: one for each of its marks, or for all of it."""
+    number = 0
+    for panel in figure.axes:
+        named = {id(container[0]): container.get_label() for container in panel.containers if len(container)}
+        for container in panel.containers:
+            if isinstance(container, BarContainer):
+                label = container.patches[0].get_label() if container.patches else ""
+                for bar in container.patches:
+                    if not bar.get_height():
+                        continue
+                    number += 1
+                    bar.set_gid(f"tip{number}")
+                    left, right = bar.get_x(), bar.get_x() + bar.get_width()
+                    words = f"{label}: {plain(bar.get_height())} from {plain(left)} to {plain(right)}"
+                    yield f"tip{number}", [words]
+        for line in panel.get_lines():
+            label = named.get(id(line), line.get_label())
+            if str(line.get_gid()).startswith(_HOVER):
+                label = str(line.get_gid()).removeprefix(_HOVER)
+            if str(label).startswith("_"):
+                continue
+            number += 1
+            line.set_gid(f"tip{number}")
+            marked = str(line.get_marker()) not in ("None", "none", "", " ")
+            points = [f"{label}{_place(panel, x)}: {rate(y)}" for x, y in np.asarray(line.get_xydata())]
+            yield f"tip{number}", points if marked else [str(label)]
+
+
+def _place(panel: Any, x: float) -> str:
+    """The place of a point on the horizontal axis, in words."""
+    worded = isinstance(panel.xaxis.get_major_formatter(), FixedFormatter | FuncFormatter)
+    if worded and isinstance(panel.xaxis.get_major_locator(), FixedLocator):
+        ticks = [text.get_text() for text in panel.get_xticklabels()]
+        return f", {ticks[round(x)]}" if 0 <= round(x) < len(ticks) else ""
+    return f" at {plain(x, 4)}"
+
+
+def log_scale(axis: Any) -> None:
+    """Logarithmic, with plain numbers at its ticks."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value, 10)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: str, index: int) -> None:
+    """A line through estimates with their intervals as a band; ``index`` picks colour and style."""
+    places = [place for place, _ in points]
+    low, high = zip(*(entry["ci95"] for _, entry in points), strict=True)
+    panel.fill_between(places, low, high, color=COLOURS[index % len(COLOURS)], alpha=0.15, linewidth=0)
+    values = [entry["value"] for _, entry in points]
+    panel.plot(places, values, linewidth=1.6, marker="o", markersize=3.5, label=name, **look(index))
+
+
+def spread(panel: Any, x: FloatArray, curves: FloatArray, colour: str, label: str, **style: Any) -> FloatArray:
+    """Curves (S, X) of seeds as thin lines, where there are several, and their mean (X,), which is returned, thick."""
+    for curve in curves if len(curves) > 1 else ():
+        panel.plot(x, curve, linewidth=0.7, alpha=0.45, color=colour)
+    mean: FloatArray = curves.mean(axis=0)
+    panel.plot(x, mean, color=colour, label=label, **style)
+    return mean
+
+
+def level(panel: Any, height: float = 0.5, label: str = "guessing") -> None:
+    """A dashed line across the panel: what guessing gives."""
+    panel.axhline(height, color=GREY, linewidth=0.9, linestyle=DASHED, label=label or None)
+
+
+def look(index: int, *, marker: bool = False) -> dict[str, Any]:
+    """Colour, line style and, where asked for, marker of a series."""
+    style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+    return style | ({"marker": MARKERS[index % len(MARKERS)]} if marker else {})
+
+
+def hover(panel: Any, x: FloatArray, y: FloatArray, name: str) -> None:
+    """Points that nobody sees and that tell their values on hover: of a line without marks."""
+    (points,) = panel.plot(x, y, linestyle="", marker="o", markersize=9, alpha=0, label="_hover")
+    points.set_gid(f"{_HOVER}{name}")
+
+
+def errors(panel: Any, places: Sequence[float], entries: Sequence[Mapping[str, Any]], **style: Any) -> None:
+    """Estimates with their intervals as error bars."""
+    shown = {"capsize": 2, "markersize": 4.5, "linewidth": 1.2, "elinewidth": 0.9} | style
+    panel.errorbar(places, [entry["value"] for entry in entries], yerr=spans(entries), **shown)
+
+
+def abreast(
+    panel: Any, ticks: Sequence[str], series: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], **labels: Any
+) -> str:
+    """Estimates of several series side by side at every tick, and the same in words.
+
+    Args:
+        panel: of a figure.
+        ticks: what stands below.
+        series: by name, the number of a tick and what is measured there.
+        labels: how the ticks' labels look.
+    """
+    step = 0.8 / max(1, len(series))
+    for index, (name, found) in enumerate(series.items()):
+        places = [number + (index - (len(series) - 1) / 2) * step for number, _ in found]
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+        errors(panel, places, [entry for _, entry in found], label=name, linestyle="", **style)
+    panel.set_xticks(range(len(ticks)), ticks, **labels)
+    return "; ".join(
+        f"{name} {', '.join(rate(entry['value']) for _, entry in found)}" for name, found in series.items()
+    )
+
+
+def spans(estimates: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """How far the intervals of estimates reach below and above them, for error bars."""
+    return [
+        [max(0.0, entry["value"] - entry["ci95"][0]) for entry in estimates],
+        [max(0.0, entry["ci95"][1] - entry["value"]) for entry in estimates],
+    ]
+
+
+def file_name(name: str) -> str:
+    """A name fit for a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)

@@ -1,0 +1,381 @@
+"""The figures of a report, as PNG: ROC curves, score histograms, training loss, early stopping.
+
+ROC curves stand on logarithmic axes, because an attack that is sure about few images matters more than one that is
+right a little more often than not (Carlini et al., "Membership inference attacks from first principles", IEEE S&P
+2022, section III).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from sklearn.metrics import roc_curve
+
+from mi_core.records import ALL_CALLED, FloatArray
+from mi_core.report.attributes import attribute_figures
+from mi_core.report.contents import (
+    AttackScores,
+    FigureData,
+    Row,
+    StatisticCurve,
+    pooled_rows,
+    primary_row,
+    probes,
+    series_names,
+    series_of,
+)
+from mi_core.report.figures.curves import comparison_figures, sweep_figures
+from mi_core.report.figures.defense_figures import defense_figures
+from mi_core.report.figures.drawing import (
+    BLACK,
+    COLOURS,
+    DASHED,
+    GREY,
+    MEMBER,
+    NONMEMBER,
+    STYLES,
+    Drawing,
+    band,
+    blank,
+    file_name,
+    hover,
+    label_axes,
+    level,
+    look,
+    spread,
+    svg,
+)
+from mi_core.report.figures.images import view_grid
+from mi_core.report.spread import Spread
+from mi_core.report.tuning import tuning_figures
+from mi_core.report.words.numbers import count, percent, plain, rate
+from mi_core.report.words.sides import Sides, sides_of
+from mi_core.report.words.wording import probe
+
+
+def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawing]:
+    """Draw every figure the report has data for.
+
+    Args:
+        report: the content of report.json.
+        data: scores and losses that report.json does not hold.
+
+    Returns:
+        File name without suffix -> figure: ``roc-<output>``, ``precision-recall-<output>`` and
+        ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
+        where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
+        ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones) and ``means-...``;
+        ``views``; those of `curves`, `attributes`, `defense_figures` and `tuning`.
+    """
+    drawings: dict[str, Drawing] = {}
+    sides = sides_of(report)
+    names = series_names((run.attack, run.reference) for run in data.scores)
+    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names.values())}
+    for target, output in _distinct((run.target, run.output) for run in data.scores):
+        where = output if target == "target" else f"{output}-{target}"
+        here = [run for run in data.scores if (run.target, run.output) == (target, output)]
+        groups = _groups(here)
+        for suffix, runs_of_group in groups.items():
+            series: dict[str, list[AttackScores]] = {}
+            for run in runs_of_group:
+                series.setdefault(names[run.attack, run.reference], []).append(run)
+            drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
+            if sides.known:
+                drawings[file_name(f"precision-recall-{where}{suffix}")] = _precision_recall(series, colours)
+            if suffix != next(iter(groups)):
+                continue  # histograms of the first group stand for the others
+            for histogram in _histograms(series):
+                drawings[file_name(f"{histogram.kind}-{where}-{histogram.name}")] = _histogram(histogram, sides)
+    if data.losses:
+        drawings["loss"] = _loss(data)
+    for number, rows in enumerate(_curve_rows(report)):
+        suffix = f"-{rows[0]['target']}" if number else ""
+        drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
+    for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
+        mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
+        drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine, sides)
+    if data.views is not None:
+        drawings["views"] = view_grid(data.views)
+    drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
+    return drawings | defense_figures(report) | tuning_figures(report)
+
+
+def _groups(runs: Sequence[AttackScores]) -> dict[str, list[AttackScores]]:
+    """Runs that share a figure, by the suffix of its name: all of them, or where they are too many by reference."""
+    if len({(run.attack, run.reference) for run in runs}) <= len(COLOURS):
+        return {"": list(runs)}
+    groups: dict[str, list[AttackScores]] = {}
+    for run in runs:
+        groups.setdefault(f"-{run.reference}", []).append(run)
+    return groups
+
+
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(items))
+
+
+def _seeds(runs: Sequence[Any]) -> str:
+    seeds = len({run.seed for run in runs})
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
+
+
+_TOLD = (0.001, 0.01, 0.1, 0.2, 0.5, 0.8)  # places of a curve that tell their height on hover
+
+
+def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
+    """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
+    fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
+    return fpr, tpr
+
+
+def _rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
+    """(G,) true-positive rate of one run at false-positive rates of at most ``grid`` (G,)."""
+    fpr, tpr = _rates(run)
+    rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
+    return rates
+
+
+def _curves(
+    panel: Any,
+    series: Mapping[str, Sequence[AttackScores]],
+    colours: Mapping[str, str],
+    grid: FloatArray,
+    height_at: Callable[[AttackScores, FloatArray], FloatArray],
+    told_at: float,
+    written: Callable[[float], str] = rate,
+) -> str:
+    """Draw one curve per attack over ``grid``, and tell how high each stands at one place."""
+    told = []
+    for index, (attack, mine) in enumerate(series.items()):
+        inside, outside = (sum(getattr(run.scores, side) for run in mine) for side in ("n_member", "n_nonmember"))
+        label = f"{attack} (n {count(inside)} + {count(outside)})"
+        curves = np.stack([height_at(run, grid) for run in mine])
+        mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
+        places = np.unique(np.searchsorted(grid, _TOLD).clip(max=len(grid) - 1))
+        hover(panel, grid[places], mean[places], attack)
+        told.append(f"{attack} {written(float(mean[np.searchsorted(grid, told_at)]))}")
+    return ", ".join(told)
+
+
+def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
+    figure, (panel,) = blank()
+    every = [run for runs in series.values() for run in runs]
+    nonmembers_of = [one.n_nonmember for one in _scores(every)]
+    floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
+    grid = np.geomspace(floor, 1, 400)
+    limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
+    few = f"fewer than 10 {'false positives' if sides.known else sides.outside}"
+    panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
+    panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
+    written = rate if sides.known else lambda share: percent(round(share, 3))
+    place = max(0.01, limit)
+    told = _curves(panel, series, colours, grid, _rate_at, place, written)
+    panel.set_yscale("log", nonpositive="mask")
+    panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
+        axis.set_minor_formatter(NullFormatter())
+    shares = ("false-positive rate", "true-positive rate")
+    x, y = shares if sides.known else (f"share of {sides.outside} above", f"share of {sides.inside} above")
+    label_axes(panel, x, y, legend_inside=True)
+    found_at = (
+        "Members found at each rate of false alarms" if sides.known else "Your images above each share of controls"
+    )
+    title = f"{found_at} (ROC): {every[0].output} output of {every[0].target}, {_seeds(every)}"
+    lines = "thick: mean, thin: each seed" if len({run.seed for run in every}) > 1 else "one curve per attack"
+    shown = round(place, 3)
+    near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
+    found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
+    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {told}."
+    return Drawing(svg(figure), title, alt)
+
+
+def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str]) -> Drawing:
+    figure, (panel,) = blank()
+    every = [run for runs in series.values() for run in runs]
+    grid = np.linspace(0.01, 1, 200)
+    told = _curves(panel, series, colours, grid, _precision_at, 0.5)
+    base = sum(one.n_member / (one.n_member + one.n_nonmember) for one in _scores(every)) / len(every)
+    level(panel, base)
+    panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
+    label_axes(panel, "recall", "precision")
+    title = f"Precision and recall on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
+    return Drawing(svg(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
+
+
+def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
+    """(G,) precision of one run at the highest threshold that reaches a recall of ``grid`` (G,)."""
+    fpr, tpr = _rates(run)
+    place = np.searchsorted(tpr, grid, side="left").clip(max=len(tpr) - 1)
+    found = tpr[place] * run.scores.n_member
+    alarms = fpr[place] * run.scores.n_nonmember
+    precision: FloatArray = found / np.maximum(found + alarms, 1e-12)
+    return precision
+
+
+def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
+    figure, (panel,) = blank(height=2.6)
+    drawn = (("members", sides.inside, MEMBER, "-"), ("nonmembers", sides.outside, NONMEMBER, "--"))
+    style = {"marker": "o", "markersize": 3.5, "linewidth": 1.8}
+    last = []
+    for name, words, colour, line in drawn:
+        values = np.stack([getattr(curve, name) for curve in curves])
+        last.append(spread(panel, curves[0].epoch, values, colour, words, linestyle=line, **style)[-1])
+    label_axes(panel, "epoch", "mean of what the attack reads")
+    first = curves[0]
+    title = f"What {first.attack} reads, by epoch: {first.output} output of {first.target}, {_seeds(curves)}"
+    return Drawing(
+        svg(figure),
+        title,
+        f"At the last checkpoint {plain(last[0])} for {sides.inside}, {plain(last[1])} for {sides.outside}.",
+    )
+
+
+@dataclass
+class _Histogram:
+    """Numbers of both groups, and the attacks whose scores, or what they read, these are.
+
+    Args:
+        kind: ``scores``, or ``statistic`` where they are what an attack reads.
+        name: the first attack; same: the others, and whether they score or read the same numbers.
+        runs: of the first; spreads: the numbers of each run.
+    """
+
+    kind: str
+    name: str
+    runs: Sequence[AttackScores]
+    spreads: Sequence[Spread]
+    same: list[str] = field(default_factory=list)
+
+    def shows(self, other: _Histogram) -> bool:
+        """Whether the other one would be the same picture."""
+        return len(self.runs) == len(other.runs) and all(
+            len(mine) == len(theirs) and np.allclose(mine, theirs, rtol=1e-6, atol=0)
+            for one, two in zip(self.spreads, other.spreads, strict=True)
+            for mine, theirs in zip(one.in_order(), two.in_order(), strict=True)
+        )
+
+
+def _scores(runs: Iterable[AttackScores]) -> list[Spread]:
+    return [run.scores for run in runs]
+
+
+def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
+    """What there is to see of some attacks, each picture once: many attacks read, or score by, the same numbers."""
+    every = [_Histogram("scores", name, runs, _scores(runs)) for name, runs in series.items()]
+    for name, runs in series.items():
+        read = [run.statistics for run in runs if run.statistics is not None]
+        if len(read) == len(runs):
+            every.append(_Histogram("statistic", name, runs, read))
+    shown: list[_Histogram] = []
+    for one in every:
+        twin = next((other for other in shown if other.shows(one)), None)
+        if twin is None:
+            shown.append(one)
+        elif twin.name != one.name:
+            twin.same.append(f"{one.name} {'has' if one.kind == 'scores' else 'reads'} the same")
+    return shown
+
+
+def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
+    figure, (panel,) = blank()
+    name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
+    every = Spread.joined(shown.spreads)
+    score, member = every.values, every.member
+    low, high = np.quantile(score, (0.001, 0.999))
+    clipped = np.clip(score, low, high)  # the outermost bins collect the tails
+    edges = np.histogram_bin_edges(clipped, bins=40)
+    for side, who, colour, drawn in (
+        (member, sides.inside, MEMBER, {"alpha": 0.55}),
+        (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
+    ):
+        number = int(side.sum())
+        weights, label = np.full(number, 100 / number), f"{who} (n {count(number)})"
+        panel.hist(clipped[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
+    known = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
+    thresholds = [threshold for threshold in known if threshold != ALL_CALLED]
+    for index, threshold in enumerate(thresholds):
+        named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
+        panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=DASHED, **named)
+    what = (
+        "what the attack reads"
+        if statistic
+        else f"score (higher = more likely {'a member' if sides.known else 'used'})"
+    )
+    label_axes(panel, what, "share of images (%)")
+    titled = f"What {name} reads" if statistic else f"Scores of {name}"
+    title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
+    medians = (
+        f"{plain(float(np.median(score[member])))} for {sides.inside} and "
+        f"{plain(float(np.median(score[~member])))} for {sides.outside}"
+    )
+    same = f" {'; '.join(shown.same)}." if shown.same else ""
+    return Drawing(svg(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
+
+
+def _loss(data: FigureData) -> Drawing:
+    figure, (panel,) = blank(height=2.6)
+    told = []
+    for index, encoder in enumerate(_distinct(curve.encoder for curve in data.losses)):
+        mine = [curve for curve in data.losses if curve.encoder == encoder]
+        style = look(index)
+        for number, curve in enumerate(mine):
+            label = f"{encoder} ({_seeds(mine)})" if number == 0 else None
+            panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **style)
+        told.append(f"{encoder} ends at {plain(np.mean([curve.loss[-1] for curve in mine]))}")
+    label_axes(panel, "epoch", "pre-training loss")
+    alt = f"Pre-training loss against the epoch: {', '.join(told)}."
+    return Drawing(svg(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
+
+
+def _curve_rows(report: Mapping[str, Any]) -> list[list[Row]]:
+    """The rows by epoch of each target, on the primary attack's output, that span two epochs; its own target first.
+
+    Of many attacks on a target the first few are kept, as many as a figure has colours for.
+    """
+    rows = [row for row in pooled_rows(report) if "epoch" in row]
+    if not rows:
+        return []
+    lead = primary_row(rows) or rows[0]
+    found = []
+    for target in sorted({row["target"] for row in rows}, key=lambda name: (name != lead["target"], name)):
+        here = [row for row in rows if (row["target"], row["output"]) == (target, lead["output"])]
+        shown = _distinct(series_of(row) for row in here)[:BLACK]
+        if len({row["epoch"] for row in here}) > 1:
+            found.append([row for row in here if series_of(row) in shown])
+    return found
+
+
+def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
+    target, output = rows[0]["target"], rows[0]["output"]
+    utility = report.get("encoders", {}).get(target, {}).get("curve", [])
+    figure, panels = blank(height=4.6 if utility else 2.6, rows=2 if utility else 1)
+    told = []
+    pairs = series_names(series_of(row) for row in rows)
+    lead = primary_row(rows)
+    for index, (pair, name) in enumerate(pairs.items()):
+        mine = sorted((row for row in rows if series_of(row) == pair), key=lambda row: row["epoch"])
+        size = f"(n {count(mine[-1]['auc']['n'])})"
+        band(panels[0], [(row["epoch"], row["auc"]) for row in mine], f"{name} {size}", index)
+        if lead is not None and series_of(lead) == pair and sides_of(report).known:
+            accuracy = [(row["epoch"], row["accuracy"]) for row in mine]
+            band(panels[0], accuracy, f"accuracy of {name}", BLACK)
+        told.append(f"{name} from {rate(mine[0]['auc']['value'])} to {rate(mine[-1]['auc']['value'])}")
+    level(panels[0])
+    label_axes(
+        panels[0], "" if utility else "epoch", "attack AUC and accuracy" if sides_of(report).known else "attack AUC"
+    )
+    for index, name in enumerate(probes(utility[0]["utility"]) if utility else ()):
+        points = [(at["epoch"], probes(at["utility"])[name]) for at in utility]
+        band(panels[1], points, f"{probe(name)} (n {count(points[-1][1]['n'])})", index + 4)
+    if utility:
+        label_axes(panels[1], "epoch", "downstream accuracy")
+    epochs = sorted({row["epoch"] for row in rows})
+    if len(epochs) <= 8:  # more would run into each other
+        panels[-1].set_xticks(epochs)
+    alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."
+    return Drawing(svg(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)

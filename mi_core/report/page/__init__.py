@@ -1,0 +1,7 @@
+"""Pages of HTML, and their templates.
+
+Nothing else of the report imports it.
+
+    html        the report of a run
+    index       many runs; versions: the chart of an encoder's versions
+"""

@@ -1,0 +1,365 @@
+"""The report as one HTML file: no script, no external resource, readable on a phone, on paper and in the dark.
+
+Every text of the report passes through the escaping of jinja2; a content security policy in the page forbids it to
+load or run anything, whatever a file name or a caption contains.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from mi_core.report import tuning
+from mi_core.report.attributes import final_inferences, swept_inferences
+from mi_core.report.contents import (
+    Row,
+    false_positive_rates,
+    final_rows,
+    pooled_rows,
+    primary_row,
+    probes,
+    side_by_side,
+)
+from mi_core.report.defenses import defense_tables
+from mi_core.report.figures.drawing import Drawing
+from mi_core.report.words import composition, dp_audit, evidence, memorisation, numbers, wording
+from mi_core.report.words.glossary import glossary, hint
+from mi_core.report.words.sides import Sides, share_found, sides_of, unsupported
+
+_METRICS = {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"}
+_UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
+_SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
+_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_TEXT = re.compile(r"<(style|svg|pre|title|code)\b.*?</\1>|<[^>]*>|(?P<text>[^<]+)", re.DOTALL)
+_APART = re.compile(
+    r"(?<=[\d],) (?=[.−\d][^\[]*\])|(?<=\b[np]) (?=[.\d≤])|(?<=[≤≥=]) (?=[.\d])|(?<=\d) (?=%|(?:s|min|h)\b)"
+)
+_NAME = re.compile(r"(?<![\w./+-])[\w.]+(?:[/+-][\w.]*\w)+(?![\w/+-])")  # of parts between which a browser may break
+_SHORT = 24  # letters of a name that a phone shows on one line
+_LISTED = 5000  # ids of flagged images in the page, some 150 kB
+_REFERENCES = {
+    "shadow": "fitted on the encoder",
+    "shadows": "fitted on the encoders",
+    "known": "fitted on known members and non-members",
+    "nonmembers": "fitted on known non-members",
+    "unlabelled": "fitted on unlabelled samples and known non-members",
+    "audited": "fitted on the audited samples before the one that is judged: p-value and intervals are asymptotic",
+}
+
+
+def render_html(
+    report: Mapping[str, Any],
+    figures: Mapping[str, Drawing],
+    thumbnails: Mapping[str, bytes] | None = None,
+    flagged: Sequence[str] = (),
+) -> str:
+    """The page that shows a report.
+
+    Args:
+        report: the content of report.json.
+        figures: what `draw_figures` returned; the page embeds them.
+        thumbnails: PNG files of the candidates shown, by id.
+        flagged: ids of the flagged candidates of the first seed, the highest score first; the page holds
+            the first 5,000.
+
+    Returns:
+        A complete HTML5 document.
+    """
+    environment = Environment(
+        loader=PackageLoader("mi_core", "report/page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (
+        numbers.rate,
+        numbers.interval,
+        numbers.estimate,
+        numbers.count,
+        numbers.percent,
+        numbers.duration,
+        numbers.small,
+        numbers.plain,
+        numbers.chance,
+        numbers.percents,
+    )
+    environment.filters.update({one.__name__: one for one in filters}, css_string=_css_string)
+    rows = pooled_rows(report)
+    lead = primary_row(rows)
+    sides = sides_of(report)
+    groups = _groups(report, rows, sides)
+    terms = glossary(sides)
+    page = environment.get_template("report.html.j2").render(
+        report=report,
+        answer=wording.answer(report),
+        rule=wording.RULE,
+        dots=evidence.dots(report),
+        stages=wording.stages(report),
+        sides=sides,
+        controlled="attack_auc" in report.get("validity", {}),
+        lead=lead,
+        whiskers=_whiskers(report, lead),
+        groups=groups,
+        matrices=_matrices(rows, lead),
+        sweep_rows=_sweep_rows,
+        swept_inferences=swept_inferences,
+        references=_REFERENCES,
+        terms=terms,
+        hint=partial(hint, terms=terms),
+        tested=_tested(report, lead),
+        footer=f"Encoder audit · {report['name']} · {report['created']} · configuration {report['config_sha256'][:12]}",
+        seeds=sorted({entry["seed"] for entry in report["attacks"]}),
+        epochs=sorted({row["epoch"] for row in rows if row.get("epoch")}),
+        cells=partial(_cells, sides),
+        controls=_controls,
+        utilities=_utilities,
+        checkpoints=lambda curve: _utilities((at["epoch"], at) for at in curve),
+        inferred=final_inferences(report.get("attribute_inference", [])),
+        defense_tables=defense_tables,
+        tuning=tuning,
+        columns_of=_columns_of,
+        figures=_figures(figures, lead),
+        settings=list(_settings(report.get("config", {}))),
+        evidence=evidence,
+        memorisation=memorisation,
+        dp_audit=dp_audit,
+        composition=composition,
+        shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
+        flagged=flagged[:_LISTED],
+        thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
+        dagger=numbers.DAGGER,
+        unsupported=unsupported(sides),
+        rates_shown=any("%" in column for group in groups for column in group["columns"]),
+        any_unsupported=any(_marked(group, sides) for group in groups),
+    )
+    return _unbroken(page)
+
+
+def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every leaf of a config with the path to it; lists of plain values in one line."""
+    plain = not isinstance(config, Mapping | list) or (
+        isinstance(config, list) and not any(isinstance(part, Mapping | list) for part in config)
+    )
+    if plain or not config:
+        yield name, json.dumps(config, ensure_ascii=False)
+        return
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for key, part in parts:
+        yield from _settings(part, f"{name}.{key}" if name else str(key))
+
+
+def _embedded(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _photographs(drawing: Drawing) -> dict[str, Any]:
+    """A PNG and its size, at half of which it is shown; the size stands in the file's header."""
+    width, height = (int.from_bytes(drawing.image[start : start + 4]) // 2 for start in (16, 20))
+    return {"source": _embedded(drawing.image), "width": width, "height": height}
+
+
+def _inline(drawing: Drawing, number: int) -> Markup:
+    """An SVG as a part of the page: its words are those of the figure, its names are those of no other figure.
+
+    Text in it was escaped when it was drawn.
+    """
+    drawn = drawing.image.decode()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{number}-", drawn)
+    width, height = (round(float(side) * _SHOWN) for side in _SIZE.findall(drawn)[0])
+    label = escape(f"{drawing.title}. {drawing.alt}")
+    head = f'<svg role="img" aria-label="{label}" width="{width}" height="{height}"'
+    return Markup(drawn.replace("<svg", head, 1))
+
+
+def _unbroken(page: str) -> str:
+    """Keep on one line: a number and its unit, the bounds of an interval, and names of several parts."""
+
+    def kept(found: re.Match[str]) -> str:
+        if found["text"] is None:
+            return found[0]
+        return _NAME.sub(_whole, _APART.sub("\u00a0", found["text"]))
+
+    return _TEXT.sub(kept, page)
+
+
+def _whole(name: re.Match[str]) -> str:
+    return name[0] if len(name[0]) > _SHORT else f'<span class="whole">{name[0]}</span>'
+
+
+def _css_string(text: str) -> Markup:
+    """Text between the quotes of a style sheet: all but letters and digits of ASCII stands as its code point."""
+    return Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", text))
+
+
+def _tested(report: Mapping[str, Any], lead: Row | None) -> tuple[list[Row], list[Row]]:
+    """The tests of the candidates as a whole: on the target and output of the primary attack, and elsewhere."""
+    rows = report.get("evidence", {}).get("tests", [])
+    here = [row for row in rows if lead is not None and _place(row) == _place(lead)] or rows
+    return here, [row for row in rows if row not in here]
+
+
+def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """What the verdict compares, as (name, estimate): the attack, then its checks."""
+    validity = report.get("validity", {})
+    attack = validity.get("attack_auc") or (lead or {}).get("auc")
+    named = [
+        (f"{lead['attack']} on the target" if lead else "attack on the target", attack),
+        ("same attack, encoders that did not see it", validity.get("control_auc")),
+        ("classifier on what a reference sees", validity.get("semantic_auc")),
+        ("blind classifier, no encoder", validity.get("blind_auc")),
+    ]
+    return [(name, entry) for name, entry in named if entry is not None]
+
+
+def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> list[dict[str, Any]]:
+    """One table per (target, output), the primary attack's first and its row on top."""
+    lead = primary_row(rows) or {}
+    several = len({entry["seed"] for entry in report["attacks"]}) > 1
+    of_seeds = final_rows(report["attacks"]) if several else []
+    places = list(dict.fromkeys(map(_place, rows)))
+    groups = []
+    for place in sorted(places, key=lambda place: place != (lead.get("target"), lead.get("output"))):
+        mine = [row for row in rows if _place(row) == place]
+        here = sorted(final_rows(mine), key=lambda row: "primary" not in row)
+        last = {(row["attack"], row.get("epoch")) for row in here}
+        groups.append(
+            {
+                "target": place[0],
+                "output": place[1],
+                "rows": here,
+                "epochs": sorted({row["epoch"] for row in here if row.get("epoch")}),
+                "columns": _columns(here, sides),
+                "seed_rows": [entry for entry in of_seeds if _place(entry) == place],
+                "earlier": [row for row in mine if (row["attack"], row.get("epoch")) not in last],
+            }
+        )
+    return groups
+
+
+def _matrices(rows: Sequence[Row], lead: Row | None) -> list[dict[str, Any]]:
+    """Attacks against targets and what was known, per output, where there is more than one row to compare."""
+    outputs = dict.fromkeys([*([lead["output"]] if lead else []), *(row["output"] for row in rows)])
+    tables = [
+        {"output": output, **dict(zip(("columns", "rows"), side_by_side(rows, output), strict=True))}
+        for output in outputs
+    ]
+    return [table for table in map(_compared, tables) if len(table["rows"]) > 1]
+
+
+def _compared(table: dict[str, Any]) -> dict[str, Any]:
+    """What can be compared: the attacks that stand in two rows at least."""
+    columns = [one for one in table["columns"] if sum(one in found for *_, found in table["rows"]) > 1]
+    rows = [row for row in table["rows"] if any(one in row[-1] for one in columns)]
+    return table | {"columns": columns, "rows": rows}
+
+
+def _sweep_rows(sweep: Row, lead: Row | None) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
+    """The attacks as columns against the points of a sweep, on the primary output: names, and (label, row by name)."""
+    found = []
+    for point in sweep["points"]:
+        output = lead["output"] if lead else point["rows"][0]["output"]
+        _, table = side_by_side(point["rows"], output)
+        several = len(table) > 1
+        found.append(
+            (
+                point["label"],
+                {
+                    " / ".join([name, *([target, known] if several else [])]): row
+                    for target, known, rows in table
+                    for name, row in rows.items()
+                },
+            )
+        )
+    return list(dict.fromkeys(name for _, rows in found for name in rows)), found
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["target"], row["output"]
+
+
+def _metrics(sides: Sides) -> dict[str, str]:
+    return _METRICS if sides.known else _UNRATED
+
+
+def _columns(rows: Sequence[Row], sides: Sides) -> list[str]:
+    """The titles of a table; a false-positive rate stands in it only where the images of some row carry it."""
+    carried = [alpha for alpha in false_positive_rates(rows) if any(_carries(row, alpha) for row in rows)]
+    return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in carried)]
+
+
+def _carries(row: Row, alpha: str) -> bool:
+    return alpha in row["tpr_at_fpr"] and numbers.supported(row["tpr_at_fpr"][alpha])
+
+
+def _cells(sides: Sides, row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:
+    """The estimates of a row under the columns of its table; None where a part is absent."""
+    found = {title: row.get(name) for name, title in _metrics(sides).items()}
+    found |= {share_found(alpha, sides): entry for alpha, entry in row["tpr_at_fpr"].items()}
+    return [(column, found.get(column)) for column in columns]
+
+
+def _marked(group: Mapping[str, Any], sides: Sides) -> bool:
+    """Whether a table shows a rate that its images do not carry."""
+    rows = (*group["rows"], *group["seed_rows"], *group["earlier"])
+    shown = (entry for row in rows for _, entry in _cells(sides, row, group["columns"]))
+    return any(entry is not None and not numbers.supported(entry) for entry in shown)
+
+
+def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
+    """The measured parts of a validity entry, in words."""
+    names = {
+        "attack_auc": "Attack",
+        "blind_auc": "Blind classifier",
+        "semantic_auc": "Classifier on embeddings",
+        "control_auc": "References",
+        "delta_auc": "Attack − blind",
+        "delta_control_auc": "Target − references",
+    }
+    return {name: validity[key] for key, name in names.items() if key in validity}
+
+
+def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
+    """The downstream accuracies of a utility entry, by the probe's name in words."""
+    return {wording.probe(name): entry for name, entry in probes(utility).items()}
+
+
+def _utilities(rows: Iterable[tuple[object, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Row]]]:
+    """The downstream accuracies of encoders or checkpoints, by name, where there are any."""
+    return [(str(name), _probes(row["utility"])) for name, row in rows if "utility" in row]
+
+
+def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
+    return list(dict.fromkeys(column for _, found in rows for column in found))
+
+
+def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
+    """The drawings by section, those of the primary attack's output first."""
+    sections: dict[str, list[dict[str, Any]]] = {
+        section: []
+        for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
+    }
+    joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
+    for number, (name, drawing) in enumerate(figures.items()):
+        section = name.split("-")[0]
+        section = joined.get(section, section)
+        shown = {
+            "first": lead is not None and f"-{lead['output']}" in name,
+            "primary": lead is not None and lead["attack"] in name,
+            **(_photographs(drawing) if drawing.photographs else {"svg": _inline(drawing, number)}),
+            "title": drawing.title,
+            "photographs": drawing.photographs,
+            "alt": drawing.alt,
+        }
+        sections[section if section in sections else "training"].append(shown)
+    for shown_here in sections.values():
+        shown_here.sort(key=lambda figure: (not figure["first"], not figure["primary"]))
+    return sections

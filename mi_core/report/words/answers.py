@@ -1,0 +1,124 @@
+"""What a report answers, by the verdict and its reason: headlines, what follows, and the same with numbers.
+
+Names in braces are filled in by `mi_core.report.words.wording`.
+"""
+
+from __future__ import annotations
+
+from mi_core.validity.verdict import CHOICE, LOT
+
+_NO_ANSWER = {
+    "no-checks": "No answer: the attack was not compared with all that a leak takes.",
+    "untrained-references": "No answer: the attack was compared with untrained encoders only.",
+    "after-looking": "No answer: what is judged was chosen after looking.",
+    "encoder-broken": "No answer: with these views the encoder does not recognise images.",
+}
+HEADLINES = {  # whether the truth is known, what is said
+    True: {
+        "by-lot": "Yes: this encoder reveals which images it was trained on.",
+        "robust": "This encoder treats the members differently than the non-members, more than any check explains.",
+        "no-evidence": "No evidence that this encoder reveals its training images.",
+        "confounded": "No answer: the two groups of images differ by themselves.",
+        **_NO_ANSWER,
+    },
+    False: {
+        "by-lot": "Yes: the encoder was trained on images that the lot drew.",
+        "robust": "A strong sign, but no proof: the encoder treats your images differently than the control images, "
+        "more than any check explains.",
+        "no-evidence": "There is no evidence that they were.",
+        "confounded": "No answer: your images and the control images differ by themselves.",
+        **_NO_ANSWER,
+    },
+}
+GROUPS = "How the groups came about"
+KINDS = {
+    LOT: "By lot: chance alone decided which images were trained on. So a difference that chance does not "
+    "explain comes from training.",
+    CHOICE: "By choice: somebody chose the two groups. So no test can prove that images were used (Zhang, "
+    "Das, Kamath and Tramer, SaTML 2025); a difference that nobody looked for may stand behind any result.",
+}
+_NO_PROBABILITY = "That is not the probability that an image was used."
+_SURE, _RESTS, _SILENT, _NEXT = "How sure", "What it rests on", "What it does not say", "What to do"
+PARTS = {
+    "by-lot": (
+        ("", "{proved}"),
+        (_SURE, f"{{pair}} {_NO_PROBABILITY} {{chance}}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "{limits}"),
+    ),
+    "robust": (
+        ("", "{robust}"),
+        (_SURE, f"{{pair}} {_NO_PROBABILITY} {{compared}}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "{limits}"),
+    ),
+    "no-evidence": (
+        (_SURE, "{pair} {unseen}"),
+        (_RESTS, "{rests}"),
+        (_SILENT, "This does not prove that {opposite}."),
+    ),
+    "confounded": (
+        ("Why", "{compared} Whatever an attack finds may come from how the groups differ, not from training. {lower}"),
+        (_RESTS, "{based}"),
+        (_SILENT, "This says neither that {inside} were used nor that they were not."),
+        (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
+    ),
+    "no-checks": (
+        ("What was measured", "{pair}"),
+        ("What is missing", "{missing}."),
+        (_RESTS, "{based}"),
+    ),
+    "untrained-references": (
+        ("What was measured", "{pair} {compared}"),
+        ("What is missing", "An untrained encoder does not see what trained encoders see in images, so it shows little "
+         "of how the two groups differ."),
+        (_NEXT, "Run the audit with trained references: leave out --quick, or give --reference."),
+        (_RESTS, "{based}"),
+    ),
+    "after-looking": (
+        ("What was measured", "{pair}"),
+        ("What is missing", "A plan from before the first query. Whoever chooses after looking finds something by "
+         "chance."),
+        (_NEXT, "Run this plan on images that nobody has looked at, in a new folder."),
+        (_RESTS, "{based}"),
+    ),
+    "encoder-broken": (
+        ("Why", "That may come from the weights, or from views, size or normalisation unlike those of its training. "
+         "So this audit says nothing about the encoder you meant."),
+        (_NEXT, "Give the views of its training (queries.augmentation; in Python augmentation=), see that weights, "
+         "size and normalisation are right, and run the audit again."),
+        (_RESTS, "{based}"),
+    ),
+}  # fmt: skip
+LIMITS = {  # whether the truth is known, what a leak does not say
+    True: "That anybody copied, stored or published the images. “Leak” means only that the encoder treats images it "
+    "was trained on differently.",
+    False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
+    "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
+}
+_NO_BETTER = (
+    "{attack}{auc} does not separate {inside} from {outside} so much better than the blind classifier that never "
+    "queries the encoder{blind} and than the same attack on reference encoders that did not see the image{control} "
+    "that the rule says leak."
+)
+_NOT_ENOUGH = "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but "
+SENTENCES = {
+    "by-lot": "{attack} separates {inside} from {outside}{auc}. A randomisation test has p {p}.",
+    "robust": (
+        "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
+        "the encoder{blind} and than the same attack on reference encoders that did not see the image{control}. Its "
+        "effect is at least {robustness} times that of {check}; the factor registered was {factor}."
+    ),
+    "no-evidence": _NO_BETTER,
+    "confounded": (
+        "{inside} and {outside} differ even without the encoder’s training: {failed} can tell them apart. So the "
+        "result of {it}{auc} says nothing about training."
+    ),
+    "no-checks": (
+        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that did not see the "
+        "image. Without these checks its success says nothing about training."
+    ),
+    "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
+    "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",
+    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that does not recognise images.",
+}

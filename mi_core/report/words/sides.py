@@ -1,0 +1,91 @@
+"""What a report calls the two groups of images that attacks tell apart.
+
+Where the truth is known they are members and non-members. Where somebody asks whether images of hers were used, they
+are her images and control images: nobody knows who is a member, so accuracy, precision and recall do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mi_core.report.words.numbers import count, estimate, percent, share
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The words for both groups.
+
+    Args:
+        known: whether it is known who is a member.
+        inside, outside: the two groups.
+        candidates, controls: the same, where the truth is not used.
+        one, other: one image of each.
+    """
+
+    known: bool
+    inside: str
+    outside: str
+    candidates: str
+    controls: str
+    one: str
+    other: str
+
+    def counted(self, n: int) -> str:
+        """So many images of the first group.
+
+        Example:
+            >>> _KNOWN.counted(2), _ASKED.counted(1)
+            ('2 members', 'your 1 image')
+        """
+        return f"{count(n)} {self.inside}" if self.known else f"your {count(n)} {'image' if n == 1 else 'images'}"
+
+
+_KNOWN = Sides(
+    True, "members", "non-members", "candidates", "controls", "one image it was trained on", "one it was not trained on"
+)
+_ASKED = Sides(
+    False, "your images", "control images", "your images", "control images", "one of your images", "one control image"
+)
+
+
+def sides_of(report: Mapping[str, Any]) -> Sides:
+    """The words of a report, by its ``membership``: ``known``, as where it is absent, or ``asked``."""
+    return _ASKED if report.get("membership") == "asked" else _KNOWN
+
+
+def measured_by(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """The estimate by which rows are compared, and its name: accuracy where every row has one, else the AUC.
+
+    Example:
+        >>> measured_by([{"accuracy": 1, "auc": 1}]), measured_by([{"auc": 1}])
+        (('accuracy', 'accuracy'), ('auc', 'AUC'))
+    """
+    return ("accuracy", "accuracy") if all("accuracy" in row for row in rows) else ("auc", "AUC")
+
+
+def unsupported(sides: Sides) -> str:
+    """What a dagger beside a rate means."""
+    return f"too few {sides.outside} for this rate"
+
+
+def rate_or_share(entry: Mapping[str, Any], sides: Sides) -> str:
+    """The estimate under `share_found`: a rate of an attack, or a share of the user's images.
+
+    Example:
+        >>> entry = {"value": 0.56, "ci95": [0.514, 0.61], "n": 440}
+        >>> rate_or_share(entry, _KNOWN), rate_or_share(entry, _ASKED)
+        ('.560 [.51, .61]', '56 % [51.4 %, 61 %]')
+    """
+    return estimate(entry) if sides.known else share(entry)
+
+
+def share_found(alpha: str | float, sides: Sides) -> str:
+    """The true-positive rate at a false-positive rate, in words.
+
+    Example:
+        >>> share_found("0.01", _KNOWN), share_found("0.01", _ASKED)
+        ('TPR at 1 % FPR', 'above 99 % of controls')
+    """
+    return f"TPR at {percent(alpha)} FPR" if sides.known else f"above {percent(1 - float(alpha))} of controls"

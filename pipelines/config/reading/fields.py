@@ -1,0 +1,114 @@
+"""Fields of a config by their dotted names: setting one, and telling which ones differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from mi_core.attacks import ATTACKS
+from mi_core.features import consumes
+from pipelines.config.names import shortened
+from pipelines.config.sections.attacks import (
+    ATTACK_CONFIGS,
+    SHADOWS,
+    AttributeInferenceConfig,
+    each_attack,
+    each_inference,
+)
+from pipelines.config.sections.defenses import DefenseConfig, each_defense
+from pipelines.config.shape import check_shape
+from pipelines.errors import UserError
+
+
+def with_changes(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with some fields set anew; they are changed in place."""
+    for field, new in changes.items():
+        set_field(values, field, deepcopy(new))
+    return values
+
+
+def set_field(values: dict[str, Any], name: str, new: Any) -> None:
+    """Set a field by its dotted name; a number picks from a list, ``*`` everything in it that has the field.
+
+    Raises:
+        UserError: the name leads through a value, or to no element of a list.
+    """
+    for listed, (spell, _) in _LISTS.items():
+        if name.startswith(f"{listed}."):
+            _spell_out(values, listed, spell)
+    head, star, field = name.partition(".*.")
+    if star:
+        takes = _LISTS[head][1] if head in _LISTS else None
+        takers = [number for number, entry in enumerate(values.get(head) or ()) if takes and takes(entry, field)]
+        if not takers:
+            raise UserError(f"{name}: nothing in {head} has the field {field!r}")
+        for number in takers:
+            set_field(values, f"{head}.{number}.{field}", new)
+        return
+    place: Any = values
+    *parents, last = name.split(".")
+    for depth, parent in enumerate(parents):
+        place = place.setdefault(parent, {}) if isinstance(place, dict) else _element(place, parent, name)
+        if not isinstance(place, dict | list):
+            raise UserError(f"{name}: {'.'.join(parents[: depth + 1])} is a value, not a section")
+    if isinstance(place, list):
+        _element(place, last, name)
+        place[int(last)] = new
+    else:
+        place[last] = new
+
+
+def _spell_out(values: dict[str, Any], listed: str, spell: Callable[[Sequence[Any]], list[Any]]) -> None:
+    try:
+        check_shape({listed: values.get(listed)})
+        values[listed] = spell(values.get(listed) or ())
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _takes(attack: Mapping[str, Any], field: str) -> bool:
+    model = ATTACK_CONFIGS.get(str(attack.get("attack")))
+    if model is None or field.partition(".")[0] not in model.model_fields:
+        return False
+    if field == "shadows" and SHADOWS not in ATTACKS[str(attack["attack"])].reference:
+        return False
+    if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
+        return False
+    own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}
+    return field != "views" or any(consumes(need) == "views" for need in model(**own).needs())
+
+
+def _infers(inference: Mapping[str, Any], field: str) -> bool:
+    return field in AttributeInferenceConfig.model_fields
+
+
+def _defends(defense: Mapping[str, Any], field: str) -> bool:
+    return field.partition(".")[0] in DefenseConfig.model_fields
+
+
+_LISTS: dict[str, tuple[Callable[[Sequence[Any]], list[Any]], Callable[[Mapping[str, Any], str], bool]]] = {
+    "attacks": (each_attack, _takes),
+    "attribute_inference": (each_inference, _infers),
+    "defenses": (each_defense, _defends),
+}
+"""Sections that are lists: how they are spelled out, and whether an entry has a field."""
+
+
+def _element(place: Sequence[Any], index: str, name: str) -> Any:
+    if not re.fullmatch("[0-9]{1,9}", index) or int(index) >= len(place):
+        raise UserError(f"{name}: {shortened(index)} is no position in a list of {len(place)}")
+    return place[int(index)]
+
+
+def differing(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and new value of every leaf that differs; of a section that loses keys, the whole of it."""
+    if isinstance(before, dict) and isinstance(after, dict) and (not prefix or before.keys() <= after.keys()):
+        for key, value in after.items():
+            yield from differing(before.get(key), value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from differing(old, new, f"{prefix}.{number}")
+    elif before != after:
+        yield prefix, after

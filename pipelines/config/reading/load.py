@@ -1,0 +1,135 @@
+"""Reading a config file, with the files it extends, overrides and sweeps.
+
+Every mistake is one line with the file, the field, the value and the allowed values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.config.checks import build
+from pipelines.config.names import SHOWN, shortened
+from pipelines.config.reading import shipped
+from pipelines.config.reading.fields import set_field
+from pipelines.config.reading.sweeps import expand, with_fields
+from pipelines.config.reading.yaml_text import read_text, read_value
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.sources import ON_FILES
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+_MOST_FILES = 64
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a config file, apply ``section.field=value`` overrides (values in YAML), and check everything.
+
+    Args:
+        path: a file, or the name of a config that comes with the package, see `pipelines.config.reading.shipped`.
+        overrides: as on the command line.
+
+    Raises:
+        UserError: the first mistake, in one line.
+    """
+    return loaded_from(_read(shipped.found(path), ()), path, overrides)
+
+
+def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The same from plain values; errors name their origin ``path``. Raises as `load`."""
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name:
+            raise UserError(f"{shortened(override)} is no override; write section.field=value")
+        try:
+            set_field(raw, name, read_value(text, f"{name}={text if len(text) < SHOWN else '...'}"))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+    return parse(raw, path)
+
+
+def _read(path: str, trail: tuple[str, ...], read: list[str] | None = None) -> dict[str, Any]:
+    """The plain values of a config file, over those of the files it extends, the later ones over the earlier."""
+    read = [] if read is None else read
+    read.append(path)
+    if path in trail:
+        raise UserError(f"extends goes in a circle: {' -> '.join((*trail, path))}")
+    if len(read) > _MOST_FILES:
+        raise UserError(f"{read[0]}: extends leads to more than {_MOST_FILES} files; take some together")
+    if not storage.exists(path) or storage.is_folder(path):
+        raise UserError(f"{path} is no file; give an existing config file, or a run folder with its config.yaml")
+    try:
+        raw = read_text(storage.read_bytes(path).decode(), path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not isinstance(raw, dict):
+        what = "a list" if isinstance(raw, list) else f"no more than {shortened(raw)}"
+        raise UserError(f"{path}: holds {what}, expected sections such as data, encoders, attacks")
+    bases = raw.pop("extends", None) or []
+    every = [bases] if isinstance(bases, str) else bases
+    if not isinstance(every, list) or not all(isinstance(base, str) and base for base in every):
+        raise UserError(
+            f"{path}: extends = {shortened(bases)}: allowed is the path of a config file, or a list of paths"
+        )
+    folder = path.rpartition("/")[0]
+    merged: dict[str, Any] = {}
+    for base in every:
+        whole = base if not folder or base.startswith("/") or storage.is_uri(base) else f"{folder}/{base}"
+        merged = _merged(merged, _read(whole, (*trail, path), read))
+    result: dict[str, Any] = _merged(merged, raw)
+    return result
+
+
+def _merged(base: Any, over: Any) -> Any:
+    """Sections are merged key by key, null takes a key away; everything else is replaced."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    gone = [key for key, value in over.items() if value is None and key in base]
+    merged = base | {key: _merged(base.get(key), value) for key, value in over.items()}
+    return {key: value for key, value in merged.items() if key not in gone}
+
+
+def parse(raw: dict[str, Any], origin: str) -> RunConfig:
+    """Check a config given as plain values, and spell its sweeps and its search out; errors name its ``origin``."""
+    whole = {section: value for section, value in raw.items() if section != "sweep"}
+    plain = {section: value for section, value in whole.items() if section != "tune"}
+    try:
+        missing = _fill_data_path(raw)
+        base = build(whole)  # a misspelled key first: it may be why a path is missing
+        if missing:
+            raise ValueError(_add(missing))
+        if base.tune is not None:
+            base = with_fields(base, base.tune, plain)
+        return expand(base, plain, raw.get("sweep") or {})
+    except ValueError as error:
+        raise UserError(f"{origin}: {error}") from error
+
+
+def _fill_data_path(raw: dict[str, Any]) -> list[str]:
+    """Give every source without a path that of ``data.path``.
+
+    Returns:
+        Sources that are left without a path; they get a placeholder, so that the rest can be checked.
+    """
+    data = raw.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("sources"), dict):
+        return []
+    path = data.pop("path", None)
+    missing = [
+        name
+        for name, source in data["sources"].items()
+        if isinstance(source, dict) and source.get("kind") in ON_FILES and not source.get("path")
+    ]
+    for name in missing:
+        data["sources"][name]["path"] = "missing" if path is None else path
+    return missing if path is None else []
+
+
+def _add(sources: Sequence[str]) -> str:
+    fields = [f"data.sources.{name}.path" for name in sources]
+    return (
+        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
+        f"{' '.join(f'{field}=...' for field in fields)}"
+    )

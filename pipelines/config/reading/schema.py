@@ -1,0 +1,322 @@
+"""The JSON Schema of a config file, with which an editor completes fields, describes them and marks mistakes.
+
+A file may extend others, which merges their sections. So nothing is required outside of lists, and null takes a field
+of an extended file away. Shorthands count as valid: ``like`` and ``halves`` of an encoder, lists of attacks and of
+defenses, dotted names in sweeps and searches. Whether the parts of a run fit together is left to
+`pipelines.config.checks`.
+
+Parameters are those of the method that an entry names. An encoder may take its objective over from elsewhere; then the
+parameters of every objective are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.defenses import DEFENSES
+from mi_core.objectives import OBJECTIVES
+from mi_core.training.optimizers import OptimizerParameters
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import ATTACK_CONFIGS
+from pipelines.config.sections.parameters import schema as schema_of
+from pipelines.config.sections.sources import KINDS, NOISE, TORCHVISION, NoiseOptions
+
+Schema = dict[str, Any]
+TEXT: Schema = {"type": "string"}
+NOTHING: Schema = {"type": "null"}
+SOME_TEXT: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+NAME = "[^.]+(?:[.][0-9]+)?"  # of an encoder, role or source; it may hold a number such as noise-0.5
+_ENCODERS = {
+    "load": "LoadedConfig",
+    "endpoint": "EndpointConfig",
+    "defends": "DefendedConfig",
+    "backbone": "DefendedConfig",
+}
+"""Models of encoders by the field that tells the kind; one that is trained here may take a defense over."""
+_SHORTHANDS = {
+    "like": TEXT | {"description": "encoder whose settings this one takes over, under its own"},
+    "halves": {
+        "type": "integer",
+        "minimum": 2,
+        "maximum": 1024,
+        "multipleOf": 2,
+        "description": "number of encoders that this entry stands for, each trained on a random half of the samples",
+    },
+}
+_TRAINED = "An encoder that is trained here, plain or behind a defense."
+
+
+def schema() -> Schema:
+    """The JSON Schema (draft 7) of a config file."""
+    whole = RunConfig.model_json_schema(by_alias=True)
+    models: dict[str, Schema] = whole["$defs"]
+    entries = {*ATTACK_CONFIGS, "AttributeInferenceConfig", "DefenseConfig"}
+    for name, model in models.items():
+        model.pop("required", None)
+        if name not in entries:
+            _take_away(model)
+    fields: dict[str, Schema] = whole["properties"]
+    fields["encoders"]["additionalProperties"] = _encoder(models)
+    fields["attacks"]["items"] = _attack(models)
+    fields["attribute_inference"]["items"] = _inference(models)
+    fields["defenses"]["items"] = _defense(models)
+    _complete_data(models)
+    models["QueriesConfig"]["properties"]["augmentation"] = {
+        **_described(models["QueriesConfig"]["properties"]["augmentation"]),
+        "anyOf": [{"const": "as-trained"}, _to("AnyViews")],
+    }
+    _take_away(whole)
+    names = _Names(models).below(fields)
+    search = {section: names[section] for section in ("encoders", "defenses")}
+    models["TuneConfig"]["properties"]["search"] = {
+        **_described(models["TuneConfig"]["properties"]["search"]),
+        "type": ["object", "null"],
+        "patternProperties": {_pattern(search): _searched()},
+        "additionalProperties": False,
+    }
+    fields["sweep"] = _sweep(_pattern(names)) | _described(fields["sweep"])
+    fields["extends"] = SOME_TEXT | {"description": "config files that this one changes, relative to its folder"}
+    plain: Schema = _draft_7(
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "title": "Config of encoder-audit",
+            "type": "object",
+            "additionalProperties": False,
+            "properties": fields,
+            "$defs": models,
+        }
+    )
+    return plain
+
+
+def _take_away(model: Schema) -> None:
+    """Allow null for every field, which takes the field of an extended file away."""
+    for name, field in model.get("properties", {}).items():
+        if NOTHING not in field.get("anyOf", ()) and "allOf" not in field:
+            told = _described(field)
+            bare = {key: value for key, value in field.items() if key not in told}
+            model["properties"][name] = {**told, "anyOf": [*bare.pop("anyOf", ()), *([bare] if bare else ()), NOTHING]}
+        for part in (model["properties"][name], *model["properties"][name].get("anyOf", ())):
+            entries = part.get("additionalProperties")
+            if isinstance(entries, dict) and NOTHING not in entries.get("anyOf", ()):
+                part["additionalProperties"] = {"anyOf": [entries, NOTHING]}
+
+
+def _to(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _described(field: Schema) -> Schema:
+    return {key: field[key] for key in ("description", "default") if key in field}
+
+
+def _any_of(variants: Iterable[Schema]) -> Schema:
+    """Objects with the fields of any variant."""
+    fields: dict[str, list[Schema]] = {}
+    for variant in variants:
+        for name, field in variant["properties"].items():
+            bare = {key: value for key, value in field.items() if key not in ("default", "title")}
+            if bare not in fields.setdefault(name, []):
+                fields[name].append(bare)
+    merged = {name: every[0] if len(every) == 1 else {"anyOf": every} for name, every in fields.items()}
+    return {"type": "object", "additionalProperties": False, "properties": merged}
+
+
+def _where(field: str, value: str, then: Schema) -> Schema:
+    """A rule for entries whose field has a value, or a list with the value."""
+    chosen = {"anyOf": [{"const": value}, {"type": "array", "contains": {"const": value}}]}
+    return {"if": {"required": [field], "properties": {field: chosen}}, "then": then}
+
+
+def _one_or_list(value: Schema) -> Schema:
+    bare = {key: part for key, part in value.items() if key not in _described(value)}
+    return {**_described(value), "anyOf": [bare, {"type": "array", "minItems": 1, "items": bare}]}
+
+
+def _encoder(models: dict[str, Schema]) -> Schema:
+    """An encoder: its fields by its kind, its parameters by its objective or defense."""
+    models |= {
+        "AnyViews": _with_null(_any_of(map(schema_of, AUGMENTATIONS.values()))),
+        "AnyObjective": _with_null(_any_of(schema_of(one.Parameters) for one in OBJECTIVES.values())),
+        "AnyDefense": _with_null(_any_of(schema_of(one.Parameters) for one in DEFENSES.values())),
+        "Optimizer": _with_null(schema_of(OptimizerParameters)),
+        **{f"views of {name}": _exact(one) for name, one in AUGMENTATIONS.items()},
+    }
+    kinds = {name: models[name] for name in ("DefendedConfig", "LoadedConfig", "EndpointConfig")}
+    models.pop("TrainedConfig")
+    kinds["DefendedConfig"]["description"] = _TRAINED
+    own = kinds["DefendedConfig"]["properties"]
+    named = {"parameters": "AnyObjective", "settings": "AnyDefense", "optimizer": "Optimizer"}
+    own |= {field: _described(own[field]) | {"allOf": [_to(name)]} for field, name in named.items()}
+    for model in kinds.values():
+        views = model["properties"]["augmentation"]
+        model["properties"]["augmentation"] = _described(views) | {"allOf": [_to("AnyViews")]}
+        model["properties"] |= _SHORTHANDS
+        _take_away(model)
+    every = {name for model in kinds.values() for name in model["properties"]}
+    models["AnyEncoder"] = _any_of(kinds.values()) | {
+        "description": "An encoder that takes its kind over from another one."
+    }
+    for model in kinds.values():
+        model["patternProperties"] = {f"^({'|'.join(sorted(every - set(model['properties'])))})$": NOTHING}
+    kind: Schema = _to("AnyEncoder")
+    for field, name in reversed(_ENCODERS.items()):
+        there = {"required": [field], "not": {"required": [field], "properties": {field: NOTHING}}}
+        kind = {"if": there, "then": _to(name), "else": kind}
+    rules = [
+        _where(
+            "objective",
+            name,
+            {"properties": {"parameters": _exact(one.Parameters), "augmentation": _to(f"views of {name}")}},
+        )
+        for name, one in OBJECTIVES.items()
+    ]
+    rules += [
+        _where("defense", name, {"properties": {"settings": _exact(one.Parameters)}}) for name, one in DEFENSES.items()
+    ]
+    return {"anyOf": [{"type": "object", "allOf": [kind, *rules]}, NOTHING]}
+
+
+def _with_null(model: Schema) -> Schema:
+    """A model or null, and null for each of its fields."""
+    _take_away(model)
+    model.pop("required", None)
+    return {"anyOf": [model, NOTHING]}
+
+
+def _exact(parameters: type[Any]) -> Schema:
+    """The parameters of one method; null takes one of an extended file away, also one of another method."""
+    return _with_null(schema_of(parameters) | {"additionalProperties": NOTHING})
+
+
+def _attack(models: dict[str, Schema]) -> Schema:
+    for name in ATTACK_CONFIGS:
+        fields = models[name]["properties"]
+        fields |= {field: _one_or_list(fields[field]) for field in ("target", "reference")} | {"attack": True}
+    return {
+        "type": "object",
+        "required": ["attack"],
+        "properties": {"attack": _one_or_list({"enum": sorted(ATTACK_CONFIGS)})},
+        "allOf": [_where("attack", name, _to(name)) for name in ATTACK_CONFIGS],
+    }
+
+
+def _inference(models: dict[str, Schema]) -> Schema:
+    fields = models["AttributeInferenceConfig"]["properties"]
+    fields |= {name: _one_or_list(fields[name]) for name in ("attribute", "target", "output")}
+    return {"allOf": [_to("AttributeInferenceConfig"), {"required": ["attribute"]}]}
+
+
+def _defense(models: dict[str, Schema]) -> Schema:
+    fields = models["DefenseConfig"]["properties"]
+    known = {"enum": sorted(DEFENSES), **_described(fields["defense"])}
+    fields |= {"defense": _one_or_list(known), "epoch": _one_or_list(fields["epoch"])}
+    own = {name: schema_of(one.Parameters) for name, one in DEFENSES.items()}
+    for settings in own.values():
+        settings["properties"] = {setting: _one_or_list(value) for setting, value in settings["properties"].items()}
+    fields["settings"] = _described(fields["settings"]) | {"allOf": [_any_of(own.values())]}
+    rules = [_where("defense", name, {"properties": {"settings": settings}}) for name, settings in own.items()]
+    return {"required": ["defense"], "allOf": [_to("DefenseConfig"), *rules]}
+
+
+def _complete_data(models: dict[str, Schema]) -> None:
+    """Add to the models of the data section the forms that only a file has."""
+    data, source = models["DataConfig"]["properties"], models["SourceConfig"]["properties"]
+    data["path"] = {
+        "description": "path of every source that has none of its own",
+        "anyOf": [*SOME_TEXT["anyOf"], NOTHING],
+    }
+    kinds = [{"enum": list(KINDS)}, {"type": "string", "pattern": f"^{TORCHVISION}"}, NOTHING]
+    source["kind"] = _described(source["kind"]) | {"anyOf": kinds}
+    options = {"properties": {"options": schema_of(NoiseOptions)}}
+    options["properties"]["options"].pop("required")
+    models["SourceConfig"]["allOf"] = [_where("kind", NOISE, options)]
+    group = [{"type": "string"}, _to("GroupConfig"), NOTHING]
+    data["group_by"] = _described(data["group_by"]) | {"anyOf": group}
+    models["NearDuplicatesConfig"]["properties"]["encoder"] = NOTHING
+
+
+def _searched() -> Schema:
+    choice: Schema = {"type": "array", "minItems": 2, "items": {"type": ["string", "number", "boolean"]}}
+    return {"anyOf": [choice, _to("SearchConfig"), NOTHING]}
+
+
+def _sweep(dotted: str) -> Schema:
+    """Sweeps: a dotted field with its values, or any name with points that say which fields they change."""
+    label: Schema = {"type": ["string", "number", "boolean"], "description": "name of the point"}
+    point = {
+        "type": "object",
+        "required": ["label"],
+        "properties": {"label": label},
+        "patternProperties": {dotted: {}},
+        "additionalProperties": False,
+    }
+    value = {"if": {"type": "object", "required": ["label"]}, "then": point}
+    return {
+        "type": ["object", "null"],
+        "patternProperties": {dotted: {"type": ["array", "null"], "minItems": 1, "items": value}},
+        "additionalProperties": {"type": ["array", "null"], "minItems": 1, "items": point},
+    }
+
+
+class _Names:
+    """The dotted names of all fields, as regular expressions."""
+
+    def __init__(self, models: Mapping[str, Schema]) -> None:
+        self._models = models
+
+    def below(self, fields: Mapping[str, Schema]) -> dict[str, Any]:
+        """The names of fields, each with the names below it."""
+        return {name: self._of(field) for name, field in fields.items() if name not in ("sweep", "tune")}
+
+    def _of(self, field: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if not isinstance(field, dict):
+            return found
+        if "$ref" in field:
+            _merge(found, self._of(self._models[field["$ref"].rpartition("/")[2]]))
+        parts = [
+            *field.get("anyOf", ()),
+            *field.get("allOf", ()),
+            *(field[key] for key in ("then", "else") if key in field),
+        ]
+        for part in parts:
+            _merge(found, self._of(part))
+        _merge(found, {name: self._of(one) for name, one in field.get("properties", {}).items()})
+        others = field.get("additionalProperties", True)
+        if isinstance(others, dict) and others != NOTHING:
+            _merge(found, {NAME: self._of(others)})
+        elif others is True and field.get("type") == "object" and not {"properties", "allOf"} & set(field):
+            _merge(found, {".+": {}})
+        if "items" in field:
+            _merge(found, {"(?:[*]|[0-9]+)": self._of(field["items"])})
+        return found
+
+
+def _merge(names: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, below in more.items():
+        _merge(names.setdefault(name, {}), below)
+
+
+def _pattern(names: Mapping[str, Any]) -> str:
+    """One regular expression for all dotted names."""
+
+    def any_of(some: Mapping[str, Any]) -> str:
+        every = [name + (f"(?:[.]{any_of(below)})?" if below else "") for name, below in some.items()]
+        return f"(?:{'|'.join(every)})"
+
+    return f"^{any_of(names)}$"
+
+
+def _draft_7(value: Any) -> Any:
+    """A schema without titles and discriminators, with the words that draft 7 has for tuples."""
+    if isinstance(value, list):
+        return [_draft_7(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    words = {key: one for key, one in value.items() if not (key == "title" and isinstance(one, str))}
+    if "propertyName" in words.get("discriminator", ()):
+        words.pop("discriminator")
+    return {"items" if key == "prefixItems" else key: _draft_7(one) for key, one in words.items()}

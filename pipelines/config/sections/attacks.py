@@ -1,0 +1,199 @@
+"""The sections ``attacks``, ``attribute_inference``, ``utility`` and ``validity`` of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, create_model, field_validator, model_validator
+
+from mi_core.attacks import ATTACKS
+from mi_core.attacks.attribute_inference import AttributeInferenceParameters
+from mi_core.attacks.base import Attack
+from mi_core.checks import check_choice
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.features import consumes, of_momentum, of_weights, parse_need
+from mi_core.features.loss_gradient import CAPTION_GRADIENT
+from mi_core.validity.verdict import FACTOR
+from pipelines.config.sections.parameters import build, combinations, parameter_fields
+from pipelines.config.sections.section import Names, Section, one_of
+
+KNOWN, NONMEMBERS, UNLABELLED, AUDITED = SAMPLES = ("known", "nonmembers", "unlabelled", "audited")
+SHADOW, SHADOWS = "shadow", "shadows"
+
+
+class AttackConfig(Section):
+    """One attack on one encoder; the parameters of its method stand beside these fields."""
+
+    attack: str
+    target: str = Field(default="target", description="encoder attacked")
+    reference: str = Field(
+        default="shadow",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled, or "
+        "audited",
+    )
+    views: int | None = Field(default=None, ge=2, description="views it uses, the first of queries.views; default: all")
+    outputs: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
+    )
+    shadows: int | None = Field(
+        default=None, ge=1, description="encoders made by `halves` that it is fitted on, the first; default: all"
+    )
+    reference_count: int | None = Field(
+        default=None, ge=1, description="samples of each role it is fitted on, by rank of a hash; default: all"
+    )
+    count: int | None = Field(
+        default=None, ge=1, description="samples of each role that are queried, by rank of a hash; default: all"
+    )
+
+    def method(self) -> type[Attack]:
+        """The attack's class."""
+        return ATTACKS[self.attack]
+
+    def parameters(self) -> Any:
+        """The attack's own parameters."""
+        own = {name: value for name, value in self.model_dump().items() if name not in AttackConfig.model_fields}
+        return build(self.method().Parameters, own)
+
+    def needs(self) -> tuple[str, ...]:
+        """Membership features the attack consumes."""
+        return tuple(self.method()(self.parameters()).needs)
+
+    @property
+    def readable(self) -> tuple[str, ...] | None:
+        """The only outputs that it can read, some of them because of its parameters; None: any."""
+        only = tuple(dict.fromkeys(one for need in self.needs() if (one := parse_need(need)[0].output)))
+        return self.method().outputs or only or None
+
+    @property
+    def draws_views(self) -> bool:
+        """Whether it is fed by augmented views."""
+        return any(consumes(need) == "views" for need in self.needs())
+
+    @property
+    def reads_captions(self) -> bool:
+        """Whether it compares images with their captions."""
+        return any(consumes(need) in ("caption", CAPTION_GRADIENT) for need in self.needs())
+
+    @property
+    def bank_size(self) -> int:
+        """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
+        return self.method()(self.parameters()).bank_size
+
+    @property
+    def reads_momentum(self) -> bool:
+        """Whether it takes keys of the encoder's momentum copy."""
+        return any(map(of_momentum, self.needs()))
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether it takes gradients of the encoder's weights."""
+        return any(map(of_weights, self.needs()))
+
+    @model_validator(mode="after")
+    def _check(self) -> AttackConfig:
+        for output in self.outputs or ():
+            check_choice("outputs", output, self.readable or OUTPUTS)
+        if self.views is not None and not self.draws_views:
+            raise ValueError(f"views = {self.views}, but {self.attack} draws no views")
+        kinds = {self.reference} if self.reference in SAMPLES else {SHADOW, SHADOWS}  # the encoders decide which
+        if not kinds & self.method().reference:
+            fits = " or ".join(sorted(self.method().reference))
+            raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
+        if self.count is not None and (self.reference_count or 0) > self.count:
+            raise ValueError(f"reference_count = {self.reference_count} exceeds count = {self.count}; raise count")
+        self.parameters()
+        return self
+
+
+def _attack_model(name: str) -> type[AttackConfig]:
+    own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
+    model: type[AttackConfig] = create_model(name, __base__=AttackConfig, __module__=__name__, **own)
+    return model
+
+
+def each_attack(entries: Sequence[Any]) -> list[Any]:
+    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
+    return combinations(entries, ("attack", "target", "reference"))
+
+
+ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}
+
+
+class ValidityConfig(Section):
+    """Which result the verdict rests on, and the reference encoders beside it."""
+
+    attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
+    output: str | None = Field(
+        default=None, description="primary output; default: the first of queries.outputs that it reads"
+    )
+    references: Names = Field(
+        default=(),
+        description="encoders that saw neither group, on which the attack is repeated; or one made by `halves` of "
+        "candidates and controls, where an image counts on those that did not see it; default: an encoder of the "
+        "config that saw neither",
+    )
+    factor: float = Field(
+        default=FACTOR,
+        ge=1,
+        description="groups that somebody chose: how many times as strong as anything the checks could have missed "
+        "a hidden difference has to be before the verdict is leak",
+    )
+    fdr: float = Field(
+        default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"
+    )
+
+
+class _Inference(Section):
+    attribute: str = Field(description="attribute inferred, of data.attributes")
+    target: str = Field(default="target", description="encoder whose embeddings are seen")
+    output: Annotated[str, one_of("output", OUTPUTS)] = Field(default="backbone", description="embedding seen")
+    auxiliary: Names = Field(
+        default=(), description="roles whose attribute the attacker knows; default: those of the encoder's members"
+    )
+    test: Names = Field(default=("target-nonmember",), min_length=1, description="roles attacked")
+    share: float = Field(default=1.0, gt=0, le=1, description="share of the auxiliary data that is used")
+
+    @model_validator(mode="after")
+    def _check(self) -> _Inference:
+        self.parameters()
+        return self
+
+    def parameters(self) -> AttributeInferenceParameters:
+        """The attack's own parameters."""
+        own = {field.name: getattr(self, field.name) for field in fields(AttributeInferenceParameters)}
+        return build(AttributeInferenceParameters, own)
+
+
+if TYPE_CHECKING:
+    AttributeInferenceConfig = _Inference
+else:
+    AttributeInferenceConfig = create_model(
+        "AttributeInferenceConfig",
+        __base__=_Inference,
+        __module__=__name__,
+        **parameter_fields(AttributeInferenceParameters),
+    )
+
+
+def each_inference(entries: Sequence[Any]) -> list[Any]:
+    """Inferences one by one: an entry with lists under attribute, target or output stands for all combinations."""
+    return combinations(entries, ("attribute", "target", "output"))
+
+
+class UtilityConfig(Section):
+    """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
+
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(20,), min_length=1, description="neighbours; several are tried one by one"
+    )
+    bank: tuple[str, ...] = Field(
+        default=(), description="labelled roles; default: downstream-train, else those of the encoder's members"
+    )
+    test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
+
+    @field_validator("k", mode="before", json_schema_input_type=int | tuple[int, ...])
+    @classmethod
+    def _one_k(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value

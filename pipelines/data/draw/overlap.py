@@ -1,0 +1,90 @@
+"""How many of the samples that one seed draws another seed draws too: what a mean over seeds must know.
+
+A role that the user gives holds the same samples in every seed. A drawn role takes a share of its pool, of what it can
+be drawn from, anew in every seed: that share of its samples is expected in any other seed too. Shares are read off the
+rules of a seed, so that no sample is read, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.draw.rules import HIGHEST, Taker
+from pipelines.data.draw.splits import Splits
+from pipelines.run.folder import SeedFolder
+
+
+def overlap_of(config: RunConfig, folder: SeedFolder, roles: Sequence[str]) -> float:
+    """Share, in [0, 1], of the samples of some roles together that another seed has in them too; 0 for a single seed.
+
+    Args:
+        config: of the run.
+        folder: of one seed, with its splits.
+        roles: or parts of roles.
+    """
+    return 0.0 if len(config.seeds) == 1 else recurring(config.data, Splits.load(folder.path), roles)
+
+
+def audited_overlap(config: RunConfig, folder: SeedFolder) -> float:
+    """The same for what compares the two audited sides: the larger share, or 0 if samples change sides.
+
+    Where both sides are drawn from one pool, a sample that recurs is as likely to stand on the other side. Its error
+    then has the other sign as often, and seeds are as good as independent.
+    """
+    if len(config.seeds) == 1:
+        return 0.0
+    first, second = config.audited
+    if pool_of(config.data, first) == pool_of(config.data, second):
+        return 0.0
+    splits = Splits.load(folder.path)
+    return max(recurring(config.data, splits, [role]) for role in (first, second))
+
+
+def recurring(data: DataConfig, splits: Splits, roles: Sequence[str]) -> float:
+    """As `overlap_of`, of some splits."""
+    share: dict[tuple[str, ...], float] = {}
+    counts = {role: splits.count([role]) for role in roles}
+    for role in counts:
+        pool = pool_of(data, role)
+        share[pool] = share.get(pool, 0.0) + _share(data, splits, role)
+    again = sum(count * min(1.0, share[pool_of(data, role)]) for role, count in counts.items())
+    return again / max(1, sum(counts.values()))
+
+
+def pool_of(data: DataConfig, role: str) -> tuple[str, ...]:
+    """What a role is drawn from: a source or a role that the user gives, and the classes; such a role is its own."""
+    chosen = data.roles[role]
+    if not chosen.drawn:
+        return (role,)
+    origin = chosen.source_name
+    whole = pool_of(data, origin) if origin in data.roles else (origin,)
+    return whole if chosen.classes is None else (*whole, str(sorted(chosen.classes)))
+
+
+def _share(data: DataConfig, splits: Splits, role: str) -> float:
+    """The share of its pool that a role takes; 1 where samples count by shard, which are those of every seed."""
+    chosen = data.roles[role]
+    if not chosen.drawn or splits.rules is None or splits.rules.by_shard:
+        return 1.0
+    origin = chosen.source_name
+    of_pool = _share(data, splits, origin) if origin in data.roles else 1.0
+    return of_pool * _range(splits.rules.takers[origin], role)
+
+
+def _range(takers: Sequence[Taker], role: str) -> float:
+    """The share of the range of hashes that a drawn role has for itself, at the most.
+
+    Hashes below the end of a role that drew before it, from all its classes, were not free.
+    """
+    place = next(number for number, taker in enumerate(takers) if taker.role == role)
+    mine, before = takers[place], takers[:place]
+    ends = [one.last + 1 for one in before if _covers(one.classes, mine.classes)]
+    first = max([mine.first, *ends])
+    return max(0, mine.last + 1 - first) / (HIGHEST + 1)
+
+
+def _covers(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
+    """Whether all of other classes are among some; None: all classes."""
+    return some is None or (others is not None and set(others) <= set(some))

@@ -1,0 +1,285 @@
+"""The rules of a seed: they tell the role of every sample from its hash and class, where its shard is read.
+
+A role with a fraction takes a range of the hash. A role with a count takes the hashes up to a threshold. Of the samples
+at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard. The
+samples of a role with a list of keys are written down by shard, beside those that are dropped. Canaries have hashes of
+their own, from which their coins fall; mislabelled ones have a wrong class, and blended ones noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mi_core.hashing import digests64
+from pipelines.config.roles import CANARY_ROLE, COINS
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, pixel_ranks
+from pipelines.data.read.key_lists import ListedKeys
+from pipelines.files.digest import digest
+
+HIGHEST = 2**64 - 1
+PART = "part"  # purpose of the hash by which a part of a role is drawn
+NO_CLASS = np.iinfo(np.int64).min
+Hashes = npt.NDArray[np.uint64]
+Labels = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True)
+class Taker:
+    """A drawn role, or a part of one.
+
+    Args:
+        role: its name.
+        classes: of its samples; None: all.
+        first, last: its range of hashes, both included.
+        quota: by shard, how many of its samples at ``last`` are taken, none in other shards; None: all.
+    """
+
+    role: str
+    classes: tuple[int, ...] | None
+    first: int
+    last: int
+    quota: Mapping[str, int] | None = None
+
+    @classmethod
+    def between(cls, role: str, classes: tuple[int, ...] | None, low: float, high: float) -> Taker:
+        """The role of hashes whose share of the range of 64 bits lies in [low, high)."""
+        return cls(role, classes, _least(low), _least(high) - 1)
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Taker:
+        """What `as_json` wrote."""
+        classes = None if entry["classes"] is None else tuple(entry["classes"])
+        return cls(entry["role"], classes, int(entry["first"], 16), int(entry["last"], 16), entry["quota"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; hashes as hexadecimal text."""
+        ends = {"first": f"{self.first:016x}", "last": f"{self.last:016x}"}
+        return {"role": self.role, "classes": self.classes, **ends, "quota": self.quota}
+
+    def wants(self, hashes: Hashes, labels: Labels) -> npt.NDArray[np.bool_]:
+        """Which of some samples are in the range and of its classes: (N,)."""
+        if self.last < self.first:
+            return np.zeros(len(hashes), dtype=bool)
+        inside = (hashes >= np.uint64(self.first)) & (hashes <= np.uint64(self.last))
+        wanted: npt.NDArray[np.bool_] = inside if self.classes is None else inside & np.isin(labels, self.classes)
+        return wanted
+
+
+def taken(
+    takers: Sequence[Taker], hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], shard: str, grouped: bool
+) -> Numbers:
+    """The number of the taker of each sample of one shard, from 1; 0: none.
+
+    Args:
+        takers: in the order in which they draw.
+        hashes, labels: of the samples, in the order of the scan: (N,).
+        there: samples that may be drawn: (N,).
+        shard: its name, for the quotas.
+        grouped: the rest of a group that is taken in part stays free of roles.
+    """
+    numbers, free = np.zeros(len(hashes), dtype=np.int16), there.copy()
+    for number, taker in enumerate(takers, start=1):
+        mine = free & taker.wants(hashes, labels)
+        if taker.quota is not None:
+            edge = np.flatnonzero(mine & (hashes == np.uint64(taker.last)))
+            beyond = edge[taker.quota.get(shard, 0) :]
+            mine[beyond] = False
+            if grouped:
+                free[beyond] = False
+        numbers[mine] = number
+        free &= ~mine
+    return numbers
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All that decides the roles of one seed, besides the samples that are dropped.
+
+    Args:
+        seed: of the hashes.
+        grouped: whether groups are drawn in place of samples.
+        attributes: names of all attributes, of whichever source.
+        given: source to role, of roles that the user gives.
+        takers: in the order in which they draw, by the source or the role that they draw from.
+        shards: those that were read, and those that there are, of every source of which some were left out.
+        by_shard: the samples of a shard count as one in intervals and tests.
+        lists: how the lists of keys fit, of roles that have one.
+        wrong: classes, ascending, from which a mislabelled canary gets another than its own; empty: none does.
+        noise: share of noise that canaries are mixed with; None: they are not.
+    """
+
+    seed: int
+    grouped: bool
+    attributes: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+    takers: Mapping[str, tuple[Taker, ...]] = field(default_factory=dict)
+    shards: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    by_shard: bool = False
+    lists: Mapping[str, ListedKeys] = field(default_factory=dict)
+    wrong: tuple[int, ...] = ()
+    noise: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        takers = {origin: [taker.as_json() for taker in some] for origin, some in self.takers.items()}
+        own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
+        own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
+        lists = {role: listed.as_json() for role, listed in self.lists.items()}
+        own |= {"wrong": self.wrong} if self.wrong else {}
+        own |= {} if self.noise is None else {"noise": self.noise}
+        return own | ({"lists": lists} if lists else {})
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Rules:
+        """What `as_json` wrote."""
+        takers = {origin: tuple(map(Taker.read, some)) for origin, some in entry["takers"].items()}
+        own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
+        shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
+        lists = {role: ListedKeys.read(listed) for role, listed in entry.get("lists", {}).items()}
+        by_shard, wrong, noise = entry.get("by_shard", False), tuple(entry.get("wrong", ())), entry.get("noise")
+        return cls(*own, shards, by_shard, lists, wrong, noise)
+
+    def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
+        """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,).
+
+        Of parts it is that of (seed, purpose, pixels): in an audit a part is what an attack is fitted on and not judged
+        by, and nobody chooses that by naming files.
+        """
+        if not self.grouped:
+            if purpose == PART:
+                return pixel_ranks(self.seed, PART, samples["sha256"])
+            return digests64((self.seed, purpose, source), samples["key"].to_pylist())
+        coded = samples[GROUP].combine_chunks().dictionary_encode()
+        of_group = digests64((self.seed, purpose), coded.dictionary.to_pylist())
+        hashes: Hashes = of_group[np.asarray(coded.indices)]
+        return hashes
+
+    def drawn(self, samples: pa.Table, source: str, item: str, dropped: pa.Table | None) -> pa.Table:
+        """The samples of one shard that have a role.
+
+        Args:
+            samples: of the shard, as the scan wrote them.
+            source, item: where the shard stands.
+            dropped: numbers of the rows that have no role, or (``part``) no part, or (``role``) that of a list; None:
+                there are none.
+
+        Returns:
+            source, item, key, label, sha256 (of the pixels; of a blended canary, of pixels and noise), attribute.* of
+            all sources, group where there are groups, role and part (empty: none), sorted by key.
+        """
+        labels = labels_of(samples)
+        there, parted = np.ones(len(samples), dtype=bool), np.ones(len(samples), dtype=bool)
+        roles = _Named(len(samples))
+        if dropped is not None:
+            rows, part_only = np.asarray(dropped["row"]), np.asarray(dropped["part"])
+            of_list = Coded.of(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
+            there[rows[~part_only]] = False
+            parted[rows[~of_list.among(self.lists)[of_list.codes]]] = False
+            for role in self.lists:
+                roles.put(role, rows[of_list.among([role])[of_list.codes]])
+        if source in self.given:
+            roles.put(self.given[source], there)
+        else:
+            self._take(source, self.hashes(samples, source, "role"), labels, there, item, roles)
+        parts = _Named(len(samples))
+        purposes = {name: "canary" if name == CANARY_ROLE else PART for name in roles.names[1:] if name in self.takers}
+        own = {purpose: self.hashes(samples, source, purpose) for purpose in dict.fromkeys(purposes.values())}
+        for parent, purpose in purposes.items():
+            self._take(parent, own[purpose], labels, parted & roles.having(parent), item, parts)
+        if self.wrong and CANARY_ROLE in roles.names:
+            samples = self._mislabelled(samples, source, labels, roles.having(CANARY_ROLE))
+        if self.noise is not None and CANARY_ROLE in roles.names:
+            samples = self._blended(samples, roles.having(CANARY_ROLE))
+        return self._table(samples, source, item, roles, parts)
+
+    def _mislabelled(self, samples: pa.Table, source: str, labels: Labels, canary: npt.NDArray[np.bool_]) -> pa.Table:
+        """The samples, with another class of the canaries, by a hash of the sample; none stays without one."""
+        classes, hashes = np.array(self.wrong, dtype=np.int64), self.hashes(samples, source, "canary-class")
+        known = np.isin(labels, classes)
+        steps = hashes % np.where(known, len(classes) - 1, len(classes)).astype(np.uint64)
+        place = np.where(known, np.searchsorted(classes, labels) + 1, 0) + steps.astype(np.int64)
+        wrong = classes[place % len(classes)]
+        column = pc.if_else(pa.array(canary), pa.array(wrong), samples["label"].cast(pa.int64()))
+        return samples.set_column(samples.column_names.index("label"), "label", column)
+
+    def _blended(self, samples: pa.Table, canary: npt.NDArray[np.bool_]) -> pa.Table:
+        """The samples, with another hash of the canaries' pixels, so that no result is taken for that of plain ones."""
+        pixels = samples["sha256"].to_pylist()
+        for row in np.flatnonzero(canary).tolist():
+            pixels[row] = bytes.fromhex(digest(pixels[row].hex(), self.seed, self.noise))
+        column = pa.array(pixels, samples.schema.field("sha256").type)
+        return samples.set_column(samples.column_names.index("sha256"), "sha256", column)
+
+    def _take(
+        self, origin: str, hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], item: str, into: _Named
+    ) -> None:
+        takers = self.takers[origin]
+        numbers = taken(takers, hashes, labels, there, item, self.grouped)
+        for number, taker in enumerate(takers, start=1):
+            into.put(taker.role, numbers == number)
+
+    def _table(self, samples: pa.Table, source: str, item: str, roles: _Named, parts: _Named) -> pa.Table:
+        rows = pa.array(np.flatnonzero(roles.numbers))
+        here = samples.take(rows)
+        columns: dict[str, Any] = {"source": [source] * len(rows), "item": [item] * len(rows)}
+        columns |= {name: here[name] for name in ("key", "label", "sha256")}
+        nothing = pa.nulls(len(rows), pa.int64())
+        for name in (f"{ATTRIBUTE}{attribute}" for attribute in self.attributes):
+            columns[name] = here[name] if name in here.column_names else nothing
+        columns |= {GROUP: here[GROUP]} if self.grouped else {}
+        columns |= {"role": roles.texts().take(rows), "part": parts.texts().take(rows)}
+        columns |= {name: pa.array(columns[name], pa.string()) for name in ("source", "item")}
+        return pa.table(columns).sort_by("key")
+
+
+class _Named:
+    """A name for every row, kept as a number; 0: none."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [""]
+        self.numbers = np.zeros(count, dtype=np.int16)
+
+    def put(self, name: str, rows: npt.NDArray[Any]) -> None:
+        self.names.append(name)
+        self.numbers[rows] = len(self.names) - 1
+
+    def having(self, name: str) -> npt.NDArray[np.bool_]:
+        rows: npt.NDArray[np.bool_] = self.numbers == self.names.index(name)
+        return rows
+
+    def texts(self) -> pa.Array:
+        return pa.array(self.names, pa.string()).take(pa.array(self.numbers))
+
+
+def marked(rules: Rules | None, role: str, samples: str) -> str:
+    """The digest of the samples of a role, another one where they are mislabelled canaries."""
+    wrong = () if rules is None or role not in (CANARY_ROLE, *COINS) else rules.wrong
+    return digest(samples, wrong) if wrong else samples
+
+
+def labels_of(samples: pa.Table) -> Labels:
+    """The class of every sample, `NO_CLASS` where there is none: (N,)."""
+    labels: Labels = pc.fill_null(samples["label"].cast(pa.int64()), NO_CLASS).to_numpy()
+    return labels
+
+
+def _least(share: float) -> int:
+    """The lowest 64-bit hash whose share of the range, in float64, is at least ``share``; 2 ** 64 if none is."""
+    return _first(lambda value: float(np.uint64(value)) / 2.0**64 >= share)
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """The lowest 64-bit number for which a property holds that then holds for all higher ones."""
+    low, high = 0, HIGHEST + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low

@@ -1,0 +1,234 @@
+"""Where images come from: each kind of source lists its items and streams them.
+
+Items are shards, row groups, or slices of a folder.
+
+A sample is (key, encoded image, label); its identity in a run is (source name, key). Listing is deterministic, and
+reading an item twice gives the same samples in the same order.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mi_core.hashing import printable
+from mi_core.image_files import never_start_ghostscript
+from mi_core.images import encode_png
+from pipelines.config.sections.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
+from pipelines.data.read import parquet_shards, tar_shards
+from pipelines.data.read.folders import contents
+from pipelines.data.read.samples import Item, Problem, Sample
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+SLICE = 1024  # samples per item of a source that has no shards
+
+
+@dataclass(frozen=True)
+class _Reader:
+    items: Callable[[SourceConfig], list[Item]]
+    scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of images that can be listed and read."""
+
+    config: SourceConfig
+
+    def items(self) -> list[Item]:
+        """The items of the source, in a fixed order.
+
+        Raises:
+            UserError: there are none, or the folder or data set cannot be read.
+        """
+        return self._reader.items(self.config)
+
+    def unread(self) -> tuple[Problem, ...]:
+        """What stands in a folder of images beside the images: pictures that are lost, notes on other files."""
+        return contents(str(self.config.path)).unread if self.config.kind == "imagefolder" else ()
+
+    def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
+        """The usable samples of an item, in order, each key once; with ``wanted``, only those, as long as needed.
+
+        Raises:
+            OSError: the item is damaged before all wanted samples were found.
+        """
+        left = None if wanted is None else set(wanted)
+        for sample in self.scan(item):
+            if left is not None and not left:
+                return
+            if isinstance(sample, Problem):
+                if not sample.key and left is not None:
+                    raise OSError(sample.reason)
+            elif left is None or sample.key in left:
+                if left is not None:
+                    left.discard(sample.key)
+                yield sample
+                if left is not None and not left:
+                    return
+
+    def scan(self, item: Item) -> Iterator[Sample | Problem]:
+        """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
+        found = self._reader.scan(self.config, item)
+        if not self.config.shard_in_key:
+            return found
+        shard = item.name if self.config.kind == "shards" else parquet_shards.file_of(item)
+        return (replace(one, key=f"{shard}/{one.key}") if one.key else one for one in found)
+
+    @property
+    def _reader(self) -> _Reader:
+        return READERS.get(self.config.kind, _TORCHVISION_READER)
+
+
+def _slices(count: int, path: str = "") -> list[Item]:
+    return [
+        Item(f"part-{index:05d}", path=path, start=start, stop=min(count, start + SLICE))
+        for index, start in enumerate(range(0, count, SLICE))
+    ]
+
+
+def _digits_items(_: SourceConfig) -> list[Item]:
+    from sklearn.datasets import load_digits
+
+    return _slices(len(load_digits().target))
+
+
+def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    for row in range(item.start, item.stop):
+        pixels = np.round(digits.images[row] * (255 / 16)).astype(np.uint8)
+        yield Sample(f"{row:04d}", encode_png(pixels), int(digits.target[row]))
+
+
+def _noise_items(source: SourceConfig) -> list[Item]:
+    return _slices(noise_options(source).count)
+
+
+def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    options = noise_options(source)
+    shape = (options.size, options.size, 3)
+    for row in range(item.start, item.stop):
+        generator = np.random.default_rng([row, options.size])
+        drawn = generator.integers(0, 256, shape)
+        if options.distribution == "gaussian":
+            drawn = np.clip(np.round(generator.normal(127.5, 64, shape)), 0, 255).astype(np.int64)
+        yield Sample(f"{row:07d}", encode_png(drawn.astype(np.uint8)))
+
+
+def _folder_items(source: SourceConfig) -> list[Item]:
+    folder = contents(str(source.path))
+    classes = sorted({name.split("/")[0] for name in folder.images if "/" in name})
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in folder.images]
+    return [
+        Item(
+            f"part-{index:05d}",
+            path=folder.root,
+            files=folder.images[start : start + SLICE],
+            labels=tuple(labels[start : start + SLICE]),
+        )
+        for index, start in enumerate(range(0, len(folder.images), SLICE))
+    ]
+
+
+def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    for name, label in zip(item.files, item.labels, strict=True):
+        if printable(name) != name:
+            yield Problem(printable(name), "its name is not UTF-8")
+            continue
+        try:
+            image = storage.read_bytes(f"{item.path}/{name}")
+        except OSError as error:
+            yield Problem(name, f"unreadable: {error}")
+            continue
+        yield Sample(name, image, label)
+
+
+def _shard_items(source: SourceConfig) -> list[Item]:
+    return tar_shards.items_of(source.patterns)
+
+
+def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
+    return tar_shards.scan_shard(item.path, rules)
+
+
+def _parquet_items(source: SourceConfig) -> list[Item]:
+    return parquet_shards.items_of(source.patterns, source.columns)
+
+
+def _parquet_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    return parquet_shards.scan_row_group(item, source.columns)
+
+
+def _torchvision_class(name: str) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, known_dataset(name))
+
+
+def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:
+    return _opened_dataset(source.kind, root, json.dumps(source.options, sort_keys=True), download)
+
+
+@lru_cache(maxsize=4)
+def _opened_dataset(kind: str, root: str, options: str, download: bool) -> Any:
+    """A data set in memory, once per process: several items read the same one."""
+    import inspect
+
+    made = _torchvision_class(kind.removeprefix(TORCHVISION))
+    accepted = inspect.signature(made.__init__).parameters
+    arguments: dict[str, Any] = json.loads(options)
+    if "root" in accepted:
+        arguments["root"] = root
+    if "download" in accepted:
+        arguments["download"] = download
+    never_start_ghostscript()  # torchvision's folders open files by themselves
+    try:
+        return made(**arguments)
+    except (RuntimeError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{kind}: {' '.join(str(error).split())}") from error
+
+
+def _torchvision_items(source: SourceConfig) -> list[Item]:
+    root = storage.absolute(str(source.path or "data"))
+    return _slices(len(_torchvision_dataset(source, root, download=True)), root)
+
+
+def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+    dataset = _torchvision_dataset(source, item.path, download=False)
+    for row in range(item.start, item.stop):
+        key = f"{row:07d}"
+        try:
+            entry = dataset[row]
+        except (OSError, ValueError) as error:
+            yield Problem(key, f"unreadable: {error}")
+            continue
+        image, label = entry if isinstance(entry, tuple) else (entry, None)
+        if not isinstance(image, Image.Image):
+            yield Problem(key, f"the data set returns a {type(image).__name__}, not an image")
+            continue
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+        labelled = isinstance(label, int) and label >= 0  # STL10 says -1 of images without a class
+        yield Sample(key, buffer.getvalue(), int(label) if labelled else None)
+
+
+READERS: dict[str, _Reader] = {
+    "digits": _Reader(_digits_items, _digits_scan),
+    NOISE: _Reader(_noise_items, _noise_scan),
+    "imagefolder": _Reader(_folder_items, _folder_scan),
+    "shards": _Reader(_shard_items, _shard_scan),
+    "parquet": _Reader(_parquet_items, _parquet_scan),
+}
+_TORCHVISION_READER = _Reader(_torchvision_items, _torchvision_scan)

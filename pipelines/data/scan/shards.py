@@ -1,0 +1,292 @@
+"""Import any source into WebDataset shards, and inspect a source.
+
+An import keeps the bytes of every image. Each shard appears whole, the manifest last. A sample that does not decode is
+left out and listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mi_core.image_files import SUFFIXES, suffix_of
+from mi_core.images import Decoder, image_info
+from pipelines.config.mistakes import told
+from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
+from pipelines.console import bars, say
+from pipelines.data.read.samples import Note, Problem, Sample
+from pipelines.data.read.shard_paths import PARQUET, TARS, expand
+from pipelines.data.read.sources import Source
+from pipelines.data.read.tar_shards import is_image
+from pipelines.data.scan.losses import MANIFEST, Reading, Rejection, Tally, rejections
+from pipelines.data.scan.scan import repeated, usable
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+MOST_SAMPLES = 1024  # per shard
+MOST_BYTES = 256 * 2**20  # per shard
+LISTED = 20
+_FILES = {"shards": TARS, "parquet": PARQUET}
+_GIVE = "give a folder of images, tars, Parquet files, digits or torchvision:<Name>"
+_ANY_SIZE = Decoder(32)  # sizes do not matter here: only whether an image decodes, and the hash of its full pixels
+
+
+def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | None = None) -> SourceConfig:
+    """Parse a word or path of the command line into a source.
+
+    Args:
+        text: ``digits``, ``torchvision:<Name>``, a folder of images, or tars or Parquet files (folder, path, range,
+            glob, URI).
+        root: folder of a torchvision data set.
+        options: its arguments, for example ``{"train": False}``; of tars, settings such as ``{"key": "last-dot"}``;
+            of Parquet files, columns such as ``{"image": "photo"}``.
+
+    Raises:
+        UserError: there is nothing of that kind.
+    """
+    try:
+        if text.startswith(TORCHVISION):
+            return SourceConfig(kind=text, path=root, options=options or {})
+        if text in KINDS and text not in ON_FILES:
+            return SourceConfig(kind=text)
+    except ValidationError as error:
+        raise UserError(told(error)) from error
+    folder = storage.is_folder(text)
+    kinds = (kind for kind, files in _FILES.items() if (files.of(text) if folder else text.endswith(files.endings)))
+    kind = next(kinds, "imagefolder" if folder else "shards")
+    if kind == "imagefolder":
+        return SourceConfig(kind=kind, path=text)
+    if not folder and not any(mark in text for mark in "{*?[") and not storage.exists(text):
+        raise UserError(f"{text} does not exist; {_GIVE}")
+    expand(text, _FILES[kind])
+    try:
+        own = dict(options or {})
+        if kind == "parquet" and (columns := {name: own.pop(name) for name in own.keys() - SETTINGS.keys()}):
+            own["columns"] = columns
+        return SourceConfig(**{**own, "kind": kind, "path": text})
+    except ValidationError as error:
+        raise UserError(f"--option {told(error)}") from error
+
+
+@dataclass
+class _Shard:
+    """A shard in the making."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    size: int = 0
+
+    def packed(self) -> bytes:
+        import webdataset
+
+        buffer = io.BytesIO()
+        with webdataset.TarWriter(buffer, encoder=False, mtime=0) as writer:
+            for sample in self.samples:
+                writer.write(sample)
+        return buffer.getvalue()
+
+
+def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01) -> dict[str, Any]:
+    """Write the usable samples of a source as WebDataset shards, with a manifest.
+
+    Args:
+        source: where images come from.
+        out: folder or URI for ``shard-000000.tar`` ... and ``manifest.json``.
+        max_rejected: share of unusable samples that is allowed, in [0, 1].
+
+    Returns:
+        The manifest: samples, bytes, classes of an image folder, shards with sha256, rejected samples.
+
+    Raises:
+        UserError: the folder holds something else or finished shards, the source is empty or too damaged.
+    """
+    out = storage.target(out)
+    held = [name.rpartition("/")[2] for name in storage.list_files(out)]
+    if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in held):
+        raise UserError(f"{out} is not empty; give another folder")
+    storage.remove_unfinished(out)
+    for name in held:  # an import that was interrupted
+        storage.remove(f"{out}/{name}")
+    shards: list[dict[str, Any]] = []
+    readings: list[Reading] = []
+    formats: Counter[str] = Counter()
+    used: set[str] = set()
+    shard = _Shard()
+
+    def finish() -> None:
+        nonlocal shard
+        data = shard.packed()
+        name = f"shard-{len(shards):06d}.tar"
+        storage.write_atomic(f"{out}/{name}", data)
+        shards.append(
+            {
+                "name": name,
+                "samples": len(shard.samples),
+                "bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+            }
+        )
+        shard = _Shard()
+
+    for _, sample, _ in _samples(source, readings, once=False):
+        entry, suffix = _entry(sample, used)
+        formats[suffix] += 1
+        shard.samples.append(entry)
+        shard.size += sum(len(value) for value in entry.values() if isinstance(value, bytes))
+        if len(shard.samples) == MOST_SAMPLES or shard.size >= MOST_BYTES:
+            finish()
+    if shard.samples:
+        finish()
+    written, tally = len(used), _tally(source, readings)
+    try:
+        tally.check(max_rejected if written else -1, f"--max-rejected {max_rejected:g}")
+    except UserError:
+        for made in shards:
+            storage.remove(f"{out}/{made['name']}")
+        raise
+    manifest = {
+        "source": source.describe(),
+        "samples": written,
+        "bytes": sum(entry["bytes"] for entry in shards),
+        "formats": dict(formats),
+        "shards": shards,
+        "rejected": [asdict(bad) | {"source": source.kind} for bad in tally.rejected],
+    }
+    storage.write_json(f"{out}/{MANIFEST}", manifest)
+    say("import", f"{written} samples in {len(shards)} shards; {tally}; {out}/{MANIFEST}")
+    for note in tally.notes():
+        say("import", note)
+    return manifest
+
+
+def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> Iterator[tuple[str, Sample, str]]:
+    """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``.
+
+    ``once``: as in a run, a key that an earlier shard has is a problem.
+    """
+    first: dict[str, str] = {}
+    with bars("shards") as progress:
+        for item in progress.track(Source(source).items(), description="reading"):
+            problems: list[Problem] = []
+            used = 0
+            for found in usable(source, item, _ANY_SIZE):
+                if isinstance(found, Note):  # what a run does to an image on the way to its size
+                    continue
+                if isinstance(found, Problem):
+                    problems.append(found)
+                    continue
+                sample, _, sha, _ = found
+                if once and source.kind in SHARDED and (shard := first.setdefault(sample.key, item.name)) != item.name:
+                    problems.append(repeated(sample.key, shard))
+                else:
+                    used += 1
+                    yield f"{item.name}/{sample.key}", sample, sha
+            readings.append(Reading(item, used, tuple(problems)))
+
+
+def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
+    used = sum(reading.used for reading in readings)
+    return Tally.of(used, rejections("", source, readings, whole=True), {"": [reading.item for reading in readings]})
+
+
+def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
+    """The sample as WebDataset writes it, and its suffix, with no image but its own.
+
+    A key ends at the first dot, so dots in names become _.
+    """
+    folder, _, base = sample.key.rpartition("/")
+    stem, dot, ending = base.rpartition(".")
+    name = (stem if dot and ending.lower() in SUFFIXES else base).replace(".", "_")
+    key = unique = f"{folder}/{name}".lstrip("/")
+    number = 1
+    while unique in used:
+        number += 1
+        unique = f"{key}-{number}"
+    used.add(unique)
+    suffix = suffix_of(image_info(sample.image).format)
+    others = {name: content for name, content in sample.others.items() if not is_image(name)}
+    entry: dict[str, Any] = {"__key__": unique, suffix: sample.image, **others}
+    if sample.label is not None:
+        entry["cls"] = str(sample.label).encode()
+    if unique != sample.key and "json" not in entry:
+        entry["json"] = json.dumps({"origin": sample.key}).encode()
+    return entry, suffix
+
+
+@dataclass
+class Inspection:
+    """Counts, formats, sizes, classes, problems and duplicate images of a source."""
+
+    samples: int = 0
+    bytes: int = 0
+    formats: Counter[str] = field(default_factory=Counter)
+    sides: tuple[int, int] = (2**31, 0)
+    labels: Counter[int] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=lambda: Tally(0, (), {}))
+    duplicates: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def items(self) -> int:
+        """Number of shards or parts, missing ones included."""
+        return sum(self.tally.shards.values())
+
+    @property
+    def problems(self) -> tuple[Rejection, ...]:
+        """Samples and shards that a run could not use."""
+        return tuple(self.tally.unusable)
+
+    def table(self) -> RenderableType:
+        """The counts as a table for the console."""
+        table = Table(show_header=False, box=None)
+        smallest, largest = self.sides
+        rows = {
+            "shards or parts": f"{self.items:,}",
+            "usable samples": f"{self.samples:,}",
+            "bytes of images": f"{self.bytes:,}",
+            "formats": ", ".join(f"{name} {count:,}" for name, count in self.formats.most_common()),
+            "shorter to longer side": f"{smallest} to {largest} pixels" if self.samples else "",
+            "classes": f"{len(self.labels)}" if self.labels else "none",
+            "left out": str(self.tally) if self.problems else "none",
+            "duplicate images": f"{len(self.duplicates):,}",
+        }
+        for name, value in rows.items():
+            table.add_row(name, value)
+        parts: list[RenderableType] = [table]
+        for bad in self.problems[:LISTED]:
+            parts.append(Text(f"bad        {bad.shard}{'/' if bad.key else ''}{bad.key}: {bad.reason}"))
+        parts += [Text(f"note       {note}") for note in self.tally.notes()]
+        for one, two in self.duplicates[:LISTED]:
+            parts.append(Text(f"duplicate  {two} has the pixels of {one}"))
+        left = max(0, len(self.problems) - LISTED) + max(0, len(self.duplicates) - LISTED)
+        if left:
+            parts.append(Text(f"... and {left:,} more"))
+        return Group(*parts)
+
+
+def inspect(source: SourceConfig) -> Inspection:
+    """Read a whole source and count its contents."""
+    inspection = Inspection()
+    first: dict[str, str] = {}
+    readings: list[Reading] = []
+    for place, sample, sha in _samples(source, readings, once=True):
+        info = image_info(sample.image)
+        inspection.samples += 1
+        inspection.bytes += len(sample.image)
+        inspection.formats[f"{info.format} {info.mode}"] += 1
+        smallest, largest = inspection.sides
+        inspection.sides = (min(smallest, info.width, info.height), max(largest, info.width, info.height))
+        if sample.label is not None:
+            inspection.labels[sample.label] += 1
+        if first.setdefault(sha, place) != place:
+            inspection.duplicates.append((first[sha], place))
+    inspection.tally = _tally(source, readings)
+    return inspection

@@ -1,0 +1,220 @@
+"""Models of torchvision, timm and open_clip from their own weight files, TorchScript, and Python callables."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision import models, transforms
+
+from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+
+SHAPE: Any = {"channels": 3, "image_size": 32}
+
+
+def saved(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def images(size: int) -> torch.Tensor:
+    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def normalised(pixels: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    result: torch.Tensor = transforms.functional.normalize(pixels, list(mean), list(std))
+    return result
+
+
+def rebuilt(adopted: Adopted, load: str) -> None:
+    again = rebuild(
+        load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
+    )
+    assert fingerprint(again) == adopted.fingerprint
+    kept = weights_bytes(adopted.encoder)
+    assert saved_mark(load, kept, adopted.activations) == adopted.fingerprint
+    changed = kept[:-1] + bytes([kept[-1] ^ 1])
+    assert saved_mark(load, changed, adopted.activations) != adopted.fingerprint
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_torchvision_weights(name: str) -> None:
+    torch.manual_seed(0)
+    network = models.get_model(name, weights=None).eval()
+    load = f"torchvision:{name}"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.preprocessing.size == 224
+    pixels = images(224)
+    expected = normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    with torch.no_grad():
+        found = adopted.encoder(pixels)
+        torch.testing.assert_close(found["logits"], network(expected))
+    assert found["backbone"].shape == (2, {"resnet18": 512, "mobilenet_v2": 1280}[name])
+    rebuilt(adopted, load)
+
+
+def test_fresh_weights_depend_on_the_seed_alone() -> None:
+    """The classifier, whose size the file tells, is drawn from the seed too."""
+    data = saved(models.shufflenet_v2_x0_5(weights=None, num_classes=7).state_dict())
+    marks = [adopt("torchvision:shufflenet_v2_x0_5", data, **SHAPE, fresh=seed).fingerprint for seed in (3, 3, 4)]
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
+    adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32, fresh=0)
+    small = images(32)
+    large = nn.functional.interpolate(small, (224, 224), mode="bilinear", antialias=True).clamp(0, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(adopted.encoder(small)["backbone"], adopted.encoder(large)["backbone"])
+    assert adopted.preprocessing.words() == (
+        "224 px, bilinear, shorter side to 256, centre crop, mean 0.485, 0.456, 0.406, std 0.229, 0.224, 0.225"
+    )
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
+def test_timm_weights(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model(name, num_classes=1000).eval()
+    load = f"timm:{name}"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    known = timm.data.resolve_model_data_config(network)
+    assert adopted.preprocessing.mean == known["mean"]
+    pixels = images(known["input_size"][1])
+    with torch.no_grad():
+        features = network.forward_head(
+            network.forward_features(normalised(pixels, known["mean"], known["std"])), pre_logits=True
+        )
+        torch.testing.assert_close(adopted.encoder(pixels)["backbone"], features)
+    rebuilt(adopted, load)
+    with pytest.raises(ConfigError, match="timm has no model 'resnet19'"):
+        adopt("timm:resnet19", None, channels=3, image_size=32, fresh=0)
+
+
+def test_open_clip_weights() -> None:
+    open_clip = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    model = open_clip.create_model("ViT-S-32-alt", pretrained=None).eval()
+    load = "open_clip:ViT-S-32-alt"
+    adopted = adopt(load, saved(model.state_dict()), channels=3, image_size=32)
+    assert (adopted.preprocessing.size, adopted.preprocessing.interpolation) == (224, "bicubic")
+    pixels = images(224)
+    with torch.no_grad():
+        found = adopted.encoder(pixels)
+        expected = model.encode_image(normalised(pixels, adopted.preprocessing.mean, adopted.preprocessing.std))
+    torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+    assert found["backbone"].shape == (2, 384)
+    rebuilt(adopted, load)
+    with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
+        adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
+    with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):
+        adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
+
+
+def test_a_network_without_a_linear_classifier_has_its_pooled_features() -> None:
+    torch.manual_seed(0)
+    network = models.squeezenet1_0(weights=None).eval()
+    load = "torchvision:squeezenet1_0"
+    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.layout == "torchvision state dict; no logits: its classifier convolves"
+    pixels = images(224)
+    with torch.no_grad():
+        expected = network.features(normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))).mean(dim=(2, 3))
+        torch.testing.assert_close(adopted.encoder(pixels)["backbone"], expected)
+    rebuilt(adopted, load)
+
+
+def test_a_classifier_with_classes_of_its_own() -> None:
+    network = models.shufflenet_v2_x0_5(weights=None, num_classes=7)
+    adopted = adopt("torchvision:shufflenet_v2_x0_5", saved(network.state_dict()), channels=3, image_size=32)
+    assert adopted.encoder(images(224))["logits"].shape == (2, 7)
+    rebuilt(adopted, "torchvision:shufflenet_v2_x0_5")
+
+
+def test_what_cannot_be_used_is_one_line() -> None:
+    state = models.shufflenet_v2_x0_5(weights=None).state_dict()
+    state["conv1.0.weight"][0] = torch.nan
+    load = "torchvision:shufflenet_v2_x0_5"
+    with pytest.raises(ConfigError, match="backbone.conv1.0.weight holds 27 values that are NaN or infinite, of 648"):
+        adopt(load, saved(state), channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="takes colour images; set data.channels=3, not 1"):
+        adopt(load, None, channels=1, image_size=32, fresh=0)
+    timm = pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match="it does not answer an image of 3 x 208 x 208: Input height"):
+        adopt("timm:vit_tiny_patch16_224", None, channels=3, image_size=32, fresh=0, preprocessing={"size": 208})
+    whole = timm.create_model("efficientvit_m0")  # its head has a batch norm of its own, which goes with the classifier
+    found = adopt("timm:efficientvit_m0", saved(whole.state_dict()), channels=3, image_size=32)
+    assert found.encoder.outputs == ("backbone",)
+
+
+def test_torchvision_names_are_checked() -> None:
+    with pytest.raises(ConfigError, match="torchvision has no classification model 'resnet19'"):
+        adopt("torchvision:resnet19", None, channels=3, image_size=32, fresh=0)
+    with pytest.raises(
+        ConfigError, match=r"missing \['backbone.conv1.*torchvision:resnet18; the file looks like .* of a MobileNetV2"
+    ):
+        adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), channels=3, image_size=32)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_torchscript() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 5)).eval()
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.trace(network, images(4)), buffer)
+    settings = {"mean": (0.5,), "std": (0.25,), "size": 4}
+    adopted = adopt("torchscript", buffer.getvalue(), channels=3, image_size=32, preprocessing=settings)
+    with pytest.raises(ConfigError, match="it does not answer an image of 3 x 32 x 32"):
+        adopt("torchscript", buffer.getvalue(), channels=3, image_size=32)
+    again = rebuild(
+        "torchscript", buffer.getvalue(), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
+    )
+    assert saved_mark("torchscript", buffer.getvalue(), {}) == adopted.fingerprint
+    assert saved_mark("python:json:loads", b"", {}) is None  # nothing of a function is saved
+    for encoder in (adopted.encoder, again):
+        torch.testing.assert_close(encoder(images(4))["backbone"], network((images(4) - 0.5) / 0.25))
+    with pytest.raises(
+        ConfigError, match=r"are a TorchScript file, which is code \(OpenAI publishes CLIP so\); .*torch.save\("
+    ):
+        adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="not a TorchScript file"):
+        adopt("torchscript", b"nothing", channels=3, image_size=32)
+    with pytest.raises(ConfigError, match="needs weights"):
+        adopt("torchscript", None, channels=3, image_size=32)
+
+
+def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "import numpy as np\n"
+        "def encode(images):\n    return np.asarray(images).mean(axis=(2, 3))\n"
+        "def broken(images):\n    return 'embedding'\n"
+        "number = 3\n"
+    )
+    (tmp_path / "foreign_encoder.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    adopted = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    np.testing.assert_allclose(adopted.encoder(images(8))["backbone"], images(8).mean(dim=(2, 3)), rtol=1e-6)
+    (tmp_path / "foreign_encoder.py").write_text(source + "# changed\n")
+    monkeypatch.delitem(sys.modules, "foreign_encoder")
+    changed = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    assert changed.fingerprint != adopted.fingerprint
+    with pytest.raises(ShapeError, match="returned a str"):
+        adopt("python:foreign_encoder:broken", None, channels=3, image_size=32)
+    for name, message in (
+        ("foreign_encoder", "write python:module:function"),
+        ("no_such_module:encode", "No module named 'no_such_module'; the module must be importable on every node"),
+        ("foreign_encoder:absent", "has no attribute 'absent'"),
+        ("foreign_encoder:number", "is a int, not callable"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            adopt(f"python:{name}", None, channels=3, image_size=32)

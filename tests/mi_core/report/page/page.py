@@ -1,0 +1,59 @@
+"""A page of HTML as a reader gets it: its text and its tags, and whether they are nested as they should."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+import jsonschema
+from rich.console import Console
+
+from mi_core.report.contents import schema
+from mi_core.report.page.html import render_html
+from mi_core.report.terminal import terminal_table
+
+VOID = {"meta", "img", "input", "link", "br", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects text and tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(re.sub(r'<span class="whole">(.*?)</span>', r"\1", page))
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
+
+
+def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
+    """The page of a valid report; it and the terminal, short and whole, say each of some texts."""
+    jsonschema.validate(report, schema())
+    page = Page(render_html(report, {}))
+    for whole in (True, False):
+        console = Console(width=1000)
+        with console.capture() as capture:
+            console.print(terminal_table(report, whole=whole))
+        shown = " ".join(capture.get().split())
+        for text in texts:
+            assert text in page.text and text in shown
+    return page
