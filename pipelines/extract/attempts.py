@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pipelines.errors import UserError
 from pipelines.extract.jobs import ATTEMPTS, Begun, ShardJob
 from pipelines.files import many, storage
-from pipelines.run.folder import SeedFolder
 
 CARELESS = 2  # deaths after which samples are queried one by one
 QUERYING, DECODING = "attempts", "decoding"  # what is attempted: the whole chunk, or its decoding by a stage of its own
@@ -26,20 +25,20 @@ class Unpaid(UserError):
     """Workers were lost on a chunk, and the budget of queries bears no further attempt at it."""
 
 
-def markers_folder(folder: SeedFolder, encoder: str, kind: str) -> str:
+def markers_folder(store: str, encoder_key: str, kind: str) -> str:
     """The folder of the markers of an encoder."""
-    return f"{folder.path}/features/{encoder}/{kind}"
+    return f"{store}/{kind}/{encoder_key}"
 
 
-def lost_queries(folder: SeedFolder, encoder: str) -> int:
+def lost_queries(store: str, encoder_key: str) -> int:
     """Queries begun and not committed; an upper bound, since an interrupted chunk may have sent fewer."""
-    return sum(_queries(path) for path in storage.list_files(markers_folder(folder, encoder, QUERYING)))
+    return sum(_queries(path) for path in storage.list_files(markers_folder(store, encoder_key, QUERYING)))
 
 
-def begun(folder: SeedFolder, encoder: str) -> Mapping[str, Begun]:
+def begun(store: str, encoder_key: str) -> Mapping[str, Begun]:
     """Attempts begun and not committed, by the common name of a chunk's markers."""
     sessions: dict[str, Counter[str]] = {}
-    for path in storage.list_files(markers_folder(folder, encoder, QUERYING)):
+    for path in storage.list_files(markers_folder(store, encoder_key, QUERYING)):
         sessions.setdefault(path.rpartition(".")[0], Counter())[_session(path)] += 1
     return {name: (found.total(), found.total() - len(found)) for name, found in sessions.items()}
 
@@ -54,16 +53,16 @@ def begun_of(job: ShardJob, begun: Mapping[str, Begun]) -> dict[int, Begun]:
 
 def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
     """Marker of an attempt at a chunk."""
-    return f"{markers_folder(job.folder, job.encoder, kind)}/{_chunk_name(job, chunk)}.{number}"
+    return f"{markers_folder(job.query.store, job.query.encoder_key, kind)}/{_chunk_name(job, chunk)}.{number}"
 
 
 def _suspects_path(job: ShardJob, chunk: int) -> str:
     """The file that notes samples of a chunk that may kill a worker."""
-    return f"{job.folder.path}/features/{job.encoder}/suspects/{_chunk_name(job, chunk)}.json"
+    return f"{job.query.store}/suspects/{_chunk_name(job, chunk)}.json"
 
 
 def _chunk_name(job: ShardJob, chunk: int) -> str:
-    return f"{job.source}-{job.item.name}.{job.tag}-{chunk:05d}"
+    return f"{job.source}-{job.item.name}.{job.query.tag}-{chunk:05d}"
 
 
 def begin(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
@@ -94,7 +93,7 @@ def _number(job: ShardJob, number: int, kind: str) -> str:
 def settle(jobs: Iterable[ShardJob]) -> None:
     """Remove the markers of commits that a driver did not live to remove; ``jobs`` know the chunks that are done."""
     known = list(jobs)
-    folders = {markers_folder(job.folder, job.encoder, QUERYING) for job in known}
+    folders = {markers_folder(job.query.store, job.query.encoder_key, QUERYING) for job in known}
     there = {path for folder in folders for path in storage.list_files(folder)}
     if there:
         committed = {taken(job, chunk, QUERYING) for job in known for chunk in job.skip}

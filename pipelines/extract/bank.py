@@ -11,57 +11,57 @@ import torch
 
 from mi_core.querying.bank import Bank
 from mi_core.streams import pixel_streams
-from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import load_samples
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.errors import UserError
 from pipelines.extract.jobs import ShardJob
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
-from pipelines.run.points import Run
 
 _NOISE = "noise"
 
 
-def laid(jobs: Sequence[ShardJob], runs: Sequence[Run]) -> list[ShardJob]:
+def with_banks(jobs: Sequence[ShardJob], planned: Sequence[Planned]) -> list[ShardJob]:
     """Give jobs the files of their banks; missing ones are read and written, by the driver, each once.
 
     Raises:
         UserError: the role has too few images, or the data changed.
     """
-    configs = {of_run.seed(seed): config for config, of_run in runs for seed in config.seeds}
+    data = {folder: plan.data for plan, folder in planned}
     known: dict[tuple[SeedFolder, str, int], str] = {}
 
     def with_bank(job: ShardJob) -> ShardJob:
-        role = job.query.asking.bank
+        role = job.query.bank_role
         if role is None:
             return job
         wanted = (job.folder, role, job.query.bank)
         if wanted not in known:
-            known[wanted] = _file(*wanted, configs[job.folder])
+            known[wanted] = _file(*wanted, data[job.folder])
         return replace(job, bank=known[wanted])
 
     return [with_bank(job) for job in jobs]
 
 
-def _file(folder: SeedFolder, role: str, count: int, config: RunConfig) -> str:
+def _file(folder: SeedFolder, role: str, count: int, data: DataConfig) -> str:
     """The file of a bank, which is there or is written now."""
     splits = Splits.load(folder.path)
-    mark = digest(splits.role_digest(role), count, config.data.decoder().digest())[:12]
-    path = f"{folder.path}/features/bank-{mark}.npz"
+    mark = digest(splits.role_digest(role), count, data.decoder().digest())[:12]
+    path = f"{folder.store}/bank-{mark}.npz"
     if not storage.exists(path):
-        _write(path, config, splits, role, count, folder.seed)
+        _write(path, data, splits, role, count, folder.seed)
     return path
 
 
-def _write(path: str, config: RunConfig, splits: Splits, role: str, count: int, seed: int) -> None:
+def _write(path: str, data: DataConfig, splits: Splits, role: str, count: int, seed: int) -> None:
     ids = splits.first([role], count, seed)
     if len(ids) < count:
         raise UserError(
             f"data.roles.{role} has {len(ids)} images, and an attack compares samples with {count}; add some"
         )
-    read = load_samples(config.data, splits, [role], ids)
+    read = load_samples(data, splits, [role], ids)
     buffer = io.BytesIO()
     np.savez(buffer, images=read.images, ids=np.array(read.ids), captions=np.array(read.captions))
     storage.write_atomic(path, buffer.getvalue())
@@ -69,7 +69,7 @@ def _write(path: str, config: RunConfig, splits: Splits, role: str, count: int, 
 
 def of_noise(job: ShardJob) -> ShardJob:
     """A job whose bank, if it needs one, is noise: for measuring what it costs."""
-    return job if job.query.asking.bank is None else replace(job, bank=_NOISE)
+    return job if job.query.bank_role is None else replace(job, bank=_NOISE)
 
 
 def loaded(job: ShardJob) -> Bank | None:

@@ -10,15 +10,15 @@ from functools import partial
 from itertools import islice
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.extract import bank
 from pipelines.extract.asking import decoded
 from pipelines.extract.jobs import jobs_of, places_of
-from pipelines.extract.passes import CHUNK, QueryPass, shares
+from pipelines.extract.passes import CHUNK, Pass
 from pipelines.extract.worker import EncodeChunks
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, object_store_bytes
@@ -73,45 +73,42 @@ def chunk_size(images: int, actors: int, room: float, cost: Callable[[], Cost | 
 class Sizing:
     """Decides the chunks of new passes, on the connected cluster; equal passes of seeds and sweeps are timed once."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: ResourcesConfig) -> None:
+        self.resources = resources
         self.costs: dict[str, Cost | None] = {}
 
-    def __call__(self, passes: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
+    def __call__(self, passes: Sequence[Pass], data: DataConfig, folder: SeedFolder) -> list[Pass]:
         """The passes with their images per chunk; those that ask for the same samples get the same number."""
-        splits, resources = Splits.load(folder.path), config.resources
+        splits, resources = Splits.load(folder.path), self.resources
         actors = encoder_actors(resources)
         stored = object_store_bytes() or math.inf
         room = min(float(BYTES), STORED * stored / (IN_FLIGHT * actors))
         blocks: dict[object, list[int]] = {}
         for number, query in enumerate(passes):
-            rows = splits.sums.rows(query.roles, query.asking.without)
-            own = None if shares(query, config) else number
+            rows = splits.sums.rows(query.roles, query.without)
+            own = None if query.shares_images else number
             blocks.setdefault((splits.sums.digest(rows), own), []).append(number)
         sizes = [CHUNK] * len(passes)
         for numbers in blocks.values():
             block = [passes[number] for number in numbers]
-            asking = block[0].asking
-            images = splits.count(block[0].roles, asking.without)
-            if asking.count is not None:
-                images = min(images, asking.count * len(block[0].roles))
+            first = block[0]
+            images = splits.count(first.roles, first.without)
+            if first.count is not None:
+                images = min(images, first.count * len(first.roles))
             # requests to an API are filled from one chunk, and are paid
-            least = CHUNK if any(self._remote(query, config) for query in block) else LEAST
-            size = chunk_size(images, actors, room, partial(self._cost, block, config, folder), least)
+            least = CHUNK if any(query.remote for query in block) else LEAST
+            size = chunk_size(images, actors, room, partial(self._cost, block, data, folder), least)
             for number in numbers:
                 sizes[number] = size
         return [replace(query, chunk=size) for query, size in zip(passes, sizes, strict=True)]
 
-    @staticmethod
-    def _remote(query: QueryPass, config: RunConfig) -> bool:
-        return isinstance(config.encoders[query.asking.encoder], EndpointConfig)
-
-    def _cost(self, block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> Cost | None:
-        if any(query.plan().searches or self._remote(query, config) for query in block):
+    def _cost(self, block: Sequence[Pass], data: DataConfig, folder: SeedFolder) -> Cost | None:
+        if any(query.plan().searches or query.remote for query in block):
             return None
-        known = repr([replace(query, base="") for query in block])
+        known = repr([replace(query, keys=(), encoder_key="", store="") for query in block])
         if known not in self.costs:
-            resources = config.resources
-            work = [(block, config, folder, decoding_threads(resources))]
+            resources = self.resources
+            work = [(block, data, folder, resources)]
             (self.costs[known],) = mapped(
                 cost_of,
                 work,
@@ -123,7 +120,7 @@ class Sizing:
         return self.costs[known]
 
 
-def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, threads: int) -> Cost | None:
+def cost_of(block: Sequence[Pass], data: DataConfig, folder: SeedFolder, resources: ResourcesConfig) -> Cost | None:
     """The cost of an image of passes that are asked together, in a process like an encoder actor.
 
     Some files are read and decoded; encoders are timed on images of noise, as `Extractor.seconds_per_image`.
@@ -131,11 +128,11 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
     Returns:
         None where encoders are not to be asked for noise, or fail.
     """
-    first = next(jobs_of(block[0], config, folder, places_of(config)), None)
+    first = next(jobs_of(block[0], data, folder, places_of(data)), None)
     if first is None:
         return None
     place = (first.source, first.reader, first.item)
-    jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, config, folder, [place])]
+    jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, data, folder, [place])]
     keys = set(first.selection.classes(first.source, first.item.name))
     files = [sample.image for sample in islice(Source(first.reader).read(first.item, keys), TIMED)]
     decoded(files[0], first.decoder)
@@ -144,11 +141,12 @@ def cost_of(block: Sequence[QueryPass], config: RunConfig, folder: SeedFolder, t
         decoded(data, first.decoder)
     decoding = (time.perf_counter() - began) / len(files)
     try:
-        asking = EncodeChunks(gpus=config.resources.gpus_per_actor).seconds_per_image(jobs)
+        asking = EncodeChunks(gpus=resources.gpus_per_actor).seconds_per_image(jobs)
     except (ConfigError, NumericError, ShapeError, UserError):
         return None  # the checks before the first query tell it
     if asking is None:
         return None
+    threads = decoding_threads(resources)
     seconds = max(decoding / threads, asking) if threads else decoding + asking
-    pixels = first.decoder.channels * first.decoder.image_size**2 if config.resources.decode == "apart" else 0
+    pixels = first.decoder.channels * first.decoder.image_size**2 if resources.decode == "apart" else 0
     return Cost(max(seconds, 1e-9), max(pixels, sum(map(len, files)) / len(files)))

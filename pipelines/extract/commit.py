@@ -1,4 +1,4 @@
-"""Commit features: one Parquet file per chunk and checkpoint, and copies for runs that share them."""
+"""Commit features: one Parquet file per chunk and checkpoint."""
 
 from __future__ import annotations
 
@@ -37,26 +37,8 @@ def commit(
     if rejected:
         storage.write_json(job.rejected_path(chunk), rejected)
     for epoch, values in columns.items():
-        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, values, job.query.feature_precision))
-
-
-def share_features(pairs: Sequence[tuple[ShardJob, ShardJob]]) -> None:
-    """Copy the features of shards to other runs that need the same ones: (the job that is done, the other)."""
-    wanted = {
-        target: source
-        for done, job in pairs
-        for chunk in range(job.chunks)
-        for source, target in zip(
-            [done.rejected_path(chunk), *(done.path(epoch, chunk) for epoch in job.query.epochs)],
-            [job.rejected_path(chunk), *job.paths(chunk)],
-            strict=True,
-        )
-        if source != target
-    }
-    sources, there = storage.existing(wanted.values()), storage.existing(wanted)
-    for target, source in wanted.items():
-        if source in sources and target not in there:
-            storage.copy(source, target)
+        kept = {name: column for name, column in values.items() if name in job.query.columns}
+        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, kept, job.query.feature_precision))
 
 
 def sample_table(

@@ -1,7 +1,7 @@
 """Split a pass into jobs, one per shard, and find the jobs that remain.
 
-A feature file is named by its content: encoder, checkpoint, source, shard, chunk, and a tag that hashes the features
-and the samples. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
+A feature file is named by its content: a tag that hashes the queries, checkpoint, source, shard and chunk. So a file
+that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import pyarrow as pa
 
 from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
 from mi_core.querying.plan import QueryPlan
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.first import Firsts
 from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
-from pipelines.extract.passes import FeatureFile, QueryPass
+from pipelines.extract.passes import FeatureFile, Pass
 from pipelines.extract.readers import ReadOrder, Share
 from pipelines.extract.selections import Selection
 from pipelines.files import storage
-from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 ATTEMPTS = 5  # at a chunk in one session; samples left after that are committed as crashed
@@ -46,7 +42,7 @@ class ShardJob:
     """One shard of one pass: the unit of planning. Plain data that depends on the config alone.
 
     Args:
-        folder: of the seed.
+        folder: of the seed, which has the encoders.
         query: the pass.
         source, reader, item: the shard.
         selection: its samples that the pass asks for.
@@ -63,7 +59,7 @@ class ShardJob:
     """
 
     folder: SeedFolder
-    query: QueryPass
+    query: Pass
     source: str
     reader: SourceConfig
     item: Item
@@ -82,7 +78,7 @@ class ShardJob:
     @property
     def encoder(self) -> str:
         """The encoder to query."""
-        return self.query.asking.encoder
+        return self.query.encoder
 
     @property
     def queries(self) -> int:
@@ -111,7 +107,7 @@ class ShardJob:
     @property
     def rule_path(self) -> str:
         """File of the stopping rule, which is fitted once before the first query."""
-        return f"{self.folder.path}/features/{self.encoder}/rules/{self.query.tag}.json"
+        return f"{self.query.folder}/rule.json"
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
@@ -128,33 +124,13 @@ class ShardJob:
         return place_name((self.source, self.reader, self.item))
 
     @property
-    def identity(self) -> str:
-        """A digest that two jobs share if they compute the same features, whatever their folders."""
-        return digest(self.tag, [self.source, self.reader.model_dump(mode="json"), self.item.name], self._told)
-
-    @property
-    def _told(self) -> list[object]:
-        """What captions and classes depend on."""
-        data = self.data
-        return [] if data is None else [data.meaning_of(data.label), data.model_dump(mode="json")["captions"]]
-
-    def joined(self, before: ShardJob | None) -> ShardJob:
-        """The job that also computes ``before``, of the same identity: in its folder, at the epochs of both."""
-        if before is None:
-            return self
-        return replace(
-            before,
-            query=replace(before.query, epochs=tuple(sorted({*before.query.epochs, *self.query.epochs}))),
-        )
-
-    @property
     def file(self) -> FeatureFile:
         """The files of the shard."""
-        return FeatureFile(self.source, self.item.name, self.tag, -(-self.selection.count // self.chunk))
+        return FeatureFile(self.source, self.item.name, -(-self.selection.count // self.chunk))
 
     def path(self, epoch: int, chunk: int) -> str:
         """File of one chunk."""
-        return self.file.path(self.folder, self.encoder, epoch, chunk)
+        return self.file.path(self.query.folder, epoch, chunk)
 
     def paths(self, chunk: int) -> list[str]:
         """Files of one chunk, one for each checkpoint."""
@@ -162,25 +138,23 @@ class ShardJob:
 
     def rejected_path(self, chunk: int) -> str:
         """File that lists the rejected samples of a chunk, if there are any."""
-        return self.file.rejected_path(self.folder, self.encoder, self.query.epochs[0], chunk)
-
-    @cached_property
-    def tag(self) -> str:
-        """A digest of the pass and its samples, so that another selection has other files."""
-        return digest(self.query.tag, self.selection.digest, self.chunk)[:12]
+        return self.file.rejected_path(self.query.folder, self.query.epochs[0], chunk)
 
     @property
     def company(self) -> tuple[object, ...]:
         """Equal for jobs that may share chunks of images: the same samples, read and decoded in the same way."""
-        own = (self.folder.path, self.encoder, self.tag) if self.alone else ()
-        plan = self.query.plan()
-        told = (repr(self._told), plan.captioned, plan.labelled)
-        return (self.query.nonce, self.folder.seed, self.selection.digest, self.chunk, self.decoder, *told, *own)
+        own = (self.query.tag,) if self.alone else ()
+        plan, data = self.query.plan(), self.data
+        told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
+        samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
+        return (self.query.nonce, *samples, told, plan.captioned, plan.labelled, *own)
 
     def packed(self) -> bytes:
         """The job without its samples, as it travels with its chunks; see `unpacked`."""
-        bare = replace(self, selection=self.selection.bare(), skip=frozenset(), data=None)
-        return zlib.compress(pickle.dumps(bare))
+        query = replace(self.query, stopping=None)
+        return zlib.compress(
+            pickle.dumps(replace(self, query=query, selection=self.selection.bare(), skip=frozenset(), data=None))
+        )
 
 
 def unpacked(data: bytes) -> ShardJob:
@@ -195,32 +169,31 @@ def place_name(place: Place) -> tuple[str, str, str]:
     return source, reader.model_dump_json(), item.name
 
 
-def places_of(config: RunConfig) -> list[Place]:
+def places_of(data: DataConfig) -> list[Place]:
     """All shards of all sources, in a fixed order."""
-    return [(source, model, item) for source, model in config.data.sources.items() for item in Source(model).items()]
+    return [(source, model, item) for source, model in data.sources.items() for item in Source(model).items()]
 
 
-def jobs_of(query: QueryPass, config: RunConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
+def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
     """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
-    splits, decoder, plan, asking = Splits.load(folder.path), config.data.decoder(), query.plan(), query.asking
+    splits, decoder, plan = Splits.load(folder.path), data.decoder(), query.plan()
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
-    first = None if asking.count is None else Firsts.of(splits, query.roles, asking.count, folder.seed)
-    remote = isinstance(config.encoders[asking.encoder], EndpointConfig)
-    alone = remote or plan.searches or asking.crafter is not None
-    data = config.data if plan.captioned or plan.labelled else None
+    first = None if query.count is None else Firsts.of(splits, query.roles, query.count, folder.seed)
+    alone = query.remote or plan.searches or query.crafter is not None
+    told = data if plan.captioned or plan.labelled else None
     for source, model, item in places:
-        count = splits.size(source, item.name, query.roles, asking.without)
+        count = splits.size(source, item.name, query.roles, query.without)
         if not count:
             continue
-        known = splits.digest(source, item.name, query.roles, asking.without)
-        selection = Selection(splits.folder, drawn, query.roles, asking.without, count, known)
+        known = splits.digest(source, item.name, query.roles, query.without)
+        selection = Selection(splits.folder, drawn, query.roles, query.without, count, known)
         if first is not None:
             classes, rows = selection.classes(source, item.name), splits.shard(source, item.name)
             asked = set(rows["key"].filter(pa.array(first.among(rows))).to_pylist())
             some = {key: label for key, label in classes.items() if key in asked}
             selection = Selection.given_as(some, splits.folder, drawn)
         if selection.count:
-            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, data)
+            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, told)
 
 
 def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:

@@ -1,33 +1,30 @@
-"""Plan the passes over images that meet the demands on an encoder.
+"""Group queries into passes over images: one decoding and one set of views serve all queries of the same images.
 
-Passes are recorded in the run folder and complement each other: a later demand adds only the features that none covers.
+A pass is written down before its first query, as RUN/features/TAG.json with the keys of its queries, and has a receipt
+once all its files are there. So a query is found by its key: in the files of the pass that has it. What is asked later
+adds passes with what no earlier one has. All points of a sweep and all trials of a search have one store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mi_core.features import bank_of
+from mi_core.encoders.checkpoint import OUTPUTS
+from mi_core.features import Measure
 from mi_core.querying.plan import QueryPlan
-from mi_core.querying.precision import precision_on
-from pipelines.config.demands import Asking, Demand, Stopping, demands_of
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.queries import Recipe
-from pipelines.data.draw.splits import Splits
-from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.plan.items import Encoder, Fit, Query, Role
 from pipelines.run.folder import SeedFolder
 
 CHUNK = 256  # images per chunk where nothing else is known
-_SHARED = ("base", "roles", "needs", "chunk")  # of a recorded pass: what tells another run that it may be copied
-_FIRST = ("encoder", "outputs", "recipe", "crafter", "count")  # a later field of `Asking` counts only where it is set
-_LATER = {"repeats": 1, "feature_precision": "float32", "nonce": ""}  # fields that count where they are not so
-VERSION = 3  # of the features: a change of their meaning makes a new base
+_RECEIPT = ".files.json"
 
 
 class FeatureFile(NamedTuple):
@@ -35,69 +32,75 @@ class FeatureFile(NamedTuple):
 
     source: str
     shard: str
-    tag: str
     chunks: int
 
-    def path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int) -> str:
-        """The file of a chunk."""
-        return f"{folder.features(encoder, epoch)}/{self.source}/{self.shard}.{self.tag}-{chunk:05d}.parquet"
+    def path(self, folder: str, epoch: int, chunk: int) -> str:
+        """The file of a chunk; ``folder``: of the pass."""
+        return f"{folder}/epoch-{epoch:04d}/{self.source}/{self.shard}-{chunk:05d}.parquet"
 
-    def paths(self, folder: SeedFolder, encoder: str, epoch: int) -> list[str]:
+    def paths(self, folder: str, epoch: int) -> list[str]:
         """The files of the shard, in the order of the chunks."""
-        return [self.path(folder, encoder, epoch, chunk) for chunk in range(self.chunks)]
+        return [self.path(folder, epoch, chunk) for chunk in range(self.chunks)]
 
-    def rejected_path(self, folder: SeedFolder, encoder: str, epoch: int, chunk: int) -> str:
+    def rejected_path(self, folder: str, epoch: int, chunk: int) -> str:
         """The file that lists the rejected samples of a chunk, if there are any."""
-        return f"{self.path(folder, encoder, epoch, chunk).removesuffix('.parquet')}.rejected.json"
+        return f"{self.path(folder, epoch, chunk).removesuffix('.parquet')}.rejected.json"
 
 
 @dataclass(frozen=True)
-class QueryPass:
-    """One pass over the images of some roles with one encoder; its tag names the files it commits.
+class Pass:
+    """One pass over the images of some roles with one encoder; its tag names its files.
 
-    ``base`` hashes everything but roles, needs and epochs: passes of one base complement each other.
+    Args:
+        store: folder of all passes.
+        encoder: its name; of several seeds each has its own pass.
+        encoder_key: of the item.
+        keys: of its queries.
+        roles: whose images are shown, by name; without those of ``without``; of each the first ``count``.
+        outputs, measures: that are computed.
+        columns: that are kept.
+        recipe, views: of the views of an image.
+        crafter: encoder that adversarial images are crafted on.
+        bank_role: of the images that samples are compared with.
+        stopping: fit whose rule ends the queries of an image.
+        images: by role, as they were drawn; for the count of queries.
+        remote: whether the encoder is behind an API.
     """
 
-    asking: Asking
-    recipe: Recipe
+    store: str
+    encoder: str
+    encoder_key: str
+    keys: tuple[str, ...]
     epochs: tuple[int, ...]
     roles: tuple[str, ...]
-    needs: tuple[str, ...]
+    without: tuple[str, ...]
+    count: int | None
+    outputs: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    columns: frozenset[str]
+    recipe: Recipe
     views: int
-    batch_views: int
+    crafter: str | None
+    bank_role: str | None
+    nonce: str
     precision: str
-    base: str
-    repeats: int = 1
+    repeats: int
+    feature_precision: str
+    batch_views: int
+    images: Mapping[str, int] = field(compare=False)
+    remote: bool = False
+    stopping: Fit | None = None
     chunk: int = CHUNK
-    feature_precision: str = "float32"
-    nonce: str = ""
 
     @property
     def tag(self) -> str:
         """Short name of this pass in file names."""
-        return digest(self.base, sorted(self.needs))[:12]
+        return digest(sorted(self.keys), self.chunk)[:12]
 
-    def files_path(self, folder: SeedFolder) -> str:
-        """The file in which a finished pass records its feature files."""
-        name = digest(self.base, sorted(self.needs), sorted(self.roles))[:12]
-        return f"{folder.path}/features/{self.asking.encoder}/{name}.files.json"
-
-    def files(self, folder: SeedFolder) -> list[FeatureFile]:
-        """The files of a finished pass.
-
-        Raises:
-            UserError: the pass has not finished.
-        """
-        path = self.files_path(folder)
-        if not storage.exists(path):
-            raise UserError(f"{path} is missing; run the extract stage first")
-        return [FeatureFile(*entry) for entry in storage.read_json(path)]
-
-    def finish(self, folder: SeedFolder, files: Sequence[FeatureFile]) -> None:
-        """Record the files of a finished pass: features are read back from these."""
-        path = self.files_path(folder)
-        if not storage.exists(path) or self.files(folder) != list(files):
-            storage.write_json(path, files)
+    @property
+    def folder(self) -> str:
+        """The folder of its files."""
+        return f"{self.store}/{self.tag}"
 
     @property
     def queries_per_image(self) -> int:
@@ -107,7 +110,7 @@ class QueryPass:
     @property
     def bank(self) -> int:
         """Images of the bank that samples are compared with, 0 for none."""
-        return bank_of(self.needs)
+        return max(measure.bank for measure in self.measures)
 
     @property
     def bank_queries(self) -> int:
@@ -116,191 +119,246 @@ class QueryPass:
 
     def plan(self) -> QueryPlan:
         """The queries per image."""
-        return QueryPlan(self.needs, self.asking.outputs, self.views, self.batch_views, self.precision)
+        return QueryPlan(self.measures, self.outputs, max(1, self.views), self.batch_views, self.precision)
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether it can share decoded images with others: none of its queries depends on answers."""
+        return not (self.remote or self.crafter or self.plan().searches or self.count is not None)
+
+    def record(self, run: str) -> None:
+        """Write the pass down. ``run``: the folder of the run that pays for it."""
+        content = {
+            "run": run,
+            "encoder": self.encoder,
+            "encoder_key": self.encoder_key,
+            "queries": self.keys,
+            "chunk": self.chunk,
+            "per_image": self.queries_per_image,
+            "images": {role: self.images[role] for role in self.roles},
+            "count": self.count,
+            "bank": self.bank_queries,
+        }
+        storage.write_json(f"{self.folder}.json", content)
+
+    def finish(self, files: Sequence[FeatureFile]) -> None:
+        """Write the receipt of a complete pass: features are read back from its files."""
+        path = f"{self.folder}{_RECEIPT}"
+        if not storage.exists(path):
+            storage.write_json(path, files)
 
 
-def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
-    """The recorded passes of a demand."""
-    template = _template(demand, config, folder)
+@dataclass(frozen=True)
+class Recorded:
+    """A pass as it was written down, by any start of any run of the store.
+
+    Args:
+        folder: of its files.
+        finished: whether it has a receipt.
+        content: as `Pass.record` writes it.
+    """
+
+    folder: str
+    finished: bool
+    content: Mapping[str, Any]
+
+    @property
+    def keys(self) -> list[str]:
+        """Of its queries."""
+        return list(self.content["queries"])
+
+    @property
+    def files(self) -> list[FeatureFile]:
+        """Its files.
+
+        Raises:
+            UserError: it has not finished.
+        """
+        if not self.finished:
+            raise UserError(f"{self.folder}{_RECEIPT} is missing; run the extract stage first")
+        return _files(f"{self.folder}{_RECEIPT}")
+
+
+def recorded_passes(store: str) -> list[Recorded]:
+    """All passes of a store, in the order of their names; one request lists them, and none is read twice."""
+    paths = set(storage.list_files(store, recursive=False))
+    records = sorted(path for path in paths if path.endswith(".json") and not path.endswith(_RECEIPT))
     return [
-        replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), chunk=_chunk(entry, config))
-        for entry in recorded_passes(folder, demand.asking.encoder)
-        if entry["base"] == template.base
+        Recorded(bare, f"{bare}{_RECEIPT}" in paths, _content(path))
+        for path in records
+        for bare in (path.removesuffix(".json"),)
     ]
 
 
-def _chunk(entry: Mapping[str, Any], config: RunConfig) -> int:
-    """Images per chunk of a recorded pass: as the config says, or as was decided when the pass was planned."""
-    asked = config.queries.chunk
-    return int(entry.get("chunk", CHUNK)) if asked == "auto" else asked
+@lru_cache(maxsize=4096)
+def _content(path: str) -> dict[str, Any]:
+    """A record: it never changes."""
+    return dict(storage.read_json(path))
 
 
-def missing_passes(config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
-    """New passes for the features that no recorded pass covers; see `split` for their roles."""
-    new: list[QueryPass] = []
-    for demand in demands_of(config):
-        template = _template(demand, config, folder)
-        planned: list[Mapping[str, Any]] = [*recorded_passes(folder, demand.asking.encoder)]
-        planned += [{"base": query.base, "roles": query.roles, "needs": query.needs} for query in new]
-        mine = [entry for entry in planned if entry["base"] == template.base]
-        for needs, roles in _missing(demand, mine).items():
-            new.append(replace(template, needs=needs, roles=tuple(roles)))
-    return split(new, config)
+@lru_cache(maxsize=4096)
+def _files(path: str) -> list[FeatureFile]:
+    """A receipt: it never changes."""
+    return [FeatureFile(*entry) for entry in storage.read_json(path)]
 
 
-def split(passes: Sequence[QueryPass], config: RunConfig) -> list[QueryPass]:
+def passes_for(queries: Mapping[str, Query], store: str, known: Sequence[Recorded]) -> tuple[list[Pass], list[Pass]]:
+    """The passes that compute some queries.
+
+    A pass that was interrupted goes on, if all that it was to compute is still wanted.
+
+    Args:
+        queries: that are wanted, by key.
+        store: folder of all passes.
+        known: passes that were written down before.
+
+    Returns:
+        Passes that were written down, and new ones for what none of these has.
+    """
+    earlier: list[Pass] = []
+    covered: set[str] = set()
+    for record in known:
+        wanted = [queries[key] for key in record.keys if key in queries]
+        if len(wanted) == len(record.keys):
+            earlier.append(replace(_pass(wanted, store), chunk=record.content["chunk"]))
+        if len(wanted) == len(record.keys) or record.finished:
+            covered.update(query.key for query in wanted)
+    return earlier, grouped([query for key, query in queries.items() if key not in covered], store)
+
+
+def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
+    """New passes that compute some queries; each set of queries of an image is asked once."""
+    blocks: dict[object, list[Query]] = {}
+    for query in _spread(queries):
+        blocks.setdefault(query.way, []).append(query.query)
+    return _by_shared_roles([_pass(block, store) for block in blocks.values()], queries, store)
+
+
+class _Placed(NamedTuple):
+    """A query, and what it has in common with all others of its pass."""
+
+    way: object
+    query: Query
+
+
+def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
+    """Each query with the pass that it goes to.
+
+    Measures of one set of queries are read off one answer, at all outputs that any of them reads. Queries of the images
+    themselves go with the first way of asking, so that one pass asks for both.
+    """
+    outputs: dict[object, set[str]] = {}
+    epochs: dict[object, set[int]] = {}
+    first: dict[object, object] = {}
+    for query in queries:
+        outputs.setdefault(_together(query), set()).add(query.output)
+        epochs.setdefault(_together(query), set()).add(query.epoch)
+
+    def family(query: Query) -> tuple[object, ...]:
+        same = _together(query)
+        samples = query.samples
+        return (
+            query.encoder.key,
+            samples.count,
+            tuple(role.key for role in samples.without),
+            tuple(sorted(outputs[same])),
+            tuple(sorted(epochs[same])),
+        )
+
+    for query in queries:
+        if _way(query) and query.stopping is None:
+            first.setdefault(family(query), _way(query))
+    by_role: dict[object, dict[str, set[str]]] = {}
+    for query in queries:
+        way = (*family(query), _way(query) or first.get(family(query), ()))
+        for role in query.samples.roles:
+            by_role.setdefault(way, {}).setdefault(role.key, set()).add(query.measure.name)
+    for query in queries:
+        way = (*family(query), _way(query) or first.get(family(query), ()))
+        (role,) = query.samples.roles
+        yield _Placed((way, frozenset(by_role[way][role.key])), query)
+
+
+def _together(query: Query) -> tuple[object, ...]:
+    """Equal for queries that are read off the same answers."""
+    return query.encoder.key, query.samples.key, _way(query), query.measure.query
+
+
+def _way(query: Query) -> tuple[object, ...]:
+    """How a query asks, beyond the image itself; empty: it asks for the image alone."""
+    parts = (query.views, query.stopping, query.bank)
+    return tuple(None if part is None else part.key for part in parts) if any(parts) else ()
+
+
+def _by_shared_roles(passes: Sequence[Pass], queries: Sequence[Query], store: str) -> list[Pass]:
     """Split passes by role where others cover some of their roles alone, so that equal sets of samples result.
 
     Encoders that are asked for the same samples can share decoded images and views. A part stays with its role where
     a pass covers both. Passes that share nothing stay whole.
     """
+    by_key = {query.key: query for query in queries}
+    part_of = {role.name: role.part_of for query in queries for role in query.samples.roles}
 
-    def whole(role: str, query: QueryPass) -> str:
-        parent = config.data.roles[role].source_name
-        return parent if parent in query.roles else role
+    def whole(role: str, one: Pass) -> str:
+        return part_of[role] if part_of[role] in one.roles else role
 
-    sharing = [query for query in passes if shares(query, config)]
     takers: dict[str, set[int]] = {}
-    for number, query in enumerate(sharing):
-        for role in query.roles:
-            takers.setdefault(whole(role, query), set()).add(number)
-    pieces: list[QueryPass] = []
-    for query in passes:
-        if not shares(query, config):
-            pieces.append(query)
+    for number, one in enumerate(passes):
+        for role in one.roles if one.shares_images else ():
+            takers.setdefault(whole(role, one), set()).add(number)
+    pieces: list[Pass] = []
+    for one in passes:
+        if not one.shares_images:
+            pieces.append(one)
             continue
-        blocks: dict[frozenset[int], list[str]] = {}
-        for role in query.roles:
-            blocks.setdefault(frozenset(takers[whole(role, query)]), []).append(role)
-        pieces += [replace(query, roles=tuple(roles)) for roles in blocks.values()]
+        blocks: dict[frozenset[int], list[Query]] = {}
+        for query in (by_key[key] for key in one.keys):
+            (role,) = query.samples.roles
+            blocks.setdefault(frozenset(takers[whole(role.name, one)]), []).append(query)
+        pieces += [_pass(block, store) for block in blocks.values()]
     return pieces
 
 
-def shares(query: QueryPass, config: RunConfig) -> bool:
-    """Whether a pass can share decoded images with others: none of its queries depends on answers."""
-    asking = query.asking
-    if isinstance(config.encoders[asking.encoder], EndpointConfig) or asking.crafter is not None:
-        return False
-    return asking.count is None and not query.plan().searches
-
-
-def record(folder: SeedFolder, passes: Sequence[QueryPass]) -> None:
-    """Record planned passes in the run folder."""
-    for encoder in dict.fromkeys(query.asking.encoder for query in passes):
-        entries = [
-            {
-                "base": query.base,
-                "roles": query.roles,
-                "needs": query.needs,
-                "per_image": query.queries_per_image,
-                "bank": query.bank_queries,
-                "count": query.asking.count,
-                "chunk": query.chunk,
-            }
-            for query in passes
-            if query.asking.encoder == encoder
-        ]
-        storage.write_json(passes_path(folder, encoder), recorded_passes(folder, encoder) + entries)
-
-
-def _template(demand: Demand, config: RunConfig, folder: SeedFolder) -> QueryPass:
-    """A pass of a demand without roles and needs."""
-    queries, asking = config.queries, demand.asking
-    stored = describe(folder, asking.encoder).record
-    stopping = asking.stopping
-    template = QueryPass(
-        asking=asking,
-        recipe=asking.recipe or Recipe(stored.config["objective"], stored.config["augmentation"]),
-        epochs=config.queried_epochs(asking.encoder) if stopping is None else (stopping.epoch,),
-        roles=(),
-        needs=(),
-        views=queries.views if stopping is None else config.attacks[stopping.position].views or queries.views,
-        batch_views=queries.batch_views,
-        precision=precision_on(config.resources.device, queries.precision),
-        base="",
-        repeats=queries.repeats,
-        chunk=_chunk({}, config),
-        feature_precision=queries.feature_precision,
-        nonce=queries.nonce or "",
+def _pass(queries: Sequence[Query], store: str) -> Pass:
+    """The pass that computes some queries, which differ in role, checkpoint, output and measure alone."""
+    first = queries[0]
+    encoder, protocol = first.encoder, first.protocol
+    views = next((query.views for query in queries if query.views is not None), None)
+    bank = next((query.bank for query in queries if query.bank is not None), None)
+    roles = _once(role for query in queries for role in query.samples.roles)
+    outputs = {query.output for query in queries}
+    recipe = None if views is None else views.recipe
+    return Pass(
+        store,
+        encoder.name,
+        encoder.key,
+        tuple(query.key for query in queries),
+        tuple(sorted({query.epoch for query in queries})),
+        tuple(role.name for role in roles),
+        tuple(role.name for role in first.samples.without),
+        first.samples.count,
+        tuple(output for output in OUTPUTS if output in outputs),
+        tuple(sorted({query.measure for query in queries}, key=str)),
+        frozenset(column_of(query) for query in queries),
+        recipe or Recipe(encoder.settings.objective, encoder.settings.augmentation),
+        0 if views is None else views.number,
+        None if views is None or views.crafter is None else views.crafter.name,
+        None if bank is None else bank.roles[0].name,
+        protocol.nonce,
+        protocol.precision,
+        protocol.repeats,
+        protocol.stored,
+        protocol.batch_views,
+        {role.name: role.count for role in roles},
+        isinstance(encoder.settings, EndpointConfig),
+        first.stopping,
     )
-    against = [] if asking.bank is None else [{"bank": Splits.load(folder.path).role_digest(asking.bank)}]
-    crafted = [] if asking.crafter is None else [describe(folder, asking.crafter).record.fingerprints]
-    base = digest(
-        VERSION,
-        _identity(template),
-        stored.fingerprints,
-        config.data.decoder().digest(),
-        folder.seed,
-        *([stored.momentum_fingerprint] if stored.momentum_fingerprint else []),
-        *crafted,
-        *against,
-        *([] if stopping is None else _decided_by(config, folder, stopping)),
-    )
-    return replace(template, base=base)
 
 
-def _identity(asked: QueryPass) -> dict[str, Any]:
-    """The settings that distinguish passes, without the stopping rule, checkpoints, and sizes of batches and chunks."""
-    plain = asdict(replace(asked, batch_views=0, epochs=(), asking=replace(asked.asking, stopping=None)))
-    del plain["chunk"]
-    asking = {name: value for name, value in plain.pop("asking").items() if value or name in _FIRST}
-    return asking | {name: value for name, value in plain.items() if _LATER.get(name) != value}
+def _once(roles: Iterable[Role]) -> list[Role]:
+    return list(dict.fromkeys(roles))
 
 
-def _decided_by(config: RunConfig, folder: SeedFolder, stopping: Stopping) -> list[Any]:
-    """The inputs of a stopping rule: an attack and its reference."""
-    attack, splits = config.attacks[stopping.position], Splits.load(folder.path)
-    fitted = {name: describe(folder, name).record.fingerprints for name in config.shadows(attack)}
-    roles = {role: splits.role_digest(role) for role in config.reference_roles(attack)}
-    return [attack.model_dump(mode="json"), stopping.output, stopping.epoch, fitted, roles]
-
-
-def recorded_passes(folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """The passes planned for an encoder so far; entries with ``per_image`` were queried by this run, not copied."""
-    path = passes_path(folder, encoder)
-    entries: list[dict[str, Any]] = storage.read_json(path) if storage.exists(path) else []
-    return entries
-
-
-def inherit_passes(folder: SeedFolder, others: Sequence[SeedFolder], encoders: Sequence[str]) -> None:
-    """Take over the passes that other runs planned for the same samples, so that their features can be shared."""
-    splits = Splits.load(folder.path)
-    for encoder in encoders:
-        recorded = recorded_passes(folder, encoder)
-        planned = [_shared(entry) for entry in recorded]
-        new: list[dict[str, Any]] = []
-        for other in others:
-            theirs = [] if other == folder else recorded_passes(other, encoder)
-            if not theirs:
-                continue
-            known = Splits.load(other.path)
-            for entry in theirs:
-                same = all(
-                    role in splits.roles and splits.role_digest(role) == known.role_digest(role)
-                    for role in entry["roles"]
-                )
-                bare = _shared(entry)
-                if same and bare not in planned and bare not in new:
-                    new.append(bare)
-        if new:
-            storage.write_json(passes_path(folder, encoder), recorded + new)
-
-
-def _shared(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in _SHARED if name in entry}
-
-
-def passes_path(folder: SeedFolder, encoder: str) -> str:
-    """The file that records the passes of an encoder."""
-    return f"{folder.path}/features/{encoder}/layers.json"
-
-
-def _missing(demand: Demand, planned: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
-    """Needs that no pass covers, each set with the roles that lack it."""
-    missing: dict[tuple[str, ...], list[str]] = {}
-    for role, needs in demand.needs.items():
-        covered = {need for one in planned if role in one["roles"] for need in one["needs"]}
-        left = tuple(sorted(needs - covered))
-        if left:
-            missing.setdefault(left, []).append(role)
-    return missing
+def column_of(query: Query) -> str:
+    """The column of a query in the files of its pass."""
+    return f"{query.output}.{query.measure.name}"

@@ -236,7 +236,7 @@ class EncodeChunks:
 
     def _wanted(self, job: ShardJob) -> list[Checkpoint]:
         """The checkpoints of a job, and last the one that images are crafted on, if they are."""
-        crafter = job.query.asking.crafter
+        crafter = job.query.crafter
         if crafter is None:
             return checkpoints_of(job)
         return [*checkpoints_of(job), Checkpoint(job.folder, crafter, describe(job.folder, crafter).epochs[-1])]
@@ -259,7 +259,7 @@ class EncodeChunks:
 
     def _group(self, some: Sequence[tuple[ShardJob, list[Encoder]]]) -> Group:
         jobs, sizes = [job for job, _ in some], [len(job.query.epochs) for job, _ in some]
-        crafter = some[0][1][-1] if jobs[0].query.asking.crafter is not None else None
+        crafter = some[0][1][-1] if jobs[0].query.crafter is not None else None
         known: tuple[object, ...] = tuple(one for job in jobs for one in (job.query.tag, *self._wanted(job)))
         if known not in self.groups:
             encoders = [mine[:size] for (_, mine), size in zip(some, sizes, strict=True)]
