@@ -1,0 +1,347 @@
+"""Resolve a config and the roles that were drawn into the plan of one seed. Pure: no folder, no Ray, no image.
+
+Every default and every rule of a threat model is decided here and in the files beside: which encoder is the control of
+an attack (`controls`), which views its owner draws (`views`), what it is fitted on (`roles`, `encoders`), how useful an
+encoder is (`utility`). The stages are handed items and decide none of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+
+from mi_core.features import Embedding, Measure, SequentialSimilarity
+from mi_core.objectives import OBJECTIVES
+from mi_core.querying.precision import precision_on
+from mi_core.validity.verdict import CHOICE
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AUDITED, AttackConfig
+from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
+from pipelines.files.digest import digest
+from pipelines.plan.controls import classifying_references, groups_by, references_of
+from pipelines.plan.dp_audit import guessing_attacks, guessing_output
+from pipelines.plan.encoders import (
+    attacked_epochs,
+    epoch_beside,
+    is_trained,
+    measured_encoders,
+    queried_epochs,
+    shadows,
+)
+from pipelines.plan.items import (
+    Beside,
+    Blind,
+    Encoder,
+    Fit,
+    Inference,
+    Judge,
+    Plan,
+    Protocol,
+    Query,
+    Reading,
+    Role,
+    Samples,
+    Score,
+    Semantic,
+    Utility,
+    Views,
+)
+from pipelines.plan.roles import audited_roles, population_roles, reference_roles, roles_fitted_on_target
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
+from pipelines.plan.utility import auxiliary_roles, classifier_roles, utility_roles
+from pipelines.plan.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
+
+CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
+EMBEDDING = (Embedding(),)
+
+
+def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
+    """The plan of a run for one seed.
+
+    Args:
+        config: of the run.
+        seed: one of its seeds.
+        roles: all roles by name, as they were drawn.
+    """
+    return _Resolver(config, seed, roles).plan()
+
+
+def roles_in_config(config: RunConfig) -> dict[str, Role]:
+    """The roles of a config before anything is drawn: of what is known to have a size, and else of none."""
+    data = config.data
+    return {
+        name: Role(name, role.count or 0, part_of=role.source_name if role.source_name in data.roles else "")
+        for name, role in data.roles.items()
+    } | {coin: Role(coin, 0) for coin in COINS}
+
+
+class _Resolver:
+    """Makes the items of one plan, each once."""
+
+    def __init__(self, config: RunConfig, seed: int, roles: Mapping[str, Role]) -> None:
+        self.config, self.seed, self.roles = config, seed, roles
+        queries = config.queries
+        self.protocol = Protocol(
+            config.data.decoder().digest(),
+            nonce=queries.nonce or "",
+            precision=precision_on(config.resources.device, queries.precision),
+            repeats=queries.repeats,
+            stored=queries.feature_precision,
+            batch_views=queries.batch_views,
+        )
+        self.audited = audited_roles(config)
+        self.encoders: dict[str, Encoder] = {}
+        self.queries: dict[tuple[object, ...], Query] = {}
+
+    def plan(self) -> Plan:
+        """The whole plan."""
+        config = self.config
+        inside, outside = self._roles(self.audited)
+        whole = config.fold == "all"
+        return Plan(
+            self.seed,
+            config.data,
+            tuple(self.roles.values()),
+            (inside, outside),
+            tuple(self.encoder(name) for name in config.encoders),
+            tuple(self._judges()),
+            tuple(self._utilities()),
+            tuple(self._inferences()),
+            Blind((inside, outside), self.seed, self.protocol.decoder) if whole else None,
+            self._semantic() if whole else None,
+        )
+
+    def _roles(self, names: Iterable[str]) -> tuple[Role, ...]:
+        return tuple(self.roles[name] for name in names)
+
+    def encoder(self, name: str) -> Encoder:
+        """An encoder, with those that it starts from."""
+        if name not in self.encoders:
+            self.encoders[name] = self._new_encoder(name)
+        return self.encoders[name]
+
+    def _new_encoder(self, name: str) -> Encoder:
+        settings, data = self.config.encoders[name], self.config.data
+        if not isinstance(settings, TrainedConfig):
+            return Encoder(name, self.seed, settings, images=self.protocol.decoder)
+        defended = isinstance(settings, DefendedConfig)
+        labelled = defended or OBJECTIVES[settings.objective].target in ("class", "caption")
+        meaning = data.meaning_of(data.label if labelled else None, settings.attribute)
+        return Encoder(
+            name,
+            self.seed,
+            settings,
+            self._roles(settings.train_on),
+            self._roles(settings.outside) if isinstance(settings, DefendedConfig) else (),
+            None if settings.start is None else self.encoder(settings.start),
+            digest(self.protocol.decoder, data.model_dump(mode="json")["captions"], meaning),
+            self.config.queries.nonce,
+        )
+
+    def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:
+        """A query, each once."""
+        attack, views = how.attack, None
+        if attack is not None and measure.consumes == "views":
+            number = how.views if measure.shares_views or how.stopping is not None else 0
+            views = Views(recipe_of(self.config, attack), number)
+        elif attack is not None and measure.consumes == "adversarial":
+            crafter = crafter_of(self.config, attack)
+            views = None if crafter is None else Views(crafter=self.encoder(crafter))
+        bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
+        known = (name, epoch, output, measure, samples, views, how.stopping)
+        if known not in self.queries:
+            self.queries[known] = Query(
+                self.encoder(name), epoch, samples, views, output, measure, self.protocol, bank, how.stopping
+            )
+        return self.queries[known]
+
+    def _reading(
+        self,
+        name: str,
+        epoch: int,
+        output: str,
+        measures: Sequence[Measure],
+        samples: Samples,
+        how: _How | None = None,
+        *,
+        within: Sequence[str] = (),
+    ) -> Reading:
+        """What is read of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
+        how = how or _How(None, 0)
+        asked = dict.fromkeys(
+            self.roles[role.part_of] if role.part_of in within else role for role in samples.roles
+        )
+        without = samples.without if how.stopping is not None else ()
+        queries = tuple(
+            self._query(name, epoch, output, measure, Samples((role,), self.seed, samples.count, without), how)
+            for measure, role in product(measures, asked)
+        )
+        drawn = how.views if how.attack is not None else 0
+        used = (how.attack.views or drawn) if how.attack is not None else 0
+        return Reading(queries, samples, drawn, used)
+
+    def _of_attack(
+        self,
+        attack: AttackConfig,
+        name: str,
+        checkpoint: tuple[int, str],
+        roles: Sequence[str],
+        *,
+        without: Sequence[str] = (),
+        fold: str = "all",
+    ) -> Reading:
+        """What an attack reads of an encoder, with the anchors, the population and the classes that it needs.
+
+        ``checkpoint``: epoch and output of the target; that of another encoder beside it.
+        """
+        config, (epoch, output) = self.config, checkpoint
+        on = epoch_beside(config, name, epoch)
+        read = outputs_on(config, name, (output,))[0] if name in references_of(config, attack) else output
+        how, needs = _How(attack, config.queries.views), attack.needs()
+        samples = Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
+        known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
+        within = () if known_apart else self.audited
+        beside, population, anchors = population_roles(config, attack), None, tuple[Query, ...]()
+        if beside:
+            others = Samples(self._roles(beside), self.seed, attack.count)
+            population = self._reading(name, on, read, needs, others, how)
+        if attack.method().anchored:
+            anchors = self._reading(name, on, read, EMBEDDING, Samples(self._roles([ANCHOR_ROLE]), self.seed)).queries
+        plain = self._reading(name, on, read, needs, samples, how, within=within)
+        return Reading(
+            plain.queries, samples, plain.drawn, plain.used, anchors, population, attack.method().labelled
+        )
+
+    def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> Fit:
+        """An attack fitted on its shadows or, without any, on known samples of an encoder."""
+        config, models = self.config, shadows(self.config, attack)
+        if attack.reference not in config.encoders and models:
+            readings = tuple(self._of_attack(attack, shadow, checkpoint, self.audited) for shadow in models)
+            return Fit(attack, self.seed, readings, ())
+        if attack.reference == AUDITED:
+            reading = self._of_attack(attack, name, checkpoint, self.audited, fold=config.fold)
+            return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
+        roles = reference_roles(config, attack)
+        reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
+        members = self._roles(role for role in roles if not of_nonmembers(role))
+        return Fit(attack, self.seed, (reading,), members)
+
+    def _judges(self) -> Iterator[Judge]:
+        config = self.config
+        for position, attack in enumerate(config.attacks):
+            epochs = attacked_epochs(config, attack.target)
+            for epoch, output in product(epochs, outputs_of(config, attack)):
+                yield self._judge(position, attack, (epoch, output), last=epoch == epochs[-1])
+
+    def _judge(self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], *, last: bool) -> Judge:
+        config, (epoch, output) = self.config, checkpoint
+        fit = self._fit(attack, checkpoint, attack.target)
+        inside, outside = self._roles(self.audited)
+        own_images = config.fold == "all" and not attack.method().sequential and not fit.audited
+        known = None
+        if last and own_images and not fit.by_halves and CALIBRATION_ROLE in config.data.roles:
+            known = self._of_attack(attack, attack.target, checkpoint, [CALIBRATION_ROLE])
+        return Judge(
+            self._score(position, attack, checkpoint, fit, last=last),
+            f"{attack.attack}-{position}-{output}-{epoch:04d}",
+            position,
+            output,
+            epoch,
+            (inside, outside),
+            groups_by(config),
+            known,
+            last,
+            position == config.validity.attack and output == primary_output(config),
+            config.queries.repeats,
+        )
+
+    def _score(
+        self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], fit: Fit, *, last: bool
+    ) -> Score:
+        config, (epoch, output) = self.config, checkpoint
+        known = roles_fitted_on_target(config, attack)
+        if attack.method().sequential:
+            samples = Samples(self._roles(self.audited), self.seed, attack.count, self._roles(known), config.fold)
+            how = _How(attack, attack.views or config.queries.views, fit)
+            target = self._reading(attack.target, epoch, output, (SequentialSimilarity(),), samples, how)
+        else:
+            target = self._of_attack(
+                attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold
+            )
+        own = bool(shadows(config, attack))
+        beside = tuple(
+            Beside(
+                self._of_attack(attack, name, checkpoint, self.audited),
+                None if own else self._fit(attack, checkpoint, name),
+                is_trained(config, name),
+            )
+            for name in references_of(config, attack)
+        )
+        calibration = canaries = None
+        if groups_by(config) == CHOICE and beside and POPULATION_ROLE in known:
+            calibration = self._of_attack(attack, attack.target, checkpoint, [POPULATION_ROLE])
+        if last and position in guessing_attacks(config) and output == guessing_output(config, position):
+            canaries = self._of_attack(attack, attack.target, checkpoint, COINS)
+        return Score(fit, target, beside, calibration, canaries)
+
+    def _embeddings(
+        self, name: str, epoch: int, output: str, roles: Sequence[str], count: int | None = None, fold: str = "all"
+    ) -> Reading:
+        samples = Samples(self._roles(roles), self.seed, count, fold=fold)
+        return self._reading(name, epoch, output, EMBEDDING, samples)
+
+    def _utilities(self) -> Iterator[Utility]:
+        config = self.config
+        for name in measured_encoders(config):
+            bank, test = utility_roles(config, name)
+            classified = classifier_roles(config, name)
+            for epoch in attacked_epochs(config, name):
+                probed = bank and test
+                trained = classified and all(classified)
+                yield Utility(
+                    self.encoder(name),
+                    epoch,
+                    config.utility.k,
+                    self._embeddings(name, epoch, "backbone", bank) if probed else None,
+                    self._embeddings(name, epoch, "backbone", test, fold=config.fold) if probed else None,
+                    self._embeddings(name, epoch, "logits", classified[0]) if trained else None,
+                    self._embeddings(name, epoch, "logits", classified[1], fold=config.fold) if trained else None,
+                )
+
+    def _inferences(self) -> Iterator[Inference]:
+        config = self.config
+        for chosen in config.attribute_inference:
+            epochs = attacked_epochs(config, chosen.target)
+            for epoch in epochs:
+                yield Inference(
+                    chosen,
+                    epoch,
+                    self._embeddings(chosen.target, epoch, chosen.output, auxiliary_roles(config, chosen)),
+                    self._embeddings(chosen.target, epoch, chosen.output, chosen.test, fold=config.fold),
+                    len(config.data.attributes[chosen.attribute].names),
+                    epoch == epochs[-1],
+                )
+
+    def _semantic(self) -> Semantic | None:
+        config, names = self.config, classifying_references(self.config)
+        if not names:
+            return None
+        inside, outside = self._roles(self.audited)
+        readings = tuple(
+            self._embeddings(
+                name,
+                queried_epochs(config, name)[-1],
+                outputs_on(config, name, (primary_output(config),))[0],
+                self.audited,
+                CLASSIFIED,
+            )
+            for name in names
+        )
+        return Semantic((inside, outside), self.seed, readings)
+
+
+class _How:
+    """How an attack queries: the views that it draws, and the fit that ends them early."""
+
+    def __init__(self, attack: AttackConfig | None, views: int, stopping: Fit | None = None) -> None:
+        self.attack, self.views, self.stopping = attack, views, stopping
