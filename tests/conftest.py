@@ -177,7 +177,7 @@ def local_ray() -> Iterator[None]:
 def trained_run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with roles and trained encoders; copy it before going on."""
     from pipelines.audit import run as audit
-    from pipelines.config.reading.load import parse
+    from pipelines.plan.load import parse
 
     folder = tmp_path_factory.mktemp("runs") / "trained"
     audit.run(parse(small_config(), "small.yaml"), str(folder), last="pretrain")
@@ -190,7 +190,7 @@ def finished_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     import shutil
 
     from pipelines.audit import run as audit
-    from pipelines.config.reading.load import parse
+    from pipelines.plan.load import parse
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
     shutil.copytree(trained_run, folder)

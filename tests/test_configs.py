@@ -11,7 +11,7 @@ import yaml
 
 from mi_core.encoders import build_backbone
 from pipelines.config.demands import demands_of
-from pipelines.config.reading.load import load
+from pipelines.plan.load import load
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.read.attributes import Attributes
@@ -37,7 +37,7 @@ def loaded(path: Path) -> RunConfig:
 
 
 def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.config.reading.load import _read
+    from pipelines.plan.load import _read
 
     return _read(str(path), ())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +11,13 @@ from mi_core.hashing import digests64
 from mi_core.records import among
 from mi_core.validity.blind import blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
-from pipelines.config.demands import CLASSIFIED
-from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.glimpses import Glimpses, glimpse, glimpses_path
 from pipelines.files import storage
+from pipelines.plan.items import Blind
+from pipelines.plan.resolve import CLASSIFIED
 from pipelines.run.folder import SeedFolder
 
 SMALL = 200_000  # samples of a role among which any are drawn; of more, those that the scan kept something of
@@ -34,22 +35,23 @@ def telling_path(folder: SeedFolder) -> str:
     return f"{folder.path}/validity/telling.json"
 
 
-def run_blind(config: RunConfig, folder: SeedFolder) -> None:
+def run_blind(blind: Blind, folder: SeedFolder, data: DataConfig) -> None:
     """Score the audited samples; of a role with more than `CLASSIFIED` samples, as many drawn at random."""
     whole = Splits.load(folder.path)
-    inside, outside = (_drawn(whole, role, folder.seed) for role in config.audited)
+    roles = [role.name for role in blind.audited]
+    inside, outside = (_drawn(whole, role, blind.seed) for role in roles)
     ids = sorted([*inside, *outside])
     row_of = {name: row for row, name in enumerate(ids)}
     splits = whole.at(dict.fromkeys([*inside.values(), *outside.values()]))
-    names = (*FILE_FEATURES, *pixel_names(config.data.channels))
+    names = (*FILE_FEATURES, *pixel_names(data.channels))
     summaries = np.empty((len(ids), len(names)))
     pixels: np.ndarray = np.empty((len(ids), 0), dtype=np.float32)
-    for name, numbers, small in _seen(config, splits, row_of):
+    for name, numbers, small in _seen(data, splits, roles, row_of):
         if not pixels.size:
             pixels = np.empty((len(ids), len(small)), dtype=np.float32)
         pixels[row_of[name]], summaries[row_of[name]] = small, numbers
     member = among(ids, inside)
-    scores = blind_scores(summaries, pixels, member, seed=folder.seed, groups=splits.groups(ids))
+    scores = blind_scores(summaries, pixels, member, seed=blind.seed, groups=splits.groups(ids))
     storage.write_json(telling_path(folder), telling(summaries, names, member))
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))
 
@@ -98,14 +100,16 @@ def _glimpses(splits: Splits, source: str, item: str) -> Glimpses:
     return Glimpses.read(glimpses_path(f"{splits.scan_folder}/{path}")) if path else Glimpses.nothing()
 
 
-def _seen(config: RunConfig, splits: Splits, ids: Iterable[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _seen(
+    data: DataConfig, splits: Splits, roles: Sequence[str], ids: Iterable[str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """What the scan kept of some samples, and of the others what their files show: id, numbers, pixels."""
     missing = set(ids)
     for source, item in splits.sums.shards:
-        wanted = {key for key in splits.keys(source, item, config.audited) if f"{source}/{key}" in missing}
+        wanted = {key for key in splits.keys(source, item, roles) if f"{source}/{key}" in missing}
         for key, (numbers, small) in _glimpses(splits, source, item).of(wanted):
             missing.discard(f"{source}/{key}")
             yield f"{source}/{key}", numbers, small
     if missing:
-        for name, sample, image in read_samples(config.data, splits, config.audited, missing):
+        for name, sample, image in read_samples(data, splits, roles, missing):
             yield name, *glimpse(sample.image, image)

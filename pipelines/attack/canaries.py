@@ -10,30 +10,25 @@ import pyarrow as pa
 from mi_core.attacks.base import Attack
 from mi_core.hashing import digests64
 from mi_core.validity.one_run import Guesses, guess
-from pipelines.attack.tasks import Task, features_of
-from pipelines.config.roles import CANARY_IN, COINS
-from pipelines.config.run_config import RunConfig
+from pipelines.attack.results import Task
+from pipelines.config.roles import CANARY_IN
 from pipelines.data.draw.splits import Splits
+from pipelines.extract.features import read
 from pipelines.files import storage
 
 CANARIES = "canaries.parquet"
 
 
-def guesses_canaries(config: RunConfig, task: Task) -> bool:
-    """Whether the audit of differential privacy rests on the scores of an attack: at the last checkpoint."""
-    last = task.epoch == config.attacked_epochs(task.attack.target)[-1]
-    return last and task.position in config.dp_audits and task.output == config.dp_output(task.position)
-
-
-def score_canaries(config: RunConfig, task: Task, splits: Splits, method: Attack) -> None:
+def score_canaries(task: Task, splits: Splits, method: Attack) -> None:
     """Write id, score and coin (inside) of every canary, where the audit rests on this attack.
 
     Raises:
         NotApplicable: the features of the canaries carry nothing that the attack could read.
     """
-    if not guesses_canaries(config, task):
+    reading = task.judge.score.canaries
+    if reading is None:
         return
-    features = features_of(config, task, splits, task.attack.target, COINS)
+    features = read(task.folder, reading, splits)
     inside = splits.among(features.ids, [CANARY_IN])
     columns = {"id": features.ids.tolist(), "score": method.score(features), "inside": inside}
     storage.write_table(_path(task), pa.table(columns))
@@ -47,9 +42,9 @@ def guessed(task: Task, counts: Sequence[int]) -> list[Guesses]:
     """
     table = storage.read_table(_path(task))
     scores, inside = np.asarray(table["score"], dtype=np.float64), np.asarray(table["inside"])
-    ties = digests64((task.folder.seed, "guess"), table["id"].to_pylist())
+    ties = digests64((task.judge.seed, "guess"), table["id"].to_pylist())
     return [guess(scores, inside, min(count, len(scores)), ties) for count in counts]
 
 
 def _path(task: Task) -> str:
-    return f"{task.folder.attack(task.name)}/{CANARIES}"
+    return f"{task.path}/{CANARIES}"

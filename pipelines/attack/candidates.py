@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
 from pipelines.attack.evidence import one_sided
+from pipelines.attack.results import Task
 from pipelines.attack.scores import SCORE_COLUMNS, groups_in, image_score_column, judged, over_parts, parts_of
-from pipelines.attack.tasks import Task
-from pipelines.config.run_config import RunConfig
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
@@ -45,19 +44,18 @@ def flagged_ids(folder: SeedFolder) -> list[str]:
     return [row["id"] for row in csv.DictReader(io.StringIO(listed))]
 
 
-def of_samples(config: RunConfig, folder: SeedFolder, task: Task, share: float, *, bound: bool) -> dict[str, Any]:
+def of_samples(task: Task, share: float, fdr: float, *, bound: bool) -> dict[str, Any]:
     """Compute p-value, q-value and posterior of every candidate, write and summarise them.
 
     Of very many samples these follow from those that metrics are computed of; see `pipelines.attack.scores.judged`.
 
     Args:
-        config: of the run.
-        folder: of the seed.
         task: the primary attack.
         share: of the candidates that was used, in [0, 1].
+        fdr: false discovery rate at which candidates are flagged.
         bound: whether ``share`` is only a lower bound.
     """
-    table, fdr = judged(task, (*SCORE_COLUMNS, "member", "group")), config.validity.fdr
+    table, folder = judged(task, (*SCORE_COLUMNS, "member", "group")), task.folder
     column, member = image_score_column(table.column_names), np.asarray(table["member"])
     scores, groups = np.asarray(table[column], dtype=np.float64), one_sided(groups_in(table), member)
     found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)

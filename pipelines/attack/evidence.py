@@ -12,17 +12,16 @@ from mi_core.checks import NumericError
 from mi_core.records import BoolArray, FloatArray
 from mi_core.validity.dataset import DatasetTest, dataset_test
 from mi_core.validity.share import effective_size, least_share, share_used
-from pipelines.attack.fit import FITTED, divisible
-from pipelines.attack.tasks import Task, features_of
-from pipelines.config.roles import CALIBRATION_ROLE
-from pipelines.config.run_config import RunConfig
+from pipelines.attack.fit import FITTED
+from pipelines.attack.reference import names_of
+from pipelines.attack.results import Task
 from pipelines.data.draw.splits import Splits
+from pipelines.extract.features import read
 
 _Groups = npt.NDArray[np.int64] | None
 
 
 def of_dataset(
-    config: RunConfig,
     task: Task,
     splits: Splits,
     method: Attack,
@@ -43,7 +42,7 @@ def of_dataset(
         called_by(scores[side] >= method.threshold, None if groups is None else groups[side])
         for side in (member, ~member)
     ]
-    return tests | share_of(config, task, splits, method, sides[0], sides[1])
+    return tests | share_of(task, splits, method, sides[0], sides[1])
 
 
 def test_of(task: Task, scores: FloatArray, member: BoolArray, groups: _Groups) -> DatasetTest | None:
@@ -55,13 +54,12 @@ def test_of(task: Task, scores: FloatArray, member: BoolArray, groups: _Groups) 
         groups: (N,) or None, none with candidates and controls; see `one_sided`.
     """
     try:
-        return dataset_test(scores, member, seed=task.folder.seed, groups=groups)
+        return dataset_test(scores, member, seed=task.judge.seed, groups=groups)
     except NumericError:
         return None
 
 
 def share_of(
-    config: RunConfig,
     task: Task,
     splits: Splits,
     method: Attack,
@@ -75,10 +73,11 @@ def share_of(
     Args:
         candidates, controls: number called members and number in all, as `called_by` gives them.
     """
-    if CALIBRATION_ROLE not in config.data.roles or task.stopping is not None or not divisible(config, task):
+    reading = task.judge.known
+    if reading is None:
         return {}
-    some = splits.sampled([CALIBRATION_ROLE], FITTED, task.folder.seed)
-    known = features_of(config, task, some, task.attack.target, [CALIBRATION_ROLE])
+    some = splits.sampled(names_of(reading), FITTED, task.judge.seed)
+    known = read(task.folder, reading, some)
     members = called_by(method.score(known) >= method.threshold, some.groups(known.ids.tolist()))
     return {"share": share_used(candidates, controls, members).as_json()}
 

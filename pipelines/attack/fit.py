@@ -12,17 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
+from mi_core.features import SequentialSimilarity
 from mi_core.records import BoolArray, Features
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
-from mi_core.validity.verdict import LOT
-from pipelines.attack.tasks import Task, evaluated_of, features_of, reference_of
-from pipelines.config.demands import SEQUENTIAL
-from pipelines.config.roles import POPULATION_ROLE
-from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import AUDITED
+from pipelines.attack.reference import names_of, reference_of
+from pipelines.attack.results import Task
 from pipelines.data.draw.first import number_of
 from pipelines.data.draw.halves import seen_by
 from pipelines.data.draw.splits import Splits, having
+from pipelines.extract.features import read
+from pipelines.plan.items import Beside, Encoder, Judge
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
 SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about
@@ -31,16 +30,16 @@ _PLAIN = Scale()
 
 
 @dataclass(frozen=True)
-class Beside:
+class FittedBeside:
     """An attack on one of the reference encoders.
 
     Args:
-        encoder: its name.
+        item: the encoder, and what is read of it.
         method: scores it: that of the target, or one fitted on samples of this encoder.
         scale: of its scores, so that several encoders have one.
     """
 
-    encoder: str
+    item: Beside
     method: Attack
     scale: Scale = _PLAIN
 
@@ -60,7 +59,7 @@ class Fitted:
     """
 
     method: Attack
-    beside: tuple[Beside, ...]
+    beside: tuple[FittedBeside, ...]
     samples: int
     anchors: int
     seconds: float
@@ -68,70 +67,70 @@ class Fitted:
     calibration: Calibration | None = None
 
 
-def divisible(config: RunConfig, task: Task) -> bool:
+def divisible(judge: Judge) -> bool:
     """Whether an attack scores each sample by itself: not where it is fitted on that sample's own features."""
-    several = task.attack.reference not in config.encoders and bool(config.shadows(task.attack))
-    return config.fold == "all" and not several and task.attack.reference != AUDITED
+    fit = judge.score.fit
+    return judge.fold == "all" and not fit.by_halves and not fit.audited
 
 
-def fit(config: RunConfig, task: Task, splits: Splits) -> Fitted:
+def fit(task: Task, splits: Splits) -> Fitted:
     """Fit an attack; of a larger reference on `FITTED` samples of shards drawn at random.
 
     Raises:
         NotApplicable: the features carry nothing that the attack could read.
     """
-    attack, seed = task.attack, task.folder.seed
-    known = splits
-    if attack.reference_count is None and divisible(config, task):
-        roles = config.reference_roles(attack)
+    judge, attack = task.judge, task.judge.attack
+    item, known = judge.score.fit, splits
+    if attack.reference_count is None and divisible(judge):
+        roles = names_of(item.readings[0])
         asked = max(1, number_of(splits, roles, attack.count))
-        known = splits.sampled(roles, FITTED * splits.count(roles) // asked, seed)
-    reference = reference_of(config, task, known, attack.target)
-    method = attack.method()(attack.parameters(), seed=seed)
+        known = splits.sampled(roles, FITTED * splits.count(roles) // asked, judge.seed)
+    reference = reference_of(item, task.folder, known)
+    method = attack.method()(attack.parameters(), seed=judge.seed)
     started = time.perf_counter()
     method.fit(reference)
     seconds = time.perf_counter() - started
     beside, fault = [], ""
-    for name in task.references:
+    for other in judge.score.beside:
         try:
-            beside.append(_fitted_beside(config, task, known, method, name))
+            beside.append(_fitted_beside(task, known, method, other))
         except NotApplicable as error:
             fault = str(error)
-    if len(task.references) > 1:
-        beside = [_on_one_scale(config, task, splits, one) for one in beside]
-    found = Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
-    return replace(found, calibration=_calibration(config, task, splits, found))
+    if len(judge.score.beside) > 1:
+        beside = [_on_one_scale(task, splits, fitted) for fitted in beside]
+    plain = Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
+    return replace(plain, calibration=_calibration(task, splits, plain))
 
 
-def _fitted_beside(config: RunConfig, task: Task, known: Splits, method: Attack, name: str) -> Beside:
+def _fitted_beside(task: Task, known: Splits, method: Attack, other: Beside) -> FittedBeside:
     """The attack on a reference encoder. Raises NotApplicable: as `fit`."""
-    attack = task.attack
-    if config.shadows(attack):
-        return Beside(name, method)
-    own = attack.method()(attack.parameters(), seed=task.folder.seed)
-    own.fit(reference_of(config, task, known, name))
-    return Beside(name, own)
+    if other.fit is None:
+        return FittedBeside(other, method)
+    attack = task.judge.attack
+    own = attack.method()(attack.parameters(), seed=task.judge.seed)
+    own.fit(reference_of(other.fit, task.folder, known))
+    return FittedBeside(other, own)
 
 
-def _on_one_scale(config: RunConfig, task: Task, splits: Splits, one: Beside) -> Beside:
+def _on_one_scale(task: Task, splits: Splits, fitted: FittedBeside) -> FittedBeside:
     """The same with the mean and spread of its scores of audited samples that the encoder did not see."""
-    some = splits.sampled(config.audited, SCALED, task.folder.seed)
-    features = features_of(config, task, some, one.encoder, config.audited)
-    judged = ~_seen(config, task, splits, one.encoder, features.ids)
-    judged &= ~some.among(features.ids, config.fitted_on_target(task.attack))
-    scores = one.method.score(features.take(judged))
-    return replace(one, scale=Scale.of(scores))
+    reading = fitted.item.reading
+    some = splits.sampled(names_of(reading), SCALED, task.judge.seed)
+    features = read(task.folder, reading, some)
+    judged = ~_seen(splits, reading.encoder, features.ids)
+    judged &= ~some.among(features.ids, [role.name for role in task.judge.score.reading.samples.without])
+    return replace(fitted, scale=Scale.of(fitted.method.score(features.take(judged))))
 
 
-def _calibration(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Calibration | None:
+def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | None:
     """How scores follow those on the reference encoders, by the known non-members, which are not judged."""
-    known = (POPULATION_ROLE,)
-    if config.by == LOT or not fitted.beside or known[0] not in config.fitted_on_target(task.attack):
+    reading = task.judge.score.calibration
+    if reading is None or not fitted.beside:
         return None
-    some = splits.sampled(known, SCALED, task.folder.seed)
-    features = features_of(config, task, some, task.attack.target, known)
+    some = splits.sampled(names_of(reading), SCALED, task.judge.seed)
+    features = read(task.folder, reading, some)
     try:
-        beside = _beside(config, task, splits, fitted, features.ids, some)
+        beside = _beside(task, splits, fitted, features.ids, some)
     except NotApplicable:
         return None
     return Calibration.of(fitted.method.score(features), beside)
@@ -154,17 +153,17 @@ class Scored:
     control_fault: str = ""
 
 
-def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scored:
+def score(task: Task, splits: Splits, fitted: Fitted) -> Scored:
     """Score the audited samples of whole splits, or of some shards.
 
     Raises:
         NotApplicable: as `fit`.
     """
-    evaluated = evaluated_of(config, task, splits)
+    evaluated = read(task.folder, task.judge.score.reading, splits)
     rows = splits.samples(evaluated.ids.tolist())
     columns: dict[str, Any] = {
         "id": evaluated.ids.tolist(),
-        "member": having(rows, config.audited[:1]),
+        "member": having(rows, [task.judge.audited[0].name]),
         "score": fitted.method.score(evaluated),
     }
     statistic = fitted.method.statistic(evaluated)
@@ -173,7 +172,7 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     fault = fitted.control_fault
     if fitted.beside:
         try:
-            columns["control"] = _beside(config, task, splits, fitted, evaluated.ids)
+            columns["control"] = _beside(task, splits, fitted, evaluated.ids)
             if fitted.calibration is not None:
                 columns["calibrated"] = fitted.calibration(columns["score"], columns["control"])
         except NotApplicable as error:
@@ -181,66 +180,61 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     groups = splits.groups_of(rows)
     columns |= {} if groups is None else {"group": groups}
     columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
-    decided = evaluated.values.get(SEQUENTIAL)
+    decided = evaluated.values.get(SequentialSimilarity().name)
     spent = None if decided is None else int(decided[:, 0].sum())
     return Scored(pa.table(columns), spent, _anchors(evaluated), fault)
 
 
 def _beside(
-    config: RunConfig,
-    task: Task,
-    splits: Splits,
-    fitted: Fitted,
-    ids: npt.NDArray[np.str_],
-    some: Splits | None = None,
+    task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_], some: Splits | None = None
 ) -> npt.NDArray[np.float64]:
     """The mean score (N,) of some samples over the reference encoders that did not see them.
 
     ``some``: shards that hold them; None: those of ``splits``.
     """
-    scores = [
-        one.method.score(features_of(config, task, some or splits, one.encoder, config.audited).at(ids.tolist()))
-        for one in fitted.beside
-    ]
-    seen = [_seen(config, task, splits, one.encoder, ids) for one in fitted.beside]
-    return mean_of_unseen(scores, seen, [one.scale for one in fitted.beside])
+    scores, seen = [], []
+    for other in fitted.beside:
+        reading = other.item.reading
+        scores.append(other.method.score(read(task.folder, reading, some or splits).at(ids.tolist())))
+        seen.append(_seen(splits, reading.encoder, ids))
+    return mean_of_unseen(scores, seen, [other.scale for other in fitted.beside])
 
 
-def _seen(config: RunConfig, task: Task, splits: Splits, name: str, ids: npt.NDArray[np.str_]) -> BoolArray:
-    return seen_by(splits, config.encoders[name], task.folder.seed, config.queries.nonce, ids.tolist())
+def _seen(splits: Splits, encoder: Encoder, ids: npt.NDArray[np.str_]) -> BoolArray:
+    return seen_by(splits, encoder.settings, encoder.seed, encoder.nonce, ids.tolist())
 
 
-def outline(
-    config: RunConfig, task: Task, fitted: Fitted | None, scored: tuple[int, int | None, int]
-) -> dict[str, Any]:
+def described(task: Task, fitted: Fitted | None, scored: tuple[int, int | None, int]) -> dict[str, Any]:
     """What the result of an attack says of it besides its scores.
 
     Args:
+        task: the attack.
         fitted: None: it cannot be fitted.
         scored: the number of samples, and ``spent`` and ``anchors`` as in `Scored`.
     """
-    attack, repeats = task.attack, config.queries.repeats
-    method = attack.method()(attack.parameters(), seed=task.folder.seed)
-    queries = method.queries_per_sample(attack.views or config.queries.views) * repeats
+    judge, attack, item = task.judge, task.judge.attack, task.judge.score.fit
+    repeats, reading = judge.repeats, judge.score.reading
+    method = attack.method()(attack.parameters(), seed=judge.seed)
+    queries = method.queries_per_sample(reading.used) * repeats
     samples, spent, anchors = scored
     of_samples = queries * samples if spent is None else spent * repeats
-    each, audited = queries if method.populated else repeats, attack.reference == AUDITED
+    each = queries if method.populated else repeats
     beside = (anchors + method.bank_size) * each
-    evaluation = of_samples + (beside if config.shadows(attack) or audited else 0)
+    evaluation = of_samples + (beside if judge.has_shadow or item.audited else 0)
     training = 0
-    if fitted is not None and not audited:  # audited samples are queried once
+    if fitted is not None and not item.audited:  # audited samples are queried once
         training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
-    if task.stopping is not None and samples:
+    if reading.queries[0].stopping is not None and samples:
         told["mean_per_sample"] = evaluation / samples
     return {
         "attack": attack.attack,
         "target": attack.target,
         "reference": attack.reference,
-        "output": task.output,
-        "epoch": task.epoch,
-        "seed": task.folder.seed,
-        "position": task.position,
+        "output": judge.output,
+        "epoch": judge.epoch,
+        "seed": judge.seed,
+        "position": judge.position,
         "parameters": asdict(attack.parameters()),
         "queries": told,
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,78 +11,63 @@ import pyarrow as pa
 from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
-from pipelines.attack.tasks import of_fold
-from pipelines.config.demands import Asking
+from pipelines.attack.reference import names_of
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.config.sections.parameters import told_apart
 from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.errors import UserError
-from pipelines.extract.features import load_features
+from pipelines.extract.features import read
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.plan.items import Inference, Plan, Reading
 from pipelines.run.folder import SeedFolder
 
 SHOWN = 600  # attacked samples whose embeddings are mapped to the plane
 
 
-def settings_of(config: RunConfig, chosen: AttributeInferenceConfig) -> str:
+def inference_settings_of(chosen: AttributeInferenceConfig, others: Iterable[AttributeInferenceConfig]) -> str:
     """The settings that distinguish an inference from others of its attribute, target and output; else empty."""
-    return told_apart(chosen, [other for other in config.attribute_inference if _entry(other) == _entry(chosen)])
+    return told_apart(chosen, [other for other in others if _entry(other) == _entry(chosen)])
 
 
 def _entry(chosen: AttributeInferenceConfig) -> tuple[str, str, str]:
     return chosen.attribute, chosen.target, chosen.output
 
 
-@dataclass(frozen=True)
-class Inference:
-    """One inference on one checkpoint of one seed."""
-
-    folder: SeedFolder
-    config: AttributeInferenceConfig
-    epoch: int
-
-    @property
-    def path(self) -> str:
-        """File of the result, named by a digest of all settings."""
-        chosen = self.config
-        name = f"{'-'.join(_entry(chosen))}-{self.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
-        return f"{self.folder.path}/attribute-inference/{name}.json"
-
-    @property
-    def map_path(self) -> str:
-        """File of the attacked samples' embeddings in the plane: one for each attribute, target, output and roles."""
-        name = f"{'-'.join(_entry(self.config))}-{self.epoch:04d}-{digest(self.config.test)[:8]}"
-        return f"{self.folder.path}/attribute-inference/map-{name}.parquet"
+def inference_path(item: Inference, folder: SeedFolder) -> str:
+    """File of the result, named by a digest of all settings."""
+    chosen = item.settings
+    name = f"{'-'.join(_entry(chosen))}-{item.epoch:04d}-{digest(chosen.model_dump(mode='json'))[:8]}"
+    return f"{folder.path}/attribute-inference/{name}.json"
 
 
-def inferences(config: RunConfig, folder: SeedFolder) -> Iterator[Inference]:
-    """All attribute inferences of one seed."""
-    for chosen in config.attribute_inference:
-        for epoch in config.attacked_epochs(chosen.target):
-            yield Inference(folder, chosen, epoch)
+def map_path(item: Inference, folder: SeedFolder) -> str:
+    """File of the attacked samples' embeddings in the plane: one for each attribute, target, output and roles."""
+    name = f"{'-'.join(_entry(item.settings))}-{item.epoch:04d}-{digest(item.settings.test)[:8]}"
+    return f"{folder.path}/attribute-inference/map-{name}.parquet"
 
 
-def planes(config: RunConfig, folder: SeedFolder) -> list[Inference]:
+def planes(plan: Plan, folder: SeedFolder) -> list[Inference]:
     """The inferences of one seed whose embeddings are mapped: the first per map, at the last checkpoint."""
     first: dict[str, Inference] = {}
-    for task in inferences(config, folder):
-        if task.epoch == config.attacked_epochs(task.config.target)[-1]:
-            first.setdefault(task.map_path, task)
+    for item in plan.inferences:
+        if item.last:
+            first.setdefault(map_path(item, folder), item)
     return list(first.values())
 
 
-def run_plane(config: RunConfig, task: Inference) -> None:
+def run_plane(item: Inference, folder: SeedFolder) -> None:
     """Map embeddings to the plane and write the points with class and attribute."""
     from mi_core.report.attributes import plane  # what drawing needs takes seconds to import, in every process
 
-    splits = Splits.load(task.folder.path)
-    features, values = _embeddings(config, task, splits, task.config.test)
-    shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)
+    splits = Splits.load(folder.path)
+    features, values = _embeddings(item, folder, splits, item.tested)
+    shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), item.seed)
     kept = among(features.ids, shown)
-    points = plane(features.values["embedding"][kept], task.folder.seed)
+    points = plane(features.values["embedding"][kept], item.seed)
     labels = splits.labels()
     classes = [labels[name] for name in features.ids[kept]]
     table = {
@@ -93,35 +77,32 @@ def run_plane(config: RunConfig, task: Inference) -> None:
         "class": [-1 if label is None else label for label in classes],
         "value": values[kept],
     }
-    storage.write_table(task.map_path, pa.table(table))
+    storage.write_table(map_path(item, folder), pa.table(table))
 
 
-def run_inference(config: RunConfig, task: Inference) -> None:
+def run_inference(item: Inference, folder: SeedFolder) -> None:
     """Infer an attribute and write its accuracy."""
-    chosen = task.config
-    splits = Splits.load(task.folder.path)
-    auxiliary = config.auxiliary_roles(chosen)
-    known_ids = _first(splits.ids(auxiliary), chosen.share, task.folder.seed)
-    known, known_values = _embeddings(config, task, splits, auxiliary)
+    chosen, splits = item.settings, Splits.load(folder.path)
+    known_ids = _first(splits.ids(names_of(item.known)), chosen.share, item.seed)
+    known, known_values = _embeddings(item, folder, splits, item.known)
     kept = among(known.ids, known_ids)
-    tested, values = _embeddings(config, task, splits, chosen.test, judged=True)
-    attribute = config.data.attributes[chosen.attribute]
+    tested, values = _embeddings(item, folder, splits, item.tested)
     inferred = infer(
         known.values["embedding"][kept],
         known_values[kept],
         tested.values["embedding"],
         values,
-        classes=len(attribute.names),
+        classes=item.values,
         parameters=chosen.parameters(),
-        seed=task.folder.seed,
+        seed=item.seed,
     )
     storage.write_json(
-        task.path,
+        inference_path(item, folder),
         {
             **dict(zip(("attribute", "target", "output"), _entry(chosen), strict=True)),
-            "epoch": task.epoch,
-            "seed": task.folder.seed,
-            "values": len(attribute.names),
+            "epoch": item.epoch,
+            "seed": item.seed,
+            "values": item.values,
             "n_auxiliary": int(kept.sum()),
             "accuracy": inferred.accuracy.as_json(),
             "auxiliary_accuracy": inferred.auxiliary_accuracy.as_json(),
@@ -130,42 +111,37 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     )
 
 
-def inferred(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+def inferred(config: RunConfig, planned: Planned) -> Iterator[dict[str, Any]]:
     """Results of one seed, for the report, with the shares of samples that recur in another seed.
 
     Raises:
         UserError: an inference has not run.
     """
-    for task in inferences(config, folder):
-        if not storage.exists(task.path):
-            raise UserError(f"{task.path} is missing; run the attack stage first")
-        settings = settings_of(config, task.config)
-        chosen = task.config
+    plan, folder = planned
+    for item in plan.inferences:
+        path = inference_path(item, folder)
+        if not storage.exists(path):
+            raise UserError(f"{path} is missing; run the attack stage first")
+        chosen = item.settings
+        settings = inference_settings_of(chosen, config.attribute_inference)
         again = {
-            "overlap": overlap_of(config, folder, chosen.test),
-            "auxiliary_overlap": chosen.share * overlap_of(config, folder, config.auxiliary_roles(chosen)),
+            "overlap": overlap_of(config, folder, names_of(item.tested)),
+            "auxiliary_overlap": chosen.share * overlap_of(config, folder, names_of(item.known)),
         }
-        yield storage.read_json(task.path) | again | ({"settings": settings} if settings else {})
+        yield storage.read_json(path) | again | ({"settings": settings} if settings else {})
 
 
-def _embeddings(
-    config: RunConfig, task: Inference, splits: Splits, roles: Sequence[str], *, judged: bool = False
-) -> tuple[Features, np.ndarray]:
-    """Embeddings of some roles and the attribute of each sample; those that are judged of the fold alone.
+def _embeddings(item: Inference, folder: SeedFolder, splits: Splits, reading: Reading) -> tuple[Features, np.ndarray]:
+    """Embeddings of some samples, and the attribute of each.
 
     Raises:
         UserError: a sample is from a source without the attribute.
     """
-    chosen = task.config
-    features = load_features(
-        config, task.folder, Asking(chosen.target), task.epoch, chosen.output, ["embedding"], roles
-    )
-    if judged:
-        features = of_fold(config, task.folder, splits, features, roles)
-    values = splits.attribute(chosen.attribute)
+    attribute = item.settings.attribute
+    features, values = read(folder, reading), splits.attribute(attribute)
     missing = [name for name in features.ids if values[name] is None]
     if missing:
-        raise UserError(f"attribute_inference: {missing[0]} has no attribute {chosen.attribute}; its source has none")
+        raise UserError(f"attribute_inference: {missing[0]} has no attribute {attribute}; its source has none")
     return features, np.array([values[name] for name in features.ids], dtype=np.int64)
 
 

@@ -12,18 +12,16 @@ from mi_core.metrics.membership import evaluate
 from pipelines.attack.evidence import of_dataset
 from pipelines.attack.fit import Fitted
 from pipelines.attack.memorised import write_memorised
+from pipelines.attack.results import Task
 from pipelines.attack.scores import groups_in, judged
-from pipelines.attack.tasks import Task
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 
 
-def judge(config: RunConfig, task: Task, fitted: Fitted, result: dict[str, Any], begun: float) -> None:
+def judge(task: Task, fitted: Fitted, result: dict[str, Any], begun: float) -> None:
     """Write the result of an attack.
 
     Args:
-        config: of the run.
         task: the attack.
         fitted: what its scores came from.
         result: what is known of it already.
@@ -32,15 +30,15 @@ def judge(config: RunConfig, task: Task, fitted: Fitted, result: dict[str, Any],
     method, splits = fitted.method, Splits.load(task.folder.path)
     table = judged(task, ("score", "member", "group", "control"))
     scores, member, groups = np.asarray(table["score"]), np.asarray(table["member"]), groups_in(table)
-    metrics = evaluate(scores, member, method.threshold, seed=task.folder.seed, groups=groups)
-    if config.fold == "all" and task.epoch == config.attacked_epochs(task.attack.target)[-1]:
-        result["evidence"] = of_dataset(config, task, splits, method, scores, member, groups)
+    metrics = evaluate(scores, member, method.threshold, seed=task.judge.seed, groups=groups)
+    if task.judge.fold == "all" and task.judge.last:
+        result["evidence"] = of_dataset(task, splits, method, scores, member, groups)
         if "control" in table.column_names:
             result["evidence"]["control_auc"] = auc(np.asarray(table["control"]), member, groups).as_json()
-    mean = write_memorised(task, method) if config.fold == "all" else None
+    mean = write_memorised(task, method) if task.judge.fold == "all" else None
     if mean is not None:
         result["memorisation"] = mean.as_json()
     result["seconds"] = round(time.time() - begun, 3)
     result["seconds_fit"] = round(fitted.seconds, 3)
     result["metrics"] = metrics.as_json()
-    storage.write_json(f"{task.folder.attack(task.name)}/result.json", result)
+    storage.write_json(f"{task.path}/result.json", result)

@@ -9,7 +9,7 @@ from mi_core.attacks.memorisation import MemorisationAttack
 from mi_core.metrics.memorisation import Memorisation
 from mi_core.records import Estimate
 from mi_core.validity.conformal import q_values
-from pipelines.attack.tasks import Task
+from pipelines.attack.results import Task
 from pipelines.files import storage
 
 MEMORISED = "memorisation.parquet"
@@ -20,7 +20,7 @@ def memorised_path(task: Task) -> str:
 
     Columns: id, memorisation, low, high, p_value, q_value, shadows_in, shadows_out.
     """
-    return f"{task.folder.attack(task.name)}/{MEMORISED}"
+    return f"{task.path}/{MEMORISED}"
 
 
 def write_memorised(task: Task, method: Attack) -> Estimate | None:

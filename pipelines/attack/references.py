@@ -13,11 +13,10 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Estimate, among
 from mi_core.validity.blind import semantic_scores
 from mi_core.validity.bursts import find_bursts
-from pipelines.config.demands import embedding_of
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
-from pipelines.extract.features import load_features
+from pipelines.extract.features import read
 from pipelines.files import storage
+from pipelines.plan.items import Semantic
 from pipelines.run.folder import SeedFolder
 
 
@@ -26,21 +25,17 @@ def semantic_path(folder: SeedFolder) -> str:
     return f"{folder.path}/validity/semantic.parquet"
 
 
-def run_references(config: RunConfig, folder: SeedFolder) -> None:
+def run_references(semantic: Semantic, folder: SeedFolder) -> None:
     """Classify the audited images by what the references of the primary attack see in them."""
-    splits, names = Splits.load(folder.path), config.classified_on
-    parts = []
-    for name in names:
-        asking = embedding_of(config, name)
-        epoch = config.queried_epochs(name)[-1]
-        parts.append(load_features(config, folder, asking, epoch, asking.outputs[0], ["embedding"], config.audited))
+    splits = Splits.load(folder.path)
+    parts = [read(folder, reading) for reading in semantic.readings]
     others = [set(part.ids.tolist()) for part in parts[1:]]
     ids = [name for name in parts[0].ids.tolist() if all(name in other for other in others)]
     rows = splits.samples(ids)
     order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
     chosen = np.array(ids)[order]
     embeddings = np.concatenate([part.at(chosen.tolist()).values["embedding"] for part in parts], axis=1)
-    member = among(chosen, set(splits.ids(config.audited[:1])))
+    member = among(chosen, set(splits.ids([semantic.audited[0].name])))
     groups = splits.groups(chosen.tolist())
     scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)
     if groups is None:

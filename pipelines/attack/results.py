@@ -1,15 +1,41 @@
-"""Read the result of an attack from the run folder."""
+"""The results of attacks in the run folder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from pipelines.attack.tasks import Task
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.parameters import told_apart
+from pipelines.data.plans import Planned
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.items import Judge
+from pipelines.run.folder import SeedFolder
+
+
+@dataclass(frozen=True)
+class Task:
+    """A judge, and the folder of the seed that its result goes to."""
+
+    judge: Judge
+    folder: SeedFolder
+
+    @property
+    def path(self) -> str:
+        """The folder of the result."""
+        return self.folder.attack(self.judge.name)
+
+    @property
+    def target_output(self) -> str:
+        """The attacked output in words, for messages."""
+        return f"the {self.judge.output} output of {self.judge.attack.target}"
+
+
+def tasks(planned: Planned) -> list[Task]:
+    """The judges of a plan."""
+    return [Task(judge, planned.folder) for judge in planned.plan.judges]
 
 
 def result_of(task: Task) -> dict[str, Any]:
@@ -18,16 +44,16 @@ def result_of(task: Task) -> dict[str, Any]:
     Raises:
         UserError: it has not run.
     """
-    path = f"{task.folder.attack(task.name)}/result.json"
+    path = f"{task.path}/result.json"
     if not storage.exists(path):
         raise UserError(f"{path} is missing; run the attack stage first")
     result: dict[str, Any] = storage.read_json(path)
     return result
 
 
-def settings_of(config: RunConfig, attack: AttackConfig) -> str:
+def settings_of(attack: AttackConfig, others: Iterable[AttackConfig]) -> str:
     """The settings that distinguish an attack from others of its name, target and reference; empty if it is alone."""
-    same = [one for one in config.attacks if _entry(one) == _entry(attack)]
+    same = [other for other in others if _entry(other) == _entry(attack)]
     return told_apart(attack, same, without=("outputs",))
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from mi_core.attacks.base import NotApplicable
 from pipelines.attack.canaries import score_canaries
-from pipelines.attack.fit import Fitted, divisible, fit, outline, packed, score
+from pipelines.attack.fit import Fitted, described, divisible, fit, packed, score
 from pipelines.attack.judge import judge
+from pipelines.attack.results import Task
 from pipelines.attack.scores import part_path, scores_folder
-from pipelines.attack.tasks import Task
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.first import number_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.tasks import parts
@@ -30,20 +29,25 @@ _FIT_MEMORY = 6 * 2**30  # bytes: a reference of 2 million samples with 45 numbe
 _JUDGE_MEMORY = 5 * 2**30  # bytes: 20 million scores in groups, and what a bootstrap makes of them
 
 
-def is_divided(config: RunConfig, task: Task) -> bool:
+def audited_names(task: Task) -> list[str]:
+    """The names of the two roles that are told apart."""
+    return [role.name for role in task.judge.audited]
+
+
+def is_divided(task: Task) -> bool:
     """Whether the scores of an attack are computed in several parts."""
-    asked = number_of(Splits.load(task.folder.path), config.audited, task.attack.count)
-    return divisible(config, task) and asked > ONE_PART
+    asked = number_of(Splits.load(task.folder.path), audited_names(task), task.judge.attack.count)
+    return divisible(task.judge) and asked > ONE_PART
 
 
-def run_attack(config: RunConfig, task: Task) -> None:
+def run_attack(task: Task) -> None:
     """Fit an attack, score the audited samples and write the result, in this process."""
-    begun, fitted = time.time(), _fit(config, task)
+    begun, fitted = time.time(), _fit(task)
     if fitted is not None:
-        _finish(config, task, fitted, [_score(config, task, fitted, 0, None)], begun)
+        _finish(task, fitted, [_score(task, fitted, 0, None)], begun)
 
 
-def run_divided(config: RunConfig, tasks: Sequence[Task]) -> None:
+def run_divided(tasks: Sequence[Task]) -> None:
     """The same of some attacks on many samples, as Ray tasks.
 
     Raises:
@@ -51,32 +55,31 @@ def run_divided(config: RunConfig, tasks: Sequence[Task]) -> None:
     """
     import ray
 
-    common = ray.put(config)
-    fits = mapped(_fit, [(common, task) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
+    fits = mapped(_fit, [(task) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
     for task, fitted in zip(tasks, fits, strict=True):
         if fitted is None:
             continue
         begun, splits = time.time() - fitted.seconds, Splits.load(task.folder.path)
-        sizes = {place: splits.size(*place, config.audited) for place in splits.sums.shards}
+        sizes = {place: splits.size(*place, audited_names(task)) for place in splits.sums.shards}
         shards = parts([place for place, size in sizes.items() if size], sizes.__getitem__)
-        given, name = (common, task, ray.put(fitted)), f"{task.attack.attack} on {task.target_output}"
+        given, name = (task, ray.put(fitted)), f"{task.judge.attack.attack} on {task.target_output}"
         scored = mapped(_score, [(*given, *part) for part in enumerate(shards)], "parts", f"scores of {name}")
         mapped(_finish, [(*given, scored, begun)], "results", f"metrics of {name}", memory=_JUDGE_MEMORY)
 
 
-def _fit(config: RunConfig, task: Task) -> Fitted | None:
+def _fit(task: Task) -> Fitted | None:
     """Fit an attack and write the fit; None, and a result that says so, where it does not apply.
 
     Parts that an earlier run scored stay if the fit is the same.
     """
     splits, fitted = Splits.load(task.folder.path), None
     try:
-        fitted = fit(config, task, splits)
-        score_canaries(config, task, splits, fitted.method)
+        fitted = fit(task, splits)
+        score_canaries(task, splits, fitted.method)
     except NotApplicable as error:
-        _say_not_applicable(config, task, fitted, str(error))
+        _say_not_applicable(task, fitted, str(error))
         return None
-    learned, path = packed(fitted.method), f"{task.folder.attack(task.name)}/attack.npz"
+    learned, path = packed(fitted.method), f"{task.path}/attack.npz"
     if not storage.exists(path) or storage.read_bytes(path) != learned:
         storage.remove(scores_folder(task))
         storage.write_atomic(path, learned)
@@ -107,9 +110,7 @@ class _Part:
         return cls(len(table), spent, int(said["anchors"]), said["fault"])
 
 
-def _score(
-    config: RunConfig, task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]] | None
-) -> _Part:
+def _score(task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]] | None) -> _Part:
     """Score one part and write its file, unless an earlier run did; of no samples there is none.
 
     ``shards``: of the part; None: all.
@@ -118,7 +119,7 @@ def _score(
     if storage.exists(path):
         return _Part.read(path)
     try:
-        scored = score(config, task, splits if shards is None else splits.at(shards), fitted)
+        scored = score(task, splits if shards is None else splits.at(shards), fitted)
     except NotApplicable as error:
         return _Part(fault=str(error))
     except NothingAsked:  # the attack counts samples, and none of them stands in these shards
@@ -130,7 +131,7 @@ def _score(
     return part
 
 
-def _finish(config: RunConfig, task: Task, fitted: Fitted, parts: Sequence[_Part], begun: float) -> None:
+def _finish(task: Task, fitted: Fitted, parts: Sequence[_Part], begun: float) -> None:
     """Write the result of an attack, all of whose parts are scored.
 
     Raises:
@@ -138,19 +139,19 @@ def _finish(config: RunConfig, task: Task, fitted: Fitted, parts: Sequence[_Part
     """
     fault = next((part.fault for part in parts if part.fault), "")
     if fault:
-        _say_not_applicable(config, task, fitted, fault)
+        _say_not_applicable(task, fitted, fault)
         return
     counted = [part for part in parts if part.samples]
     if not counted:
-        raise UserError(f"attacks.{task.position}: no sample that {task.attack.attack} counts was queried")
+        raise UserError(f"attacks.{task.judge.position}: no sample that {task.judge.attack.attack} counts was queried")
     spent = None if counted[0].spent is None else sum(part.spent or 0 for part in counted)
-    result = outline(config, task, fitted, (sum(part.samples for part in counted), spent, counted[0].anchors))
+    result = described(task, fitted, (sum(part.samples for part in counted), spent, counted[0].anchors))
     control_fault = next((part.control_fault for part in counted if part.control_fault), "")
     result |= {"control_not_applicable": control_fault} if control_fault else {}
     result["scored"] = sum(part.samples for part in counted)
-    judge(config, task, fitted, result, begun)
+    judge(task, fitted, result, begun)
 
 
-def _say_not_applicable(config: RunConfig, task: Task, fitted: Fitted | None, why: str) -> None:
-    result = outline(config, task, fitted, (0, None, 0)) | {"not_applicable": why}
-    storage.write_json(f"{task.folder.attack(task.name)}/result.json", result)
+def _say_not_applicable(task: Task, fitted: Fitted | None, why: str) -> None:
+    result = described(task, fitted, (0, None, 0)) | {"not_applicable": why}
+    storage.write_json(f"{task.path}/result.json", result)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import digests64
 from mi_core.metrics.intervals import worth_of
-from pipelines.attack.tasks import Task
+from pipelines.attack.results import Task
 from pipelines.files import storage
 from pipelines.run.ray_session import mapped_or_here
 
@@ -29,7 +29,7 @@ SCORE_COLUMNS = ("calibrated", "score")  # single images are judged by the first
 
 def scores_folder(task: Task) -> str:
     """The folder of the parts."""
-    return f"{task.folder.attack(task.name)}/{SCORES}"
+    return f"{task.path}/{SCORES}"
 
 
 def part_path(task: Task, number: int) -> str:

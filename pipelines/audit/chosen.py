@@ -27,12 +27,13 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.records import Features
 from mi_core.streams import pixel_streams
 from pipelines.audit.planted import NEVER, decoding_of, plain_of, png_of, write_once
-from pipelines.config.checks import build
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, weights_path
+from pipelines.plan.checks import build
+from pipelines.plan.views import primary_output, recipe_of
 from pipelines.run.folder import SeedFolder
 
 _VARIANTS = 8  # tried of each image
@@ -74,7 +75,7 @@ class Chooser:
             objective=trained["objective"],
             augmentation=trained["augmentation"],
             data=decoding_of(plain),
-            output=self.config.primary_output,
+            output=primary_output(self.config),
             views=self.config.queries.views,
             seed=self.folder.seed,
         )
@@ -85,9 +86,9 @@ class Chooser:
         stored = describe(self.folder, name)
         encoder: Encoder = stored.load(stored.epochs[-1]).eval()
         attack = MeanCosine(seed=self.folder.seed)
-        (need,), output = attack.needs, self.config.primary_output
+        (need,), output = attack.needs, primary_output(self.config)
         plan = QueryPlan((need,), (output,), self.config.queries.views)
-        recipe = self.config.recipe(self._primary).build()
+        recipe = recipe_of(self.config, self._primary).build()
         ids = [str(row) for row in range(len(images))]
         answers = Extractor({name: encoder}, plan, recipe, torch.device("cpu"))(torch.from_numpy(images), streams, ids)
         return np.asarray(attack.statistic(Features(np.array(ids), {need: answers[name][f"{output}.{need}"]})))

@@ -8,7 +8,6 @@ from typing import Any
 from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import calibrated
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
-from pipelines.config.checks import build
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE, KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import NONMEMBERS
@@ -18,6 +17,9 @@ from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.checks import build
+from pipelines.plan.encoders import training_chain
+from pipelines.plan.views import primary_output
 
 TUNED, NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
 KEEPING = "selftest-keeping"  # an encoder that was trained anew on a tenth of the members
@@ -55,7 +57,7 @@ def trained(config: RunConfig) -> RunConfig:
     """
     primary = config.attacks[config.validity.attack]
     whole = config.model_dump(mode="json", by_alias=True)
-    kin = {*config.chain(primary.target), *config.chain(primary.reference)}
+    kin = {*training_chain(config, primary.target), *training_chain(config, primary.reference)}
     encoders = {name: whole["encoders"][name] for name in config.encoders if name in kin}
     shadow = encoders[primary.reference]
     more = {"start": primary.target, "train_on": shadow["train_on"], "epochs": 1, "checkpoints": []}
@@ -65,7 +67,7 @@ def trained(config: RunConfig) -> RunConfig:
     encoders[KEEPING] = shadow | {"train_on": [SHADOW_ROLES[0], KNOWN_ROLES[0]]}
     found = _SHADOW_FREE | {
         "target": [primary.target, primary.reference, TUNED, KEEPING],
-        "outputs": [config.primary_output],
+        "outputs": [primary_output(config)],
     }
     plain = plain_of(config)
     kept = {KNOWN_ROLES[0]: {"from": TARGET_ROLES[0], "fraction": KEPT}}
@@ -78,7 +80,7 @@ def trained(config: RunConfig) -> RunConfig:
             _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]},
             found,
         ],
-        "validity": {"attack": 0, "output": config.primary_output},
+        "validity": {"attack": 0, "output": primary_output(config)},
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
     forgetting = {"label": "forgetting", "validity.attack": 2, "validity.references": [NEVER]}

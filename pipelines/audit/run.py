@@ -9,17 +9,21 @@ from typing import Any
 
 from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
 from pipelines.attack import run as attack
-from pipelines.attack.tasks import stopping_rule
+from pipelines.attack.reference import stopping_rule
 from pipelines.audit import spending
-from pipelines.config.attack_checks import check_drawn
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say, step
 from pipelines.data.draw.draw import check_sizes
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned, plans_of
 from pipelines.data.run import draw_roles
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
+from pipelines.plan.attack_checks import check_drawn
+from pipelines.plan.controls import audits_others, groups_by, references_of
+from pipelines.plan.encoders import attacked_epochs
+from pipelines.plan.views import outputs_of, primary_output
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run import registration
@@ -30,11 +34,11 @@ from pipelines.run.points import Run, points, runs_of
 from pipelines.run.ray_session import check_connected, mapped, ray_cluster
 from pipelines.tune import run as tune
 
-STAGE_RUNS: dict[str, Callable[[Sequence[Run]], None]] = {
+STAGE_RUNS: dict[str, Callable[[Sequence[Run], Sequence[Planned]], None]] = {
     "pretrain": pretrain.run,
     "extract": partial(extract.run, rule_of=stopping_rule),
-    "attack": attack.run,
-    "tune": tune.run,
+    "attack": lambda _, planned: attack.run(planned),
+    "tune": lambda runs, _: tune.run(runs),
 }
 
 
@@ -80,6 +84,7 @@ def run(
             changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
             if changed and not number:
                 say("config", changed)
+        planned: list[Planned] = []
         stack.enter_context(watched(folder.path))
         pulse = stack.enter_context(heartbeat(folder, stages))
         with folder.timed("ray_start"):
@@ -92,7 +97,7 @@ def run(
                 if stage == "data":
                     draw_roles(runs)
                     runs = register(runs)
-                    config = runs[0].config
+                    config, planned = runs[0].config, plans_of(runs)
                 elif stage == "report":
                     for _, place in runs:
                         registration.write_down(place, registration.LOOK, {"command": command})
@@ -103,7 +108,7 @@ def run(
                     if stage == "extract":
                         for _, place in runs:
                             registration.write_down(place, registration.START, {"command": command})
-                    STAGE_RUNS[stage](runs)
+                    STAGE_RUNS[stage](runs, planned)
     return folder
 
 
@@ -127,7 +132,7 @@ def register(runs: Sequence[Run]) -> list[Run]:
     first = runs[0].config
     origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
-    if nonce is None and any(config.audits_others for config, _ in runs):
+    if nonce is None and any(audits_others(config) for config, _ in runs):
         nonce, origin = new_nonce(), SYSTEM
     if nonce is not None and nonce == registration.registered_nonce(runs[0].folder):
         origin = registration.origin_of_nonce(runs[0].folder)
@@ -155,18 +160,18 @@ def _plan(config: RunConfig, nonce: dict[str, Any]) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
     plan: dict[str, Any] = {
         "primary_attack": primary.model_dump(mode="json"),
-        "output": config.primary_output,
-        "epoch": config.attacked_epochs(primary.target)[-1],
+        "output": primary_output(config),
+        "epoch": attacked_epochs(config, primary.target)[-1],
         "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
         "nonce": {name: part for name, part in nonce.items() if part is not None},
-        "by": config.by,
+        "by": groups_by(config),
         "factor": config.validity.factor,
-        "references": list(config.references_of(primary)),
-        "checks": ["blind classifier", *(["classifier on embeddings"] if config.references_of(primary) else [])],
+        "references": list(references_of(config, primary)),
+        "checks": ["blind classifier", *(["classifier on embeddings"] if references_of(config, primary) else [])],
         "attacks": [
             {**attack.model_dump(mode="json"), "output": output}
             for attack in config.attacks
-            for output in config.outputs_of(attack)
+            for output in outputs_of(config, attack)
         ],
         "tool": registration.code_digest(),
     }

@@ -12,15 +12,16 @@ from PIL import Image
 
 from mi_core.bench.extraction import VIEWS, ExtractionCase
 from mi_core.bench.setting import MEAN, RECIPE, STD, spread
-from pipelines.attack.tasks import stopping_rule
+from pipelines.attack.reference import stopping_rule
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.console import silence
+from pipelines.data.plans import plans_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder
+from pipelines.plan.load import parse
+from pipelines.run.folder import FEATURES, RunFolder
 from pipelines.run.machine import cpus
 from pipelines.run.points import Run
 from pipelines.run.ray_session import ray_cluster
@@ -45,11 +46,12 @@ class Pipeline:
             UserError: there are too few of them for a steady rate.
         """
         for path in storage.list_files(self.folder.path) if storage.is_folder(self.folder.path) else ():
-            if "/features/" in path:
+            if f"/{FEATURES}/" in path:
                 storage.remove(path)
         with silence(), ray_cluster(None, object_store_mb=OBJECT_STORE_MB):
             audit.run(self.config, self.folder.path, last="pretrain")
-            extract.run([Run(self.config, self.folder)], stopping_rule)
+            runs = [Run(self.config, self.folder)]
+            extract.run(runs, plans_of(runs), stopping_rule)
         taken: dict[str, Any] = self.folder.manifest["extraction"][-1]
         if not taken["steady"]:
             raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")

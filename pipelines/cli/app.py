@@ -134,8 +134,8 @@ def selftest(
 ) -> None:
     """Check the tool itself on fifteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
-    from pipelines.config.reading.load import load
     from pipelines.config.reading.shipped import shipped
+    from pipelines.plan.load import load
 
     place = out or "runs/selftest"
     loaded = load(config or shipped()["quickstart"], overrides or ())

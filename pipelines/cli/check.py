@@ -21,13 +21,13 @@ Config = Annotated[
 @with_flags
 def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> None:
     """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
-    from pipelines.config.attack_checks import check_drawn
-    from pipelines.config.prospects import prospects
     from pipelines.console import count_of
     from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
     from pipelines.data.run import counts_in_words, faults_of_lists
     from pipelines.encoders import adopt
+    from pipelines.plan.attack_checks import check_drawn
+    from pipelines.plan.prospects import prospects
     from pipelines.run.folder import RunFolder
     from pipelines.run.machine import cpus
     from pipelines.run.points import points

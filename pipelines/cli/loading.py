@@ -36,8 +36,8 @@ def loaded_run(
     Raises:
         UserError: there is no config and no flag names an encoder, or what they say is impossible.
     """
-    from pipelines.config.reading.load import load, loaded_from
     from pipelines.files import storage
+    from pipelines.plan.load import load, loaded_from
 
     if flags is not None and flags.given:
         changes = [*([] if config_or_run is None else [config_or_run]), *(overrides or ())]

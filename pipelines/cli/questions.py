@@ -64,7 +64,7 @@ def written(flags: Flags, path: str, *, replace: bool) -> str:
     Raises:
         UserError: the file exists, or the answers do not make a config.
     """
-    from pipelines.config.reading.load import loaded_from
+    from pipelines.plan.load import loaded_from
 
     if storage.exists(path) and not replace:
         raise UserError(f"{path} exists; give another name, or --replace")

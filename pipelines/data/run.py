@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pipelines.config.attack_checks import check_drawn
-from pipelines.config.prospects import prospects
 from pipelines.console import say
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.scan.scan import Scan, scan
+from pipelines.plan.attack_checks import check_drawn
+from pipelines.plan.prospects import prospects
 from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, mapped

@@ -33,13 +33,13 @@ from mi_core.querying.sanity import (
     unit_lengths,
 )
 from mi_core.report.words.numbers import plain
-from pipelines.config.checks import check_adopted
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import say
 from pipelines.data.draw.images import Loaded, load_images
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
@@ -48,12 +48,14 @@ from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, write_recor
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.run.folder import RunFolder, SeedFolder, now
+from pipelines.plan.checks import check_adopted
+from pipelines.plan.resolve import resolve, roles_in_config
+from pipelines.plan.roles import audited_roles
+from pipelines.run.folder import SeedFolder, now
 from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
-VERSION = 2
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
 CHANGED = 0.01  # relative difference above which other weights answer; more where answers are noisier
@@ -74,21 +76,22 @@ class Adoption(EncoderJob):
     @property
     def queries(self) -> int:
         """Queries of the trial."""
-        return self.queries_on(self.probed)
-
-    def queries_on(self, images: int) -> int:
-        """Queries on some images: views of each, some images in two ways or twice, and of an API one image alone."""
-        if isinstance(self.config, LoadedConfig):
-            return VIEWS * images + 2 * min(preprocessing.compared(self.config, self.data), images)
-        return VIEWS * images + 2 * min(REPEATED, images) + 1
+        return probes_of(self.config, self.data, self.probed)
 
     def images(self, limit: int) -> Loaded:
         """The first of the audited images."""
         return load_images(self.data, Splits.load(self.folder.path), self.roles, limit=limit)
 
 
-def run(runs: Sequence[Run]) -> None:
-    """Adopt every loaded encoder of every seed of some runs that is not in its folder yet.
+def probes_of(settings: LoadedConfig | EndpointConfig, data: DataConfig, images: int) -> int:
+    """Queries that try an encoder out on some images: views, images in two ways or twice, of an API one image alone."""
+    if isinstance(settings, LoadedConfig):
+        return VIEWS * images + 2 * min(preprocessing.compared(settings, data), images)
+    return VIEWS * images + 2 * min(REPEATED, images) + 1
+
+
+def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
+    """Adopt every loaded encoder of some plans that is not in its folder yet.
 
     An encoder that two runs share is adopted once: the first gets it, the others a copy.
 
@@ -96,7 +99,7 @@ def run(runs: Sequence[Run]) -> None:
         UserError: weights that are missing or do not fit, an output that the encoder does not have, or a budget that is
             too small to try the encoder out.
     """
-    every = [job for config, folder in runs for job in adoptions(config, folder)]
+    every = [job for one in planned for job in adoptions(one)]
     once = Once(every, lambda job: job.inputs, Adoption.is_done)
     jobs = once.todo()
     probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
@@ -116,19 +119,19 @@ def run(runs: Sequence[Run]) -> None:
     once.share(Adoption.copy_to)
     for job in every:
         _renew(job)
-    for config, folder in runs:
-        for job in adoptions(config, folder):
+    for one in planned:
+        for job in adoptions(one):
             stored = describe(job.folder, job.name)
-            check_adopted(config, job.name, stored.record.outputs, copied=stored.copied)
+            check_adopted(one.plan, job.name, stored.record.outputs, copied=stored.copied)
 
 
-def adoptions(config: RunConfig, folder: RunFolder) -> Iterator[Adoption]:
-    """Every encoder from elsewhere of a run, of every seed."""
-    for place in map(folder.seed, config.seeds):
-        for name, encoder in config.encoders.items():
-            if isinstance(encoder, LoadedConfig | EndpointConfig):
-                inputs = digest(VERSION, place.seed, name, encoder.identity(), config.data.decoder().digest())
-                yield Adoption(name, encoder, config.data, place, inputs, config.audited)
+def adoptions(planned: Planned) -> Iterator[Adoption]:
+    """Every encoder from elsewhere of a plan."""
+    plan, folder = planned
+    audited = tuple(role.name for role in plan.audited)
+    for encoder in plan.encoders:
+        if isinstance(encoder.settings, LoadedConfig | EndpointConfig):
+            yield Adoption(encoder.name, encoder.settings, plan.data, folder, encoder.key, audited)
 
 
 def _renew(job: Adoption) -> None:
@@ -156,10 +159,11 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
             adopted = _read(name, encoder, config.data, seed).adopted
-            check_adopted(config, name, adopted.encoder.outputs, copied=encoder.fresh or adopted.momentum is not None)
-            shown = shown or load_images(config.data, splits, config.audited, limit=TRIED)
+            plan = resolve(config, seed, roles_in_config(config))
+            check_adopted(plan, name, adopted.encoder.outputs, copied=encoder.fresh or adopted.momentum is not None)
+            shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
-            compared = _compared(adopted, config.data, splits, config.audited)
+            compared = _compared(adopted, config.data, splits, audited_roles(config))
             words = preprocessing.in_words(adopted.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
@@ -200,6 +204,15 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: 
     return _Read(adopted, source.content or b"", dict(source.pinned))
 
 
+def read_encoder(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> Adopted:
+    """An encoder from elsewhere, with the weights that it has there.
+
+    Raises:
+        UserError: a file is missing, or weights do not fit.
+    """
+    return _read(name, config, data, seed).adopted
+
+
 def _commits(jobs: Sequence[Adoption]) -> dict[str, str]:
     """Commits by address on the Hub: the same for all seeds, even if the Hub changes under way."""
     commits: dict[str, str] = {}
@@ -221,26 +234,19 @@ def _address(job: Adoption) -> str:
 def _adopt(job: Adoption, access: Access | None, commit: str | None) -> None:
     """Try an encoder out, and write its record."""
     if isinstance(job.config, LoadedConfig):
-        fields = _adopt_weights(job, job.config, commit=commit)
+        fields = _adopt_weights(job, job.config, commit)
     else:
         fields = _adopt_endpoint(job, job.config, access)
     job.write(adopted=now(), **fields)
 
 
-def adopt_untried(job: Adoption, config: LoadedConfig, probed: int) -> None:
-    """Write an encoder down without asking it anything, as if it had been tried out on ``probed`` images."""
-    job.write(adopted=now(), **_adopt_weights(job, config, {"encoder": {"n": probed}, "queries": VIEWS * probed}))
-
-
-def _adopt_weights(
-    job: Adoption, config: LoadedConfig, shown: dict[str, Any] | None = None, commit: str | None = None
-) -> dict[str, Any]:
-    """Read the weights, convert them and try them out, unless the view consistency is ``shown``."""
+def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> dict[str, Any]:
+    """Read the weights, convert them and try them out."""
     read = _read(job.name, config, job.data, job.folder.seed, commit)
     adopted, data = read.adopted, read.content
     if config.load.partition(":")[0] not in CODE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
-    compared = None if shown else _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
+    compared = _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
     write_weights(job.folder.encoder(job.name), 0, data, adopted.momentum)
     return {
         **{part: getattr(adopted, part) for part in ("layout", "used", "ignored", "assumed")},
@@ -249,7 +255,7 @@ def _adopt_weights(
         "preprocessing": asdict(adopted.preprocessing),
         "preprocessing_words": preprocessing.in_words(adopted.preprocessing, job.data, compared),
         "decoding": {} if compared is None else asdict(compared),
-        "consistency": shown or weights_consistency(_probe(job, config), adopted),
+        "consistency": weights_consistency(_probe(job, config), adopted),
         "answers": _shown(adopted.answers),
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
@@ -352,18 +358,20 @@ def _shown(answers: Answers) -> dict[str, Any]:
     return asdict(answers) if answers.words() else {}
 
 
-def check_unchanged(runs: Sequence[Run], wanted: Collection[tuple[SeedFolder, str]], access: Access | None) -> None:
+def check_unchanged(
+    planned: Sequence[Planned], wanted: Collection[tuple[SeedFolder, str]], access: Access | None
+) -> None:
     """Ask encoders behind an API, adopted by an earlier start, for a few answers that are known.
 
     Args:
-        runs: the runs in hand.
+        planned: the plans in hand.
         wanted: which of their encoders; see `to_check`.
         access: how they are asked.
 
     Raises:
         UserError: an answer differs from that at the adoption by more than noise.
     """
-    jobs = [job for config, folder in runs for job in adoptions(config, folder) if (job.folder, job.name) in wanted]
+    jobs = [job for one in planned for job in adoptions(one) if (job.folder, job.name) in wanted]
     mapped(_check, [(job, access) for job in jobs], "encoders", "checking that they have not changed")
 
 

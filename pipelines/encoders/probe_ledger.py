@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.items import Encoder
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
 
-def probe_queries(config: RunConfig, folder: SeedFolder, encoder: str) -> int:
+def probe_queries(folder: SeedFolder, encoder: Encoder) -> int:
     """Queries that tried an encoder from elsewhere out, and that checked whether an API is still the same."""
-    if not isinstance(config.encoders[encoder], ForeignConfig):
+    if not isinstance(encoder.settings, ForeignConfig):
         return 0
-    record = describe(folder, encoder).record
+    record = describe(folder, encoder.name).record
     of_answers = record.answers.get("queries", 0) + 2 * record.decoding.get("images", 0)
-    checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder))
+    checks = sum(int(check["queries"]) for check in recorded_checks(folder, encoder.name))
     return int(record.consistency["queries"]) + int(of_answers) + checks
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -19,15 +20,13 @@ import torch
 
 from mi_core.augmentations.views import clean
 from mi_core.costs import NOTHING, Range, rate, total, total_of_groups
-from mi_core.encoders.checkpoint import momentum_copy, weights_bytes
 from mi_core.images import decode
 from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
+from mi_core.training.loop import Pretrainer, objective_parameters
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
@@ -37,16 +36,15 @@ from pipelines.data.read.samples import Item, Problem
 from pipelines.data.read.shard_sample import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
-from pipelines.encoders.stored import describe, write_weights
 from pipelines.errors import UserError
-from pipelines.estimate.outline import Pass, RoleSizes, Training
+from pipelines.estimate.outline import RoleSizes, TimedPass, Training
+from pipelines.estimate.stand_ins import Stated, TimeChunks, stand_in
 from pipelines.extract import bank
 from pipelines.extract.jobs import ShardJob, orders_of
 from pipelines.extract.passes import CHUNK
 from pipelines.extract.readers import read_chunks
 from pipelines.extract.selections import Selection
 from pipelines.extract.telemetry import STEPS
-from pipelines.extract.worker import EncodeChunks
 from pipelines.files import many, storage
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped, trainings_at_once
@@ -213,40 +211,46 @@ class TrainingCost:
     batch: int
 
 
-def time_queries(passes: Sequence[Pass], config: RunConfig, samples: Samples, seconds: float) -> dict[str, QueryCost]:
+def time_queries(
+    passes: Sequence[TimedPass], config: RunConfig, samples: Samples, seconds: float
+) -> dict[str, QueryCost]:
     """Time every kind of queries for about some seconds, in encoder actors as a run has them; costs by kind.
 
     Raises:
         UserError: a source has no usable image in the shards looked at, or an encoder fails on one.
     """
+    kinds: dict[str, dict[str, TimedPass]] = {}
+    for one in passes:
+        kinds.setdefault(one.kind, {}).setdefault(one.job.source, one)
+    stated = {name: encoder for one in passes for name, encoder in one.encoders.items()}
+    with _actors(stated, config.resources) as actors:
+        return {kind: _time_kind(list(of.values()), samples, actors, seconds) for kind, of in kinds.items()}
+
+
+@contextmanager
+def _actors(stated: Stated, resources: ResourcesConfig) -> Iterator[list[Any]]:
+    """Some encoder actors with stand-ins for the encoders."""
     import ray
 
-    resources, kinds = config.resources, dict[str, dict[str, ShardJob]]()
-    for one in passes:
-        kinds.setdefault(one.kind, {}).setdefault(one.job.source, one.job)
     remote = ray.remote(num_cpus=resources.actor_cpus, num_gpus=resources.gpus_per_actor, memory=borne(TASK_MEMORY))(
-        EncodeChunks
+        TimeChunks
     )
-    number = min(encoder_actors(resources), SHARDS)
-    threads, gpus = decoding_threads(resources), resources.gpus_per_actor
-    actors = [remote.remote(threads=threads, gpus=gpus) for _ in range(number)]
+    number, settings = min(encoder_actors(resources), SHARDS), {"gpus": resources.gpus_per_actor}
+    actors = [remote.remote(stated, threads=decoding_threads(resources), **settings) for _ in range(number)]
     try:
-        return {kind: _time_kind(list(of.values()), config, samples, actors, seconds) for kind, of in kinds.items()}
+        yield actors
     finally:
         for actor in actors:
             ray.kill(actor)
 
 
-def _time_kind(
-    jobs: Sequence[ShardJob], config: RunConfig, samples: Samples, actors: Sequence[Any], seconds: float
-) -> QueryCost:
-    """Time chunks of a few shards of every source, as large as the time allows; there is one job per source."""
-    first = bank.of_noise(jobs[0])
-    _lay_weights(first)
+def _time_kind(passes: Sequence[TimedPass], samples: Samples, actors: Sequence[Any], seconds: float) -> QueryCost:
+    """Time chunks of a few shards of every source, as large as the time allows; there is one pass per source."""
+    first, stated = bank.of_noise(passes[0].job), passes[0].encoders
     work = [
-        _on_shard(replace(first, source=job.source, reader=job.reader), config.data, shard)
-        for job in jobs
-        for shard in samples[key(job.source, job.reader)].shards[: max(1, SHARDS // len(jobs))]
+        _on_shard(replace(first, source=one.job.source, reader=one.job.reader), stated, shard)
+        for one in passes
+        for shard in samples[key(one.job.source, one.job.reader)].shards[: max(1, SHARDS // len(passes))]
     ]
     _ask(actors, [_chunk(work[0], number, 1) for number in range(len(actors))])  # loads the encoder
     single = [sum(chunk.seconds.values()) for chunk in _ask(actors, [_chunk(job, 0, 1) for job in work])]
@@ -256,23 +260,12 @@ def _time_kind(
         for job, most in zip(work, allowed, strict=True)
     ]
     rounds = [[_chunk(job, n, size) for job, size in zip(work, sizes, strict=True)] for n in range(CHUNKS)]
+    chunks = [chunk for some in rounds for chunk in _ask(actors, some)]
     name = f"{first.encoder}: {', '.join(first.query.plan().sets)}"
-    return QueryCost.of(name, [chunk for some in rounds for chunk in _ask(actors, some)], first.chunk)
+    return QueryCost.of(name, chunks, first.chunk)
 
 
-def _lay_weights(job: ShardJob) -> None:
-    """Store fresh weights of the encoders of a job that are still to be trained."""
-    for name in filter(None, (job.encoder, job.query.asking.crafter)):
-        place, record = job.folder.encoder(name), describe(job.folder, name).record
-        if isinstance(record.settings, TrainedConfig):
-            built = record.settings.pretraining(), record.channels, record.image_size
-            encoder = audited_encoder(*built)
-            copied = momentum_copy(encoder) if record.momentum else None
-            for epoch in {job.query.epochs[-1], record.settings.kept_epochs[-1]}:
-                write_weights(place, epoch, weights_bytes(encoder), copied)
-
-
-def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:
+def _on_shard(job: ShardJob, stated: Stated, shard: Shard) -> ShardJob:
     """A job for the first images of one shard, of one checkpoint.
 
     Where an attack searches for the boundary of a class, the class is the encoder's own answer: the search then does
@@ -282,7 +275,7 @@ def _on_shard(job: ShardJob, data: DataConfig, shard: Shard) -> ShardJob:
     query = replace(job.query, epochs=job.query.epochs[-1:])
     classes: dict[str, int | None] = {key: shard.labels[key] for key in wanted}
     if query.plan().labelled:
-        encoder = describe(job.folder, job.encoder).load(query.epochs[0])
+        encoder = stand_in(*stated[job.folder.path, job.encoder])
         for sample in Source(job.reader).read(shard.item, set(wanted)):
             pixels = torch.tensor(decode(sample.image, job.decoder))[None]
             with torch.inference_mode():
@@ -334,11 +327,11 @@ def time_trainings(
     found: dict[str, TrainingCost] = {}
     cpus, gpus = resources.train_cpus, resources.train_gpus
     for kind, one in {one.kind: one for one in reversed(trainings)}.items():
-        size = max(2, one.job.config.batch_size // resources.train_workers)
+        size = max(2, one.settings.batch_size // resources.train_workers)
         given = [(one, size, resources, seconds)] * (side_by_side(trainings, resources) * resources.train_workers)
         timed = mapped(time_steps, given, "workers", "timing training", cpus=cpus, gpus=gpus)
         steps = [took for of_worker in timed for took in of_worker]
-        found[kind] = TrainingCost(one.job.name, rate(steps, [size] * len(steps)), len(steps), size)
+        found[kind] = TrainingCost(one.encoder.name, rate(steps, [size] * len(steps)), len(steps), size)
     return found
 
 
@@ -347,16 +340,17 @@ def time_steps(one: Training, size: int, resources: ResourcesConfig, seconds: fl
     torch.set_num_threads(max(1, int(resources.train_cpus)))
     device = "cuda" if resources.train_gpus else "cpu"
     keep_freed_memory() if device == "cpu" else prepare_cuda()
-    job, parameters = one.job, one.job.config.pretraining()
+    settings, source = one.settings, one.data
+    parameters = settings.pretraining()
     objective = OBJECTIVES[parameters.objective]
     labels, captions = [row % 2 for row in range(size)], ["a picture"] * size
     targets = objective.encode_targets(objective_parameters(parameters), labels, captions)
-    pixels = torch.randint(256, (size, job.data.channels, job.data.image_size, job.data.image_size), dtype=torch.uint8)
+    pixels = torch.randint(256, (size, source.channels, source.image_size, source.image_size), dtype=torch.uint8)
     names = [("noise", str(row)) for row in range(size)]
     data = ResidentImages(pixels, names, targets, batch_size=size, seed=0, device=device)
     (batch,) = data.epoch(0)
     data.count = round(one.images.value)  # some objectives need more images than one batch
-    trainer = Pretrainer(data, job.config.views(), replace(parameters, batch_size=size), seed=0, device=device)
+    trainer = Pretrainer(data, settings.views(), replace(parameters, batch_size=size), seed=0, device=device)
     trainer.trained.train()
     ticks = [time.perf_counter()]
     while len(ticks) < 3 or (len(ticks) < OPTIMISED + 2 and time.perf_counter() - ticks[0] < seconds):

@@ -17,22 +17,21 @@ from typing import Any
 
 from mi_core.costs import NOTHING, Range, largest, nodes_for, total, workers_for
 from mi_core.report.words.numbers import plain
-from pipelines.config.prospects import prospects
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.encoders.probe_ledger import attacked
-from pipelines.encoders.stored import describe
 from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
-from pipelines.estimate.outline import Outline, Pass, RoleSizes, Training, outline
+from pipelines.estimate.outline import Outline, RoleSizes, TimedPass, Training, outline
 from pipelines.extract.asking import together
 from pipelines.extract.jobs import shared
 from pipelines.extract.passes import CHUNK
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.files import storage
+from pipelines.plan.prospects import prospects
 from pipelines.pretrain.worker import streams
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
@@ -132,19 +131,25 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
 
 
-def _orders(passes: Sequence[Pass]) -> Iterator[list[tuple[Pass, dict[str, float]]]]:
+def _orders(passes: Sequence[TimedPass]) -> Iterator[list[tuple[TimedPass, dict[str, float]]]]:
     """The passes that one reading serves, each with its shares of a decoding and of a set of views."""
     of_job = {id(one.job): one for one in passes}
     for shares in shared(one.job for one in passes):
         order = []
         for jobs in shares:
-            views = [together(job, describe(job.folder, job.encoder).record.config.get("size")) for job in jobs]
+            views = [together(job, _side(of_job[id(job)])) for job in jobs]
             for job, seen in zip(jobs, views, strict=True):
                 company = [other.encoder for other, same in zip(jobs, views, strict=True) if same == seen]
                 turns = max(map(company.count, company))  # an encoder that is asked twice is asked in turns
                 borne = {"decode": 1 / len(jobs), "augment": turns / len(company)}
                 order.append((of_job[id(job)], borne))
         yield order
+
+
+def _side(one: TimedPass) -> int | None:
+    """The side of the images that an encoder takes, where its settings say it."""
+    encoder, _ = one.encoders[one.job.folder.path, one.job.encoder]
+    return getattr(encoder.settings, "size", None)
 
 
 def _named(costs: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def _asked(planned: Outline, name: str | None = None) -> Amounts:
     """Images shown to one encoder, and queries; None: to all."""
     passes = [one for one in planned.passes if name in (None, one.job.encoder)]
     queries = [one.images * one.job.query.queries_per_image for one in passes]
-    banks = {(one.job.folder, one.job.query.tag): one.job.query.bank_queries for one in passes}
+    banks = {one.job.query.tag: one.job.query.bank_queries for one in passes}
     probes = [Range.exact(asked) for probed, asked in planned.probes if name in (None, probed)]
     return {
         "images": total(one.images for one in passes),
@@ -190,20 +195,22 @@ def _asked(planned: Outline, name: str | None = None) -> Amounts:
 
 def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:
     """Gigabytes of features."""
-    checkpoints = [one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.stored]
+    checkpoints = [one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.passes]
     return total(checkpoints) * (1 / GIGABYTE)
 
 
 def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resources: ResourcesConfig) -> Range:
     """Seconds on the clock to train an encoder."""
-    data, each = one.job.data, cost.per_image * (1 / resources.train_workers)
-    if streams(one.job, round(one.images.value)):  # read and decoded anew every epoch, while the workers train
+    data, each = one.data, cost.per_image * (1 / resources.train_workers)
+    if streams(
+        one.data, round(one.images.value), resources.resident_mb * 2**20
+    ):  # read and decoded anew every epoch, while the workers train
         threads = max(1, int(resources.train_cpus)) * resources.train_workers
-        named = {data.roles[role].source_name for role in one.job.config.train_on}
+        named = {data.roles[role].source_name for role in one.settings.train_on}
         origins = {data.roles[name].source_name if name in data.roles else name for name in named}
         fed = [samples[key(name, data.sources[name])].scanning * (1 / threads) for name in origins]
         each = largest([each, *fed])
-    return each * one.images * one.job.config.epochs
+    return each * one.images * one.settings.epochs
 
 
 def data_stage(runs: Sequence[Run], samples: Samples, cpus: float) -> Amounts:
@@ -224,7 +231,7 @@ def _pretrain(planned: Outline, seconds: Sequence[Range], resources: ResourcesCo
     together = total(seconds) * (1 / HOUR)
     wall = [together * (1 / side_by_side(planned.trainings, resources)), *(one * (1 / HOUR) for one in seconds)]
     return EMPTY | {
-        "images": total(one.images * one.job.config.epochs for one in planned.trainings),
+        "images": total(one.images * one.settings.epochs for one in planned.trainings),
         "cpu_hours": together * resources.train_workers * resources.train_cpus,
         "gpu_hours": together * resources.train_workers * resources.train_gpus,
         "wall_hours": largest(wall),

@@ -1,24 +1,24 @@
-"""Read committed features back."""
+"""Read committed features back: a query is opened by its key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mi_core.records import Features, FloatArray
-from pipelines.config.demands import Asking, demands_of
-from pipelines.config.run_config import RunConfig
-from pipelines.data.columns import ids_of
+from mi_core.features import Measure
+from mi_core.records import Features, FloatArray, among
+from pipelines.data.columns import ids_of, known_label
 from pipelines.data.draw.first import Firsts
 from pipelines.data.draw.splits import Splits, having
 from pipelines.errors import UserError
-from pipelines.extract.passes import FeatureFile, QueryPass, passes_of
+from pipelines.extract.passes import Recorded, column_of, recorded_passes
 from pipelines.files import many, storage
+from pipelines.plan.items import Plan, Query, Reading
+from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder
 
 
@@ -26,50 +26,67 @@ class NothingAsked(UserError):
     """No sample of the given shards was asked for."""
 
 
-def load_features(
-    config: RunConfig,
-    folder: SeedFolder,
-    asking: Asking,
-    epoch: int,
-    output: str,
-    needs: Sequence[str],
-    roles: Sequence[str],
-    among: Splits | None = None,
-) -> Features:
-    """Load the committed features of some roles, in the order of the splits, without rejected samples.
+def read(folder: SeedFolder, reading: Reading, among_shards: Splits | None = None) -> Features:
+    """What is read of one checkpoint about some samples, in the order of the splits, without rejected samples.
 
     Args:
-        config: of the run.
-        folder: of a seed.
-        asking: the encoder and how it was queried; the outputs in it are ignored.
-        epoch: of the checkpoint.
-        output: whose features are wanted.
-        needs: membership features.
-        roles: whose samples are wanted.
-        among: splits of the seed, whole or of some shards alone; None: the whole.
+        folder: of the seed.
+        reading: with its anchors, its population and the classes, where it has them.
+        among_shards: splits of some shards alone; None: the whole.
 
     Raises:
         UserError: features are missing (extraction has not finished).
-        NothingAsked: none of the samples of ``among`` was asked for.
+        NothingAsked: none of the samples of ``among_shards`` was asked for.
     """
     whole = Splits.load(folder.path)
-    splits = whole if among is None else among
-    first = None if asking.count is None else Firsts.of(whole, roles, asking.count, folder.seed)
-    reader = _Reader(folder, asking, epoch, output, needs, list(_sources_of(config, folder, asking, output, needs)))
+    features = _measured(folder, reading, among_shards or whole, whole)
+    population = None if reading.population is None else _measured(folder, reading.population, whole, whole)
+    anchors = None
+    if reading.anchors:
+        further = Reading(reading.anchors, reading.anchors[0].samples)
+        (anchors,) = _measured(folder, further, whole, whole).values.values()
+    labels = None
+    if reading.labelled:
+        known = (among_shards or whole).labels()
+        labels = np.array([known_label(name, known[name]) for name in features.ids], dtype=np.int64)
+    return Features(features.ids, features.values, anchors, labels, population)
+
+
+def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Splits) -> Features:
+    """The columns of a reading, of the views that count."""
+    samples, names = reading.samples, [role.name for role in reading.samples.roles]
+    without = [role.name for role in samples.without]
+    first = None if samples.count is None else Firsts.of(whole, names, samples.count, samples.seed)
+    reader = _Reader(folder.store, reading.queries)
     parts = []
     for source, item in splits.sums.shards:
-        if not splits.size(source, item, roles, asking.without):
+        if not splits.size(source, item, names, without):
             continue
         rows = splits.shard(source, item)
-        wanted = having(rows, roles) & ~having(rows, asking.without)
+        wanted = having(rows, names) & ~having(rows, without)
         if first is not None:
             wanted &= first.among(rows)
         if wanted.any():
             parts.append(reader.read(source, item, rows["key"].filter(pa.array(wanted))))
     parts = [part for part in parts if len(part.keys)]
     if not parts:
-        raise (UserError if among is None else NothingAsked)(f"no sample of {', '.join(roles)} was queried")
-    return _in_order(parts)
+        raise (UserError if splits is whole else NothingAsked)(f"no sample of {', '.join(names)} was queried")
+    features = _in_order(parts)
+    measures = {query.measure.name: query.measure for query in reading.queries}
+    values = {
+        name: measures[name].first_views(column, reading.drawn, reading.used) if reading.drawn else column
+        for name, column in features.values.items()
+    }
+    features = Features(features.ids, values)
+    return features if samples.fold == "all" else of_fold(features, reading, whole)
+
+
+def of_fold(features: Features, reading: Reading, splits: Splits) -> Features:
+    """The samples of a reading in the fold that a search judges."""
+    samples = reading.samples
+    return features.take(
+        among(features.ids, splits.fold([role.name for role in samples.roles], samples.fold, samples.seed))
+    )
 
 
 class _Part(NamedTuple):
@@ -80,34 +97,19 @@ class _Part(NamedTuple):
     values: dict[str, FloatArray]
 
 
-class _File(NamedTuple):
-    """Where the features of one shard from one pass stand, and which of them are wanted."""
-
-    file: FeatureFile
-    needs: list[str]
-
-
-def _sources_of(
-    config: RunConfig, folder: SeedFolder, asking: Asking, output: str, needs: Sequence[str]
-) -> Iterator[_File]:
-    """The files of the passes that computed some features."""
-    for query in _passes(config, folder, asking.encoder):
-        present = [need for need in needs if need in query.needs and _same(need, query, asking)]
-        if present and output in query.asking.outputs:
-            for file in query.files(folder):
-                yield _File(file, present)
-
-
 class _Reader:
-    """Reads the features of one shard after the other."""
+    """Reads the columns of some queries of one checkpoint, one shard after the other."""
 
-    def __init__(
-        self, folder: SeedFolder, asking: Asking, epoch: int, output: str, needs: Sequence[str], files: Sequence[_File]
-    ) -> None:
-        self.folder, self.asking, self.epoch, self.output, self.needs = folder, asking, epoch, output, needs
-        self.files: dict[tuple[str, str], list[_File]] = {}
-        for one in files:
-            self.files.setdefault((one.file.source, one.file.shard), []).append(one)
+    def __init__(self, store: str, queries: Sequence[Query]) -> None:
+        self.encoder, self.epoch = queries[0].encoder.name, queries[0].epoch
+        self.measures = list(dict.fromkeys(query.measure for query in queries))
+        self.files: dict[tuple[str, str], dict[str, dict[str, Measure]]] = {}
+        for record, mine in found_in(recorded_passes(store), queries):
+            columns = {column_of(query): query.measure for query in mine}
+            for file in record.files:
+                paths = self.files.setdefault((file.source, file.shard), {})
+                for path in file.paths(record.folder, self.epoch):
+                    paths.setdefault(path, {}).update(columns)
 
     def read(self, source: str, item: str, keys: pa.ChunkedArray) -> _Part:
         """The features of some samples of a shard, without rejected ones.
@@ -116,38 +118,54 @@ class _Reader:
             UserError: some are missing.
         """
         values: dict[str, FloatArray] = {}
-        measured = {need: np.zeros(len(keys), dtype=bool) for need in self.needs}
+        measured = {measure: np.zeros(len(keys), dtype=bool) for measure in self.measures}
         rejected = np.zeros(len(keys), dtype=bool)
-        for present, table in self._tables(source, item):
+        for columns, table in self._tables(source, item):
             place = pc.index_in(table["key"].cast(keys.type), value_set=keys.combine_chunks())
             rows = np.asarray(pc.fill_null(place, -1))
             ok = np.asarray(pc.equal(table["status"], "ok"))
             rejected[rows[~ok & (rows >= 0)]] = True
             rows = rows[ok]
             kept = rows >= 0
-            for need in present if len(rows) else ():  # a file whose samples were all rejected has no features
-                column = matrix(table[f"{self.output}.{need}"])
-                whole = values.setdefault(need, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
+            for name, measure in columns.items() if len(rows) else ():  # a file of rejected samples has no features
+                column = matrix(table[name])
+                whole = values.setdefault(measure.name, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
                 whole[rows[kept]] = column[kept]
-                measured[need][rows[kept]] = True
+                measured[measure][rows[kept]] = True
         lost = np.flatnonzero(~rejected & ~np.all(list(measured.values()), axis=0))
         if len(lost):
             raise UserError(
-                f"features of {self.asking.encoder} miss {len(lost)} samples of {source}, shard {item}, first "
+                f"features of {self.encoder} miss {len(lost)} samples of {source}, shard {item}, first "
                 f"{source}/{keys[int(lost[0])]}; run the extract stage"
             )
         return _Part(
-            source, keys.filter(pa.array(~rejected)), {need: array[~rejected] for need, array in values.items()}
+            source, keys.filter(pa.array(~rejected)), {name: array[~rejected] for name, array in values.items()}
         )
 
-    def _tables(self, source: str, item: str) -> Iterator[tuple[list[str], pa.Table]]:
+    def _tables(self, source: str, item: str) -> Iterator[tuple[Mapping[str, Measure], pa.Table]]:
         """What is wanted of each file of a shard, and its content."""
-        wanted = {
-            path: needs
-            for file, needs in self.files.get((source, item), [])
-            for path in file.paths(self.folder, self.asking.encoder, self.epoch)
-        }
+        wanted = self.files.get((source, item), {})
         yield from zip(wanted.values(), many.streamed(_read, list(wanted)), strict=True)
+
+
+def found_in(recorded: Sequence[Recorded], queries: Iterable[Query]) -> list[tuple[Recorded, list[Query]]]:
+    """The passes that have some queries, each with those that it has.
+
+    Raises:
+        UserError: none has one of them.
+    """
+    by_key = {key: record for record in recorded for key in record.keys if record.finished}
+    found: dict[str, tuple[Recorded, list[Query]]] = {}
+    for query in queries:
+        record = by_key.get(query.key)
+        if record is None:
+            roles = ", ".join(role.name for role in query.samples.roles)
+            raise UserError(
+                f"features of {query.encoder.name} at epoch {query.epoch} are missing ({column_of(query)} of {roles}); "
+                "run the extract stage first"
+            )
+        found.setdefault(record.folder, (record, []))[1].append(query)
+    return list(found.values())
 
 
 def _read(path: str) -> pa.Table:
@@ -164,31 +182,19 @@ def _in_order(parts: Sequence[_Part]) -> Features:
     ids = pa.table({"source": names, "key": keys})
     order = np.asarray(pc.sort_indices(ids, [("source", "ascending"), ("key", "ascending")]))
     ids = ids.take(pa.array(order))
-    needs = parts[0].values
+    columns = parts[0].values
     return Features(
         np.array(ids_of(ids), dtype=np.str_),
-        {need: np.concatenate([part.values[need] for part in parts])[order] for need in needs},
+        {name: np.concatenate([part.values[name] for part in parts])[order] for name in columns},
     )
 
 
-def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -> Iterator[QueryPass]:
-    """Passes recorded for the demands of a run, for all encoders or for one."""
-    for demand in demands_of(config, encoder):
-        yield from passes_of(demand, config, folder)
-
-
-def _same(need: str, query: QueryPass, asking: Asking) -> bool:
-    """Whether a pass computed a feature in the given way; the samples it left out do not matter here."""
-    done = replace(query.asking, recipe=query.recipe).narrowed(need)
-    return replace(done, without=()) == replace(asking.narrowed(need), without=())
-
-
-def rejected_samples(config: RunConfig, folder: SeedFolder) -> list[dict[str, str]]:
+def rejected_samples(plan: Plan, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
     paths = [
-        file.rejected_path(folder, query.asking.encoder, query.epochs[0], chunk)
-        for query in _passes(config, folder)
-        for file in query.files(folder)
+        file.rejected_path(record.folder, min(query.epoch for query in mine), chunk)
+        for record, mine in found_in(recorded_passes(folder.store), items_in(plan, Query))
+        for file in record.files
         for chunk in range(file.chunks)
     ]
     there = storage.existing(paths)

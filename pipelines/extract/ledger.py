@@ -7,22 +7,21 @@ at a chunk leaves a marker with its queries, and the markers that no commit remo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
-from typing import Any
 
-from pipelines.config.demands import SEQUENTIAL, Demand, Stopping, demands_of
+from mi_core.features import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
-from pipelines.encoders.probe_ledger import attacked, probe_queries, probed_images
-from pipelines.encoders.stored import describe
+from pipelines.data.plans import Planned
+from pipelines.encoders.probe_ledger import probe_queries, probed_images
 from pipelines.errors import UserError
 from pipelines.extract.attempts import lost_queries
-from pipelines.extract.features import load_features
+from pipelines.extract.features import read
 from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import QueryPass, passes_of, recorded_passes
+from pipelines.extract.passes import Pass, Recorded, passes_for, recorded_passes
+from pipelines.plan.items import Encoder, Query, Reading
+from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder
-from pipelines.run.points import Run
 
 PROBE, LOST = "(probe)", "(lost and asked again)"
 Entry = tuple[str, str, int, int]
@@ -31,113 +30,111 @@ Spending = Mapping[tuple[SeedFolder, str], int]
 """Queries by the folder and the name of an encoder."""
 
 
-def count_queries(config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
+def count_queries(planned: Planned) -> Iterator[Entry]:
     """Queries of the encoders of one seed by role, over all checkpoints.
 
     Further entries count the probes of an encoder from elsewhere and the queries lost to crashes.
     """
+    plan, folder = planned
     splits = Splits.load(folder.path)
-    counts = splits.counts()
-
-    def entry(encoder: str, role: str, per_image: int, count: int | None) -> Entry:
-        images = counts[role] if count is None else min(counts[role], count)
-        return encoder, role, images, images * per_image
-
-    for demand in demands_of(config):
-        if demand.asking.stopping is not None:
-            yield from _decided(demand, demand.asking.stopping, config, folder)
+    queries = {query.key: query for query in items_in(plan, Query)}
+    recorded = recorded_passes(folder.store)
+    passes, _ = passes_for(queries, folder.store, recorded)
+    for one in passes:
+        if one.stopping is not None:
+            yield from _decided([queries[key] for key in one.keys], folder)
             continue
-        passes = passes_of(demand, config, folder)
-        for query in passes:
-            for role, new in _by_role(query, splits, folder.seed):
-                yield demand.asking.encoder, role, new, new * query.queries_per_image
-        for query in {query.tag: query for query in passes if query.bank}.values():
-            yield demand.asking.encoder, ANCHOR_ROLE, query.bank, query.bank_queries
-    for name in config.encoders:
-        for old in _outdated(config, folder, name):
-            for role in old["roles"]:
-                yield entry(name, role, old["per_image"], old["count"])
-            if old.get("bank"):
-                yield name, ANCHOR_ROLE, 0, old["bank"]
-    for name in config.encoders:
-        probed = probe_queries(config, folder, name)
+        for role, images in _by_role(one, splits, folder.seed):
+            yield one.encoder, role, images, images * one.queries_per_image
+        if one.bank:
+            yield one.encoder, ANCHOR_ROLE, one.bank, one.bank_queries
+    mine = {encoder.key for encoder in plan.encoders}
+    for record in _outdated(recorded, passes, mine):
+        if record.content["run"] == folder.run:
+            for role, images in _images(record).items():
+                yield record.content["encoder"], role, images, images * record.content["per_image"]
+            if record.content["bank"]:
+                yield record.content["encoder"], ANCHOR_ROLE, 0, record.content["bank"]
+    for encoder in plan.encoders:
+        probed = probe_queries(folder, encoder)
         if probed:
-            yield name, PROBE, probed_images(folder, name), probed
-        lost = lost_queries(folder, name)
+            yield encoder.name, PROBE, probed_images(folder, encoder.name), probed
+        lost = lost_queries(folder.store, encoder.key)
         if lost:
-            yield name, LOST, 0, lost
+            yield encoder.name, LOST, 0, lost
 
 
-def _by_role(query: QueryPass, splits: Splits, seed: int) -> Iterator[tuple[str, int]]:
+def _by_role(query: Pass, splits: Splits, seed: int) -> Iterator[tuple[str, int]]:
     """Samples of each role of a pass; a sample of two roles counts for the first."""
     asked: set[str] = set()
     for position, role in enumerate(query.roles):
-        if query.asking.count is None:
+        if query.count is None:
             yield role, splits.count([role], query.roles[:position])
         else:
-            new = set(splits.first([role], query.asking.count, seed)) - asked
+            new = set(splits.first([role], query.count, seed)) - asked
             asked |= new
             yield role, len(new)
 
 
-def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: SeedFolder) -> Iterator[Entry]:
+def _decided(queries: Sequence[Query], folder: SeedFolder) -> Iterator[Entry]:
     """Queries that a stopping rule let through, from the committed features."""
-    for role in demand.needs:
-        features = load_features(config, folder, demand.asking, stopping.epoch, stopping.output, [SEQUENTIAL], [role])
-        yield demand.asking.encoder, role, len(features), int(features.values[SEQUENTIAL][:, 0].sum())
+    column = SequentialSimilarity().name
+    for query in queries:
+        features = read(folder, Reading((query,), query.samples))
+        (role,) = query.samples.roles
+        yield query.encoder.name, role.name, len(features), int(features.values[column][:, 0].sum())
 
 
-def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
-    """Passes that this run queried and no demand reads any more, because an added attack needs a larger pass."""
-    demands = demands_of(config, encoder)
-    read = {query.base for demand in demands for query in passes_of(demand, config, folder)}
-    return [entry for entry in recorded_passes(folder, encoder) if "per_image" in entry and entry["base"] not in read]
+def _outdated(recorded: Sequence[Recorded], passes: Sequence[Pass], encoders: set[str]) -> list[Recorded]:
+    """Passes over some encoders that nothing reads any more, because what was added later needs a larger pass."""
+    read_now = {one.folder for one in passes}
+    return [one for one in recorded if one.content["encoder_key"] in encoders and one.folder not in read_now]
 
 
-def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
+def _images(record: Recorded) -> dict[str, int]:
+    """Images of a recorded pass by role."""
+    most = record.content["count"]
+    return {role: n if most is None else min(n, most) for role, n in record.content["images"].items()}
+
+
+def attempts_left(config: RunConfig, planned: Sequence[Planned], asked: Spending, left: Spending) -> int:
     """Attempts per chunk that the budget allows from now on; an attempt after a crash is paid for again.
 
     Args:
-        runs: a run and the points of its sweeps, which have one budget.
+        config: of the run, whose budget is that of the points of its sweeps too.
+        planned: the plans of all of them.
         asked: queries by folder and encoder, those sent before included.
         left: the part of them that is still to send.
 
     Raises:
         UserError: the queries of the attacked encoders exceed the budget; none has been sent.
     """
-    budget = runs[0][0].budget.queries
+    budget = config.budget.queries
     if budget is None:
         return ATTEMPTS
-    targets = attacked(runs)
+    store = planned[0].folder.store
+    targets: dict[str, Encoder] = {judge.target.key: judge.target for plan, _ in planned for judge in plan.judges}
+    names = {target.name for target in targets.values()}
     probed: dict[str, int] = {}
-    for config, of_run in runs:
-        for folder, name in product(map(of_run.seed, config.seeds), targets):
-            same = describe(folder, name).record.inputs  # a copy knows nothing of later checks
-            probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
-    outdated = {
-        (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
-        + old.get("bank", 0)
-        for config, of_run in runs
-        for seed in config.seeds
-        for name in targets
-        for old in _outdated(config, of_run.seed(seed), name)
-    }
-    total: int = sum(queries for (_, name), queries in asked.items() if name in targets)
-    total += sum(probed.values()) + sum(outdated.values())
-    lost: int = sum(lost_queries(folder, name) for folder, name in asked if name in targets)
+    for plan, folder in planned:
+        for encoder in plan.encoders:
+            if encoder.key in targets:  # a copy knows nothing of later checks
+                probed[encoder.key] = max(probed.get(encoder.key, 0), probe_queries(folder, encoder))
+    queries = {query.key: query for plan, _ in planned for query in items_in(plan, Query)}
+    recorded = recorded_passes(store)
+    passes, _ = passes_for(queries, store, recorded)
+    total: int = sum(spent for (_, name), spent in asked.items() if name in names)
+    total += sum(probed.values())
+    for record in _outdated(recorded, passes, set(targets)):
+        total += record.content["per_image"] * sum(_images(record).values()) + record.content["bank"]
+    lost: int = sum(lost_queries(store, key) for key in targets)
     if total + lost > budget:
         again = f", and a crash or an interruption has lost {lost} more" if lost else ""
         raise UserError(
             f"budget.queries = {budget} is too small: the attacks need {total} queries of "
-            f"{', '.join(sorted(targets))}{again}; "
+            f"{', '.join(sorted(names))}{again}; "
             + (f"raise the budget to {total + lost}" if lost else "lower queries.views or the roles' counts")
             + (", or start another run folder with fewer queries" if lost else ", or raise the budget")
         )
-    still = sum(queries for (_, name), queries in left.items() if name in targets)
+    still = sum(spent for (_, name), spent in left.items() if name in names)
     return min(ATTEMPTS, 1 + (budget - lost - total) // max(1, still))
-
-
-def _images(planned: Mapping[str, Any], folder: SeedFolder) -> int:
-    counts, most = Splits.load(folder.path).counts(), planned["count"]
-    sizes = [counts[role] if most is None else min(counts[role], most) for role in planned["roles"]]
-    return sum(sizes)

@@ -7,9 +7,9 @@ adds passes with what no earlier one has. All points of a sweep and all trials o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from mi_core.encoders.checkpoint import OUTPUTS
@@ -20,8 +20,7 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.items import Encoder, Fit, Query, Role
-from pipelines.run.folder import SeedFolder
+from pipelines.plan.items import Fit, Query, Role
 
 CHUNK = 256  # images per chunk where nothing else is known
 _RECEIPT = ".files.json"
@@ -60,7 +59,7 @@ class Pass:
         outputs, measures: that are computed.
         columns: that are kept.
         recipe, views: of the views of an image.
-        crafter: encoder that adversarial images are crafted on.
+        crafter, crafter_epoch: encoder that adversarial images are crafted on, and its checkpoint.
         bank_role: of the images that samples are compared with.
         stopping: fit whose rule ends the queries of an image.
         images: by role, as they were drawn; for the count of queries.
@@ -81,6 +80,7 @@ class Pass:
     recipe: Recipe
     views: int
     crafter: str | None
+    crafter_epoch: int
     bank_role: str | None
     nonce: str
     precision: str
@@ -92,7 +92,7 @@ class Pass:
     stopping: Fit | None = None
     chunk: int = CHUNK
 
-    @property
+    @cached_property
     def tag(self) -> str:
         """Short name of this pass in file names."""
         return digest(sorted(self.keys), self.chunk)[:12]
@@ -188,6 +188,14 @@ def recorded_passes(store: str) -> list[Recorded]:
         for path in records
         for bare in (path.removesuffix(".json"),)
     ]
+
+
+def remove_passes(store: str, run: str) -> None:
+    """Remove the passes that a trial paid for: their features are of use to no other. ``run``: as `Pass.record`."""
+    for record in recorded_passes(store):
+        if record.content["run"] == run:
+            for path in (f"{record.folder}.json", f"{record.folder}{_RECEIPT}", record.folder):
+                storage.remove(path)
 
 
 @lru_cache(maxsize=4096)
@@ -327,7 +335,7 @@ def _pass(queries: Sequence[Query], store: str) -> Pass:
     bank = next((query.bank for query in queries if query.bank is not None), None)
     roles = _once(role for query in queries for role in query.samples.roles)
     outputs = {query.output for query in queries}
-    recipe = None if views is None else views.recipe
+    recipe, crafter = (None, None) if views is None else (views.recipe, views.crafter)
     return Pass(
         store,
         encoder.name,
@@ -342,7 +350,8 @@ def _pass(queries: Sequence[Query], store: str) -> Pass:
         frozenset(column_of(query) for query in queries),
         recipe or Recipe(encoder.settings.objective, encoder.settings.augmentation),
         0 if views is None else views.number,
-        None if views is None or views.crafter is None else views.crafter.name,
+        None if crafter is None else crafter.name,
+        0 if crafter is None else crafter.settings.kept_epochs[-1],
         None if bank is None else bank.roles[0].name,
         protocol.nonce,
         protocol.precision,

@@ -16,94 +16,86 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 from mi_core.encoders.remembering import Memory
-from mi_core.features import of_momentum
-from pipelines.config.demands import demands_of
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
 from pipelines.encoders.access import Access, access_to
-from pipelines.encoders.probe_ledger import checks_path
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import bank, ledger, preflight, stopping
 from pipelines.extract.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, looked_up, orders_of, remaining
-from pipelines.extract.passes import passes_path
-from pipelines.extract.plan import Planned, all_places, distinct, plan_passes, shared
+from pipelines.extract.jobs import ATTEMPTS, ShardJob, jobs_of, looked_up, orders_of, places_of, remaining
+from pipelines.extract.passes import FeatureFile, Pass, passes_for, recorded_passes
 from pipelines.extract.readers import Kept, chunks_of
 from pipelines.extract.stream import removed_in_bulk, stream
 from pipelines.extract.worker import EncodeChunks
-from pipelines.files import storage
-from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
+from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
 _Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 
-def run(runs: Sequence[Run], rule_of: stopping.RuleOf) -> None:
-    """Compute every feature that the attacks of some runs need and that is not committed yet.
-
-    Features that several runs share are computed once, for the first; the others get a copy.
+def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleOf) -> None:
+    """Compute every query of some plans that is not committed yet, each once however many plans have it.
 
     Args:
         runs: a run and the points of its sweeps.
-        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.tasks.stopping_rule`.
+        planned: their plans.
+        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.fit.stopping_rule`.
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard became unreadable, more
             samples than allowed were rejected, the queries exceed the budget at the start or once workers were lost, or
             an encoder behind an API fails, changed its answers, or costs more than its cap.
     """
-    before = {path: storage.read_bytes(path) if storage.exists(path) else None for path in _plans(runs)}
-    planned, places = plan_passes(runs, Sizing()), all_places(runs)
-    asked, left = _looked_through(runs, planned, places)
+    config = runs[0].config
+    passes = plan_passes(planned, Sizing(config.resources), config.queries.chunk)
+    asked, left = _looked_through(config, passes)
     checked = adopt.to_check(runs, left)
+    _check_copies(passes)
+    allowed = ledger.attempts_left(config, planned, asked, left)
     adopt.record_checks(checked)
-    try:
-        _check_copies(planned)
-        allowed = ledger.attempts_left(runs, asked, left)
-    except UserError:
-        for path, content in before.items():  # a plan that cannot be carried out is not kept
-            storage.remove(path) if content is None else storage.write_atomic(path, content)
-        raise
+    for one in passes:
+        one.record()
     session = uuid.uuid4().hex
     try:
         with access_to(runs) if left else nullcontext() as access:
-            adopt.check_unchanged(runs, checked, access)
-            for stopped in (False, True):  # a stopping rule is fitted on features of the first wave
-                wave = [one.only(stopped=stopped) for one in planned]
-                if any(one.passes for one in wave):
-                    _query(runs, wave, places, _Session(session, allowed, access, rule_of))
+            adopt.check_unchanged(planned, checked, access)
+            for wave in _waves(passes):
+                _query(runs, planned, wave, _Session(session, allowed, access, rule_of))
     except Unpaid as error:
-        ledger.attempts_left(runs, *_looked_through(runs, planned, places))  # says what budget it needs
+        ledger.attempts_left(config, planned, *_looked_through(config, passes))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
-    for config, folder in runs:
-        _account(config, folder)
+    for one in planned:
+        _account(config, one)
 
 
-def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
+def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
     """Do the same in this process, shard after shard: a trial of a search is itself a Ray task.
 
     Args:
-        runs, rule_of: as for `run`.
+        planned, rule_of: as for `run`.
+        config: of the trial.
         memory: backbone outputs computed before in this process.
         kept: samples that were read before in this process.
 
     Raises:
         UserError: as `run`; or an encoder is behind an API, whose ledger has one writer.
     """
-    planned, places = plan_passes(runs), all_places(runs)
     session = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of)
-    encode = EncodeChunks(gpus=runs[-1].config.resources.gpus_per_actor, memory=memory)
-    for stopped in (False, True):
-        wave = [one.only(stopped=stopped) for one in planned]
-        jobs = [job for one in wave for job in one.jobs(places)]
-        first = distinct(jobs)
-        todo = bank.laid(stopping.fitted(_left(list(first.values()), session), runs, rule_of, here=True), runs)
+    encode = EncodeChunks(gpus=config.resources.gpus_per_actor, memory=memory)
+    passes = plan_passes(planned, None, config.queries.chunk)
+    for one in passes:
+        one.record()
+    for wave in _waves(passes):
+        jobs = [job for one in wave for job in one.jobs()]
+        todo = bank.with_banks(stopping.with_rules(_left(jobs, session), rule_of, here=True), planned)
         with removed_in_bulk() as taken:
             for order in orders_of(todo):
                 for row in chunks_of(order, kept.reader(order.reader)):
@@ -111,11 +103,59 @@ def here(runs: Sequence[Run], rule_of: stopping.RuleOf, memory: Memory, kept: Ke
                         if receipt["error"]:
                             raise UserError(receipt["error"])
                         taken.extend(receipt["markers"])
-        files = shared(jobs, first)
-        for one in wave:
-            one.finish(files)
-    for config, folder in runs:
-        _account(config, folder)
+        _finish(wave, jobs)
+    for one in planned:
+        _account(config, one)
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """A pass, and the plan that it is made for: the first that has its queries."""
+
+    query: Pass
+    planned: Planned
+    new: bool
+
+    def jobs(self) -> list[ShardJob]:
+        """Its jobs, one for each shard that has images of it."""
+        plan, folder = self.planned
+        return list(jobs_of(self.query, plan.data, folder, places_of(plan.data)))
+
+    def record(self) -> None:
+        """Write it down, unless it is."""
+        if self.new:
+            self.query.record(self.planned.folder.run)
+
+
+def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | str) -> list[PlannedPass]:
+    """The passes that compute all queries of some plans; earlier ones go on.
+
+    Args:
+        planned: the plans; all have one store.
+        sizing: decides how many images make a chunk of a new pass; None: as many as nobody asked for.
+        chunk: images per chunk, as the config says.
+    """
+    store = planned[0].folder.store
+    recorded = recorded_passes(store)
+    seen: set[str] = set()
+    passes: list[PlannedPass] = []
+    for one in planned:
+        queries = {query.key: query for query in items_in(one.plan, Query) if query.key not in seen}
+        seen.update(queries)
+        earlier, new = passes_for(queries, store, recorded)
+        if chunk != "auto":
+            new = [replace(query, chunk=int(chunk)) for query in new]
+        elif new and sizing is not None:
+            new = sizing(new, one.plan.data, one.folder)
+        passes += [PlannedPass(query, one, new=False) for query in earlier]
+        passes += [PlannedPass(query, one, new=True) for query in new]
+    return passes
+
+
+def _waves(passes: Sequence[PlannedPass]) -> list[list[PlannedPass]]:
+    """The passes in the order of what they depend on: a stopping rule is fitted on features of the first wave."""
+    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
+    return [wave for wave in waves if wave]
 
 
 @dataclass
@@ -135,72 +175,68 @@ class _Session:
             self.checked = True
 
 
-def _check_copies(planned: Sequence[Planned]) -> None:
-    """Raise UserError if a pass needs the momentum copy of an encoder that was trained before these were kept."""
-    for one in planned:
-        copied = {query.asking.encoder for query in one.passes if any(map(of_momentum, query.needs))}
-        for stored in (describe(one.folder, name) for name in sorted(copied)):
-            if not stored.copied:
-                raise UserError(
-                    f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
-                    "choose another --out, or train it again with --force pretrain"
-                )
+def _check_copies(passes: Sequence[PlannedPass]) -> None:
+    """Raise UserError if a pass needs the momentum copy of an encoder that has none."""
+    copied = {
+        (one.planned.folder, one.query.encoder): None
+        for one in passes
+        if any(measure.momentum for measure in one.query.measures)
+    }
+    for stored in (describe(*encoder) for encoder in copied):
+        if not stored.copied:
+            raise UserError(
+                f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
+                "choose another --out, or train it again with --force pretrain"
+            )
 
 
-def _query(runs: Sequence[Run], planned: Sequence[Planned], places: Sequence[Place], session: _Session) -> None:
+def _query(runs: Sequence[Run], planned: Sequence[Planned], passes: Sequence[PlannedPass], session: _Session) -> None:
     """Compute the remaining features of some passes."""
     config, folder = runs[0]
-    jobs = [job for one in planned for job in one.jobs(places)]
-    first = distinct(jobs)
-    todo = _left(list(first.values()), session)
-    if len(todo) < len(first):
-        say("extract", f"{len(first) - len(todo)} of {len(first)} shards already done")
+    jobs = [job for one in passes for job in one.jobs()]
+    todo = _left(jobs, session)
+    if len(todo) < len(jobs):
+        say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
     if todo:
         session.check(runs)
-        todo = bank.laid(stopping.fitted(todo, runs, session.rule_of), runs)
+        todo = bank.with_banks(stopping.with_rules(todo, session.rule_of), planned)
         throughput = stream(todo, config, session.access)
         precision = sorted({job.query.precision for job in todo})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
         rate = throughput.images / throughput.wall
         asked = asked_in_words(todo, throughput.images)
         say("extract", f"{asked}, {throughput.views} queries, {rate:.0f} images/s")
-    files = shared(jobs, first)
-    for one in planned:
-        one.finish(files)
+    _finish(passes, jobs)
+
+
+def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
+    """Write the receipts of some passes, whose jobs are all done."""
+    files: dict[str, list[FeatureFile]] = {}
+    for job in jobs:
+        files.setdefault(job.query.tag, []).append(job.file)
+    for one in passes:
+        one.query.finish(files.get(one.query.tag, []))
 
 
 def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
     """Number of images, counted anew for every encoder, and of encoders, in words."""
-    encoders = {(job.folder, job.encoder) for job in jobs}
+    encoders = {job.query.encoder_key for job in jobs}
     together = f" for {len(encoders)} encoders together" if len(encoders) > 1 else ""
     return count_of(images, "image", "images") + together
 
 
-def _plans(runs: Sequence[Run]) -> list[str]:
-    return [
-        path_of(folder.seed(seed), encoder)
-        for config, folder in runs
-        for seed in config.seeds
-        for encoder in config.encoders
-        for path_of in (passes_path, checks_path)
-    ]
-
-
-def _looked_through(
-    runs: Sequence[Run], planned: Sequence[Planned], places: Sequence[Place]
-) -> tuple[Counter[_Asked], Counter[_Asked]]:
+def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[Counter[_Asked], Counter[_Asked]]:
     """Queries per folder and encoder, in all and still to send; empty without a budget or an endpoint."""
     asked: Counter[_Asked] = Counter()
     left: Counter[_Asked] = Counter()
-    remote = any(isinstance(encoder, EndpointConfig) for config, _ in runs for encoder in config.encoders.values())
-    if remote or runs[0][0].budget.queries is not None:
-        jobs = list(distinct([job for one in planned for job in one.jobs(places)]).values())
+    if any(one.query.remote for one in passes) or config.budget.queries is not None:
+        jobs = [job for one in passes for job in one.jobs()]
         settle(looked_up(jobs))  # else their queries would count as lost
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
-            for query, place in {(job.query.tag, job.folder): (job.query, job.folder) for job in some}.values():
-                counted[place, query.asking.encoder] += query.bank_queries
+            for query, place in {job.query.tag: (job.query, job.folder) for job in some}.values():
+                counted[place, query.encoder] += query.bank_queries
     return asked, left
 
 
@@ -209,27 +245,27 @@ def _left(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     known = looked_up(jobs)
     settle(known)
     left = [job for job in known if job.is_left]
-    before = {place: begun(*place) for place in {(job.folder, job.encoder) for job in left}}
+    before = {place: begun(*place) for place in {(job.query.store, job.query.encoder_key) for job in left}}
     return [
         replace(
             job,
             attempts=session.allowed,
-            begun=begun_of(job, before[job.folder, job.encoder]),
+            begun=begun_of(job, before[job.query.store, job.query.encoder_key]),
             session=session.name,
         )
         for job in left
     ]
 
 
-def _account(config: RunConfig, folder: RunFolder) -> None:
+def _account(config: RunConfig, planned: Planned) -> None:
     """Raise UserError if too many samples were rejected, now or before."""
-    roles = {role for demand in demands_of(config) for role in demand.needs}
-    for seed in config.seeds:
-        asked = Splits.load(folder.seed(seed).path).count(roles)
-        rejected = rejected_samples(config, folder.seed(seed))
-        if len(rejected) > config.data.max_rejected * asked:
-            first = rejected[0]
-            raise UserError(
-                f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
-                f"{config.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
-            )
+    plan, folder = planned
+    roles = {role.name for query in items_in(plan, Query) for role in query.samples.roles}
+    asked = Splits.load(folder.path).count(roles)
+    rejected = rejected_samples(plan, folder)
+    if len(rejected) > config.data.max_rejected * asked:
+        first = rejected[0]
+        raise UserError(
+            f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
+            f"{config.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
+        )

@@ -239,7 +239,7 @@ class EncodeChunks:
         crafter = job.query.crafter
         if crafter is None:
             return checkpoints_of(job)
-        return [*checkpoints_of(job), Checkpoint(job.folder, crafter, describe(job.folder, crafter).epochs[-1])]
+        return [*checkpoints_of(job), Checkpoint(job.folder, crafter, job.query.crafter_epoch)]
 
     def _grouped(self, jobs: Sequence[ShardJob]) -> list[tuple[Group, list[ShardJob]]]:
         """The jobs in groups whose encoders see the same views; their encoders fit the budget together."""

@@ -28,11 +28,11 @@ import yaml
 import mi_core
 import pipelines
 from pipelines.config.paths import spelled_out
-from pipelines.config.reading.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import Unavailable, UserError
 from pipelines.files.digest import digest
 from pipelines.jobs.confidential import check_travelling
+from pipelines.plan.load import parse
 from pipelines.run.ray_session import probe
 
 if TYPE_CHECKING:

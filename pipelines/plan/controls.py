@@ -1,9 +1,16 @@
-"""TODO."""
+"""What an attack is compared with: reference encoders that saw none of the images, and how the groups came about."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from mi_core.validity.verdict import CHOICE, LOT
+from pipelines.config.roles import KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
-from pipelines.plan.encoders import chain, families, members_of
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.encoders import ForeignConfig
+from pipelines.plan.encoders import members_of, shadow_families, training_chain
+from pipelines.plan.gradients import may_read_captions, why_unfit
 from pipelines.plan.roles import audited_roles
 from pipelines.plan.views import outputs_of
 
@@ -18,7 +25,11 @@ def groups_by(config: RunConfig) -> str:
     drawn = all(role.drawn for role in (inside, outside)) and inside.classes == outside.classes
     here = inside.source_name == outside.source_name
     trained = members_of(config, config.attacks[config.validity.attack].target)
-    return LOT if drawn and here and audited_roles(config)[0] in trained and audited_roles(config)[1] not in trained else CHOICE
+    return (
+        LOT
+        if drawn and here and audited_roles(config)[0] in trained and audited_roles(config)[1] not in trained
+        else CHOICE
+    )
 
 
 def audits_others(config: RunConfig) -> bool:
@@ -51,7 +62,7 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
     """Encoders that saw none of the target's samples, the preferred first, each with why it is unfit, if it is."""
     if config.fold != "all":
         return
-    named = [one for name in config.validity.references for one in families(config).get(name, (name,))]
+    named = [one for name in config.validity.references for one in shadow_families(config).get(name, (name,))]
     objective = config.encoders[attack.target].objective
     kin = sorted(config.encoders, key=lambda name: config.encoders[name].objective != objective)
     outputs = set(outputs_of(config, attack))
@@ -66,6 +77,6 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
 
 def _saw_neither(config: RunConfig, name: str) -> bool:
     """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
-    first = config.encoders[chain(config, name)[-1]]
+    first = config.encoders[training_chain(config, name)[-1]]
     known = first.saw_nothing if isinstance(first, ForeignConfig) else True
     return known and not members_of(config, name) & {*audited_roles(config), *KNOWN_ROLES}

@@ -1,8 +1,10 @@
-"""TODO."""
+"""Which attacks guess the coins of canaries, and which promise of privacy they test."""
 
 from __future__ import annotations
 
+from pipelines.config.roles import CANARY_IN
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.plan.encoders import members_of
 from pipelines.plan.views import outputs_of
 

@@ -151,7 +151,6 @@ class Fit(Item):
         readings: of the target, of a shadow, or of each of several shadows that are trained on halves.
         known_members: roles that count as members; of several shadows each has its own half.
         audited: whether it is fitted on the samples that it judges, of which the candidates count as members.
-        reference_count: samples of each role that it is fitted on; None: all.
     """
 
     attack: AttackConfig
@@ -246,6 +245,11 @@ class Judge(Item):
         return self.score.reading.encoder
 
     @property
+    def has_shadow(self) -> bool:
+        """Whether it is fitted on other encoders than the target."""
+        return self.score.fit.readings[0].encoder != self.target
+
+    @property
     def fold(self) -> str:
         """The half of the samples that a search judges; all."""
         return self.score.reading.samples.fold
@@ -298,12 +302,19 @@ class Blind(Item):
 
 @dataclass(frozen=True, eq=False)
 class Semantic(Item):
-    """The control by content: a classifier on what reference encoders see in the audited samples."""
+    """The control by content: a classifier on what reference encoders see in the audited samples.
+
+    Args:
+        audited: the two roles, possible members first.
+        seed: of the plan.
+        readings: of the references.
+        recipe: views in which those that are trained here have to recognise images.
+    """
 
     audited: tuple[Role, Role]
     seed: int
     readings: tuple[Reading, ...]
-    nonce: str | None = None
+    recipe: Recipe
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from mi_core.features.measure import Measure, as_json
 from pydantic import BaseModel
 
-from mi_core.features.measure import Measure, as_json
 from pipelines.files.digest import digest
 
 VERSION = 4

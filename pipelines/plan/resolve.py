@@ -14,6 +14,7 @@ from mi_core.features import Embedding, Measure, SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
 from mi_core.validity.verdict import CHOICE
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
@@ -26,7 +27,7 @@ from pipelines.plan.encoders import (
     is_trained,
     measured_encoders,
     queried_epochs,
-    shadows,
+    shadows_of,
 )
 from pipelines.plan.items import (
     Beside,
@@ -47,7 +48,6 @@ from pipelines.plan.items import (
     Views,
 )
 from pipelines.plan.roles import audited_roles, population_roles, reference_roles, roles_fitted_on_target
-from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
 from pipelines.plan.utility import auxiliary_roles, classifier_roles, utility_roles
 from pipelines.plan.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
 
@@ -72,7 +72,7 @@ def roles_in_config(config: RunConfig) -> dict[str, Role]:
     return {
         name: Role(name, role.count or 0, part_of=role.source_name if role.source_name in data.roles else "")
         for name, role in data.roles.items()
-    } | {coin: Role(coin, 0) for coin in COINS}
+    }
 
 
 class _Resolver:
@@ -168,9 +168,7 @@ class _Resolver:
     ) -> Reading:
         """What is read of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
         how = how or _How(None, 0)
-        asked = dict.fromkeys(
-            self.roles[role.part_of] if role.part_of in within else role for role in samples.roles
-        )
+        asked = dict.fromkeys(self.roles[role.part_of] if role.part_of in within else role for role in samples.roles)
         without = samples.without if how.stopping is not None else ()
         queries = tuple(
             self._query(name, epoch, output, measure, Samples((role,), self.seed, samples.count, without), how)
@@ -201,20 +199,18 @@ class _Resolver:
         samples = Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
         known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
         within = () if known_apart else self.audited
-        beside, population, anchors = population_roles(config, attack), None, tuple[Query, ...]()
+        beside, population, anchors = population_roles(attack), None, tuple[Query, ...]()
         if beside:
             others = Samples(self._roles(beside), self.seed, attack.count)
             population = self._reading(name, on, read, needs, others, how)
         if attack.method().anchored:
             anchors = self._reading(name, on, read, EMBEDDING, Samples(self._roles([ANCHOR_ROLE]), self.seed)).queries
         plain = self._reading(name, on, read, needs, samples, how, within=within)
-        return Reading(
-            plain.queries, samples, plain.drawn, plain.used, anchors, population, attack.method().labelled
-        )
+        return Reading(plain.queries, samples, plain.drawn, plain.used, anchors, population, attack.method().labelled)
 
     def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> Fit:
         """An attack fitted on its shadows or, without any, on known samples of an encoder."""
-        config, models = self.config, shadows(self.config, attack)
+        config, models = self.config, shadows_of(self.config, attack)
         if attack.reference not in config.encoders and models:
             readings = tuple(self._of_attack(attack, shadow, checkpoint, self.audited) for shadow in models)
             return Fit(attack, self.seed, readings, ())
@@ -265,10 +261,8 @@ class _Resolver:
             how = _How(attack, attack.views or config.queries.views, fit)
             target = self._reading(attack.target, epoch, output, (SequentialSimilarity(),), samples, how)
         else:
-            target = self._of_attack(
-                attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold
-            )
-        own = bool(shadows(config, attack))
+            target = self._of_attack(attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold)
+        own = bool(shadows_of(config, attack))
         beside = tuple(
             Beside(
                 self._of_attack(attack, name, checkpoint, self.audited),
@@ -337,7 +331,8 @@ class _Resolver:
             )
             for name in names
         )
-        return Semantic((inside, outside), self.seed, readings)
+        recipe = recipe_of(config, config.attacks[config.validity.attack])
+        return Semantic((inside, outside), self.seed, readings, recipe)
 
 
 class _How:

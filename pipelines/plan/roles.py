@@ -1,9 +1,21 @@
-"""TODO."""
+"""Which images: those that are audited, and those that an attack is fitted on or compares them with."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pipelines.config.roles import (
+    CANDIDATE_ROLES,
+    KNOWN_ROLES,
+    POPULATION_ROLE,
+    SHADOW_ROLES,
+    TARGET_ROLES,
+    UNLABELLED_ROLE,
+    nonmembers_beside,
+)
 from pipelines.config.run_config import RunConfig
-from pipelines.plan.encoders import member_roles, shadows
+from pipelines.config.sections.attacks import AUDITED, KNOWN, NONMEMBERS, UNLABELLED, AttackConfig
+from pipelines.plan.encoders import member_roles, shadows_of
 
 
 def audited_roles(config: RunConfig) -> tuple[str, str]:
@@ -28,14 +40,14 @@ def reference_roles(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
     return tuple(role for members in trained for role in (members, nonmembers_beside(members))) or SHADOW_ROLES
 
 
-def population_roles(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
+def population_roles(attack: AttackConfig) -> tuple[str, ...]:
     """The role whose images, seen by no encoder, an attack compares samples with; none if it compares with none."""
     return (POPULATION_ROLE,) if attack.method().populated else ()
 
 
 def roles_fitted_on_target(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
     """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
-    return () if shadows(config, attack) or attack.reference == AUDITED else reference_roles(config, attack)
+    return () if shadows_of(config, attack) or attack.reference == AUDITED else reference_roles(config, attack)
 
 
 def whole_roles(config: RunConfig, roles: Sequence[str]) -> list[str]:

@@ -1,8 +1,11 @@
-"""TODO."""
+"""On which images the use of an encoder is measured, and those whose attribute an attacker knows."""
 
 from __future__ import annotations
 
+from pipelines.config.roles import BANK_ROLE, CANARY_ROLE, TEST_ROLE, without_canaries
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttributeInferenceConfig
+from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.plan.encoders import members_of
 
 

@@ -1,9 +1,15 @@
-"""TODO."""
+"""What an attacker sends, and which outputs she reads: the views of her shadow, images crafted on it, a bank."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mi_core.augmentations import AUGMENTATIONS
 from pipelines.config.run_config import RunConfig
-from pipelines.plan.encoders import shadows
+from pipelines.config.sections.attacks import AttackConfig
+from pipelines.config.sections.parameters import complete
+from pipelines.config.sections.queries import Recipe, crops_alone
+from pipelines.plan.encoders import shadows_of
 
 
 def recipe_of(config: RunConfig, attack: AttackConfig) -> Recipe:
@@ -11,7 +17,7 @@ def recipe_of(config: RunConfig, attack: AttackConfig) -> Recipe:
 
     A shadow that was trained by another algorithm than the target tells her nothing but crops.
     """
-    target, shadows = config.encoders[attack.target], shadows(config, attack)
+    target, shadows = config.encoders[attack.target], shadows_of(config, attack)
     own = config.encoders[shadows[0]] if shadows else target
     if own.objective != target.objective:
         return crops_alone(config.queries.crop_only)
@@ -22,13 +28,9 @@ def recipe_of(config: RunConfig, attack: AttackConfig) -> Recipe:
 
 def crafter_of(config: RunConfig, attack: AttackConfig) -> str | None:
     """The encoder whose weights an attacker crafts images on: her shadow."""
-    shadows = shadows(config, attack)
-    return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
-
-
-def bank_role(config: RunConfig, attack: AttackConfig) -> str | None:
-    """The role of the bank that an attack compares samples with."""
-    return ANCHOR_ROLE if attack.bank_size else None
+    shadows = shadows_of(config, attack)
+    crafts = any(measure.consumes == "adversarial" for measure in attack.needs())
+    return shadows[0] if shadows and crafts else None
 
 
 def outputs_of(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:

@@ -10,41 +10,40 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mi_core.objectives import OBJECTIVES
 from mi_core.report.words.numbers import plain
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.console import bars, say, step
-from pipelines.data.draw.halves import members_of
-from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.files.digest import digest
 from pipelines.pretrain.board import Board
 from pipelines.pretrain.defend import defend
 from pipelines.pretrain.lanes import REFRESH_SECONDS, Lanes
 from pipelines.pretrain.references import try_references
 from pipelines.pretrain.worker import TrainingJob
-from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import HELPER_MEMORY, borne
 
-VERSION = 3
 SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
 
-def run(runs: Sequence[Run]) -> None:
-    """Make every encoder of every seed of some runs that is not in its folder yet.
+def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
+    """Make every encoder of some plans that is not in its folder yet.
 
-    An encoder that two runs share is trained once: the first gets it, the others a copy.
+    An encoder that two plans share is trained once: the first gets it, the others a copy.
+
+    Args:
+        runs: a run and the points of its sweeps.
+        planned: their plans.
 
     Raises:
         UserError: weights from elsewhere do not fit, or an encoder in the folder comes from other inputs.
     """
-    adopt.run(runs)
-    every = [job for config, folder in runs for job in training_jobs(config, folder)]
+    adopt.run(runs, planned)
+    every = [job for one in planned for job in training_jobs(one, runs[0].config.resources.resident_mb)]
     once = Once(every, lambda job: job.inputs, TrainingJob.is_done)
     jobs, whole = once.todo(), len(once.first)
     if len(jobs) < whole:
@@ -52,16 +51,16 @@ def run(runs: Sequence[Run]) -> None:
     if jobs:
         _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
     once.share(TrainingJob.copy_to)
-    try_references(runs)
+    try_references(planned)
 
 
-def here(runs: Sequence[Run], threads: int) -> None:
-    """Share trained encoders among some runs and fit their defenses, in this process; one of the runs has trained them.
+def here(planned: Sequence[Planned], threads: int) -> None:
+    """Share trained encoders among some plans and fit their defenses, in this process; one of them has trained them.
 
     Raises:
         UserError: as `run`.
     """
-    every = [job for config, folder in runs for job in training_jobs(config, folder)]
+    every = [job for one in planned for job in training_jobs(one, 0)]
     made = {job.inputs: job for job in every if job.is_done()}
     for job in sorted(every, key=lambda job: isinstance(job.config, DefendedConfig)):
         if job.is_done():
@@ -155,30 +154,20 @@ def _in_words(job: TrainingJob) -> str:
     return f"{job.config.epochs} epochs, loss {record.losses[-1]:.3f}{how}"
 
 
-def training_jobs(config: RunConfig, folder: RunFolder) -> Iterator[TrainingJob]:
-    """Every encoder that a run trains, of every seed; two of the same ``inputs`` are trained once."""
-    limit = config.resources.resident_mb * 2**20
-    point = folder.path.partition("/sweep/")[2]
+def training_jobs(planned: Planned, resident_mb: int) -> Iterator[TrainingJob]:
+    """Every encoder of a plan that is trained here; two of the same key are trained once."""
+    plan, folder = planned
+    point = folder.run.partition("sweep/")[2]
     where = f", {point}" if point else ""
-    for seed in config.seeds:
-        place = folder.seed(seed)
-        for name, encoder in config.encoders.items():
-            if isinstance(encoder, TrainedConfig):
-                inputs, nonce = _inputs(config, place, name), config.queries.nonce
-                yield TrainingJob(name, encoder, config.data, place, inputs, limit, where, nonce)
-
-
-def _inputs(config: RunConfig, place: SeedFolder, name: str) -> str:
-    """Hash of everything that a trained encoder depends on, with the inputs of the one it starts from."""
-    encoder = config.encoders[name]
-    if not isinstance(encoder, TrainedConfig):
-        return describe(place, name).record.inputs
-    splits = members_of(Splits.load(place.path), encoder, place.seed, config.queries.nonce)
-    outside = encoder.outside if isinstance(encoder, DefendedConfig) else ()
-    roles = {role: splits.role_digest(role) for role in (*encoder.train_on, *outside)}
-    captions = config.data.model_dump(mode="json")["captions"]
-    parts = [VERSION, place.seed, name, encoder.model_dump(), roles, config.data.decoder().digest(), captions]
-    labelled = OBJECTIVES[encoder.objective].target in ("class", "caption") or isinstance(encoder, DefendedConfig)
-    meaning = config.data.meaning_of(config.data.label if labelled else None, encoder.attribute)
-    parts += [meaning] if meaning else []
-    return digest(*parts, *([] if encoder.start is None else [_inputs(config, place, encoder.start)]))
+    for encoder in plan.encoders:
+        if isinstance(encoder.settings, TrainedConfig):
+            yield TrainingJob(
+                encoder.name,
+                encoder.settings,
+                plan.data,
+                folder,
+                encoder.key,
+                resident_mb * 2**20,
+                where,
+                encoder.nonce,
+            )

@@ -20,6 +20,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages, TrainingImages, by_content
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
+from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.images import load_images
@@ -152,7 +153,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
     parameters = job.config.pretraining()
     objective = OBJECTIVES[job.config.objective]
     settings = objective_parameters(parameters)
-    if streams(job, splits.count(roles)):
+    if streams(job.data, splits.count(roles), job.resident_bytes):
         streamed = StreamedImages(
             job.data,
             splits,
@@ -179,9 +180,9 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
     return resident, loaded.templated if objective.target == "caption" else 0
 
 
-def streams(job: TrainingJob, images: int) -> bool:
+def streams(data: DataConfig, images: int, resident_bytes: int) -> bool:
     """Whether the members are read anew every epoch, because their pixels exceed what a worker may keep."""
-    return images * job.data.channels * job.data.image_size**2 > job.resident_bytes
+    return images * data.channels * data.image_size**2 > resident_bytes
 
 
 class _Keeper:

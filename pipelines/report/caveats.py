@@ -10,17 +10,20 @@ from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report.words.numbers import plain
-from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import tasks
+from pipelines.attack.results import result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
+from pipelines.plan.controls import passed_over, references_of
+from pipelines.plan.roles import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 
 
 def remarks(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
@@ -50,7 +53,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         told.append("One seed: the spread over splits and training runs is not known.")
     told += of_fits(config)
     noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
-    if any(noisy & {*config.reference_roles(attack), *config.population_roles(attack)} for attack in config.attacks):
+    if any(noisy & {*reference_roles(config, attack), *population_roles(attack)} for attack in config.attacks):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
             "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
@@ -72,14 +75,14 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
         if Answers(noise).noisy:
             told.append(noise_caveat(name, noise))
     uncontrolled = {
-        f"{task.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
+        f"{task.judge.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
         for seed in config.seeds
-        for task in tasks(config, folder.seed(seed))
+        for task in tasks(plan_of(Run(config, folder), seed))
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
     told += of_references(config)
-    if config.asked:
+    if is_membership_unknown(config):
         told.append(
             "The answer holds only if your images and the control images come from the same source, and the control "
             "images were surely not trained on."
@@ -94,7 +97,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
 
 def of_fits(config: RunConfig) -> list[str]:
     """That images which an attack is fitted on are not judged, where there are such."""
-    if any(config.fitted_on_target(attack) for attack in config.attacks):
+    if any(roles_fitted_on_target(config, attack) for attack in config.attacks):
         return ["Some attacks learned from images whose use is known. They were judged on the other images only."]
     return []
 
@@ -103,9 +106,9 @@ def of_references(config: RunConfig) -> list[str]:
     """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
     told = []
     for attack in config.attacks:
-        if (passed := config.passed_over(attack)) is not None:
-            chosen = ", ".join(config.references_of(attack))
-            words = " ".join(filter(None, (attack.attack, settings_of(config, attack), "on", attack.target)))
+        if (passed := passed_over(config, attack)) is not None:
+            chosen = ", ".join(references_of(config, attack))
+            words = " ".join(filter(None, (attack.attack, settings_of(attack, config.attacks), "on", attack.target)))
             start = f"The reference of {words} is {chosen}" if chosen else f"No reference for {words}"
             told.append(f"{start}: {' '.join(passed)}.")
     return list(dict.fromkeys(told))
@@ -114,7 +117,7 @@ def of_references(config: RunConfig) -> list[str]:
 def _of_drawn(config: RunConfig, folder: RunFolder) -> list[str]:
     """That metrics are of some of the scored samples, where these are very many."""
     for seed in config.seeds:
-        for result in map(result_of, tasks(config, folder.seed(seed))):
+        for result in map(result_of, tasks(plan_of(Run(config, folder), seed))):
             metrics, scored = result.get("metrics", {}), result.get("scored", 0)
             judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
             if metrics and judged < scored:

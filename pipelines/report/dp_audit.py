@@ -10,15 +10,17 @@ from typing import Any
 from mi_core.defenses.composition import LEAVE, present_or_not
 from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
 from pipelines.attack.canaries import guessed, guesses_canaries
-from pipelines.attack.results import result_of
-from pipelines.attack.tasks import Task, tasks
+from pipelines.attack.results import Task, result_of, tasks
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.dp_audit import APPROXIMATE, GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
+from pipelines.plan.dp_audit import promising_encoders
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 
 
 def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
@@ -31,9 +33,9 @@ def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         return []
     by_target: dict[str, list[Task]] = {}
     for seed in config.seeds:
-        for task in tasks(config, folder.seed(seed)):
+        for task in tasks(plan_of(Run(config, folder), seed)):
             if guesses_canaries(config, task) and "not_applicable" not in result_of(task):
-                by_target.setdefault(task.attack.target, []).append(task)
+                by_target.setdefault(task.judge.attack.target, []).append(task)
     return [_entry(config, folder, mine) for mine in by_target.values()]
 
 
@@ -44,16 +46,16 @@ def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[s
     counts = sorted(chosen.guesses) or grid_of(role.count or 0)
     of_seed = [guessed(one, counts) for one in mine]
     tried = [reduce(add, several) for several in zip(*of_seed, strict=True)]
-    promise = _promise(config, folder, task.attack.target)
+    promise = _promise(config, folder, task.judge.attack.target)
     delta = promise.get("delta", chosen.delta or 0.0)
-    gaussian = family_of(config, task.attack.target) == GAUSSIAN and delta > 0
+    gaussian = family_of(config, task.judge.attack.target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(one.canaries, one.guesses, one.guesses) for one in tried]
     entry: dict[str, Any] = {
-        "target": task.attack.target,
-        "attack": task.attack.attack,
-        "output": task.output,
-        "epoch": task.epoch,
+        "target": task.judge.attack.target,
+        "attack": task.judge.attack.attack,
+        "output": task.judge.output,
+        "epoch": task.judge.epoch,
         "seeds": [one.folder.seed for one in mine],
         "kind": role.kind or "plain",
         "canaries": tried[0].canaries,
@@ -86,7 +88,7 @@ def family_of(config: RunConfig, target: str) -> str:
         method = encoder.method(config.seeds[0])
         fits = method.mechanism == GAUSSIAN and LEAVE in method.adjacencies
     else:
-        fits = target in config.promising
+        fits = target in promising_encoders(config)
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 
@@ -95,7 +97,7 @@ def _promise(config: RunConfig, folder: RunFolder, target: str) -> dict[str, Any
     chosen, encoder = config.dp_audit, config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         told = {"epsilon": chosen.epsilon, "delta": chosen.delta or 0.0, "by": "config"}
-        return told if target in config.promising else {}
+        return told if target in promising_encoders(config) else {}
     if not isinstance(encoder, DefendedConfig):
         return {}
     numbers = [describe(folder.seed(seed), target).record.defense for seed in config.seeds]

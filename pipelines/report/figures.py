@@ -13,16 +13,20 @@ from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, Loss
 from mi_core.report.figures.images import ViewGrid
 from mi_core.streams import pixel_streams
 from pipelines.attack.inference import planes
-from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.attack.scores import judged, parts_of
-from pipelines.attack.tasks import Task, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.encoders import attacked_epochs
+from pipelines.plan.roles import audited_roles
+from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 
 VIEWED = 4  # images shown with their views
 _DRAWN = 1_000_000  # scores that a figure is drawn from, at most
@@ -42,10 +46,10 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
 def _scores(config: RunConfig, folder: RunFolder) -> Iterator[AttackScores]:
     """Scores at the last checkpoint; each curve once, as a point of a sweep may make two attacks alike."""
     drawn: set[tuple[Any, ...]] = set()
-    for task in (task for seed in config.seeds for task in tasks(config, folder.seed(seed))):
-        known = ", ".join(filter(None, (task.attack.reference, settings_of(config, task.attack))))
-        curve = (task.attack.attack, task.attack.target, task.output, known, task.folder.seed)
-        last = task.epoch == config.attacked_epochs(task.attack.target)[-1]
+    for task in (task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed))):
+        known = ", ".join(filter(None, (task.judge.attack.reference, settings_of(task.judge.attack, config.attacks))))
+        curve = (task.judge.attack.attack, task.judge.attack.target, task.judge.output, known, task.folder.seed)
+        last = task.judge.last
         if not last or curve in drawn or "not_applicable" in result_of(task):
             continue
         drawn.add(curve)
@@ -73,14 +77,14 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
 
     place, attack = folder.seed(config.seeds[0]), drawing[0]
     try:
-        shown = load_images(config.data, Splits.load(place.path), config.audited[:1], limit=VIEWED)
+        shown = load_images(config.data, Splits.load(place.path), audited_roles(config)[:1], limit=VIEWED)
     except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
         return None
     images = torch.from_numpy(shown.images)
     drawn = make_views(
         images,
         pixel_streams(config.queries.nonce or "", place.seed, "query", images),
-        config.recipe(attack).build(),
+        recipe_of(config, attack).build(),
         views=attack.views or config.queries.views,
     )
     return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())
@@ -107,12 +111,12 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
     for seed in config.seeds:
         place = folder.seed(seed)
         for task in tasks(config, place):
-            if len(config.attacked_epochs(task.attack.target)) < 2 or (means := _means_of(task)) is None:
+            if len(attacked_epochs(config, task.judge.attack.target)) < 2 or (means := _means_of(task)) is None:
                 continue
-            name = f"{task.attack.attack} {settings_of(config, task.attack)}".strip()
-            points = found.setdefault((name, task.attack.target, task.output, seed), [])
-            if task.epoch not in [epoch for epoch, _, _ in points]:
-                points.append((task.epoch, *means))
+            name = f"{task.judge.attack.attack} {settings_of(task.judge.attack, config.attacks)}".strip()
+            points = found.setdefault((name, task.judge.attack.target, task.judge.output, seed), [])
+            if task.judge.epoch not in [epoch for epoch, _, _ in points]:
+                points.append((task.judge.epoch, *means))
     for (name, target, output, seed), points in found.items():
         epoch, inside, outside = (np.array(column) for column in zip(*sorted(points), strict=True))
         yield StatisticCurve(name, target, output, seed, epoch, inside, outside)

@@ -11,16 +11,20 @@ import numpy as np
 from mi_core.report.contents import fault_of
 from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
 from mi_core.validity.kept import Scored
-from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import Task, tasks
-from pipelines.config.reading.load import load
+from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.overlap import audited_overlap
+from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
+from pipelines.plan.encoders import attacked_epochs
+from pipelines.plan.load import load
+from pipelines.plan.roles import audited_roles
+from pipelines.plan.views import primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
+from pipelines.run.points import Run
 
 
 def forget(
@@ -126,15 +130,17 @@ class _Side:
         if same not in config.attacks:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
-        last = config.attacked_epochs(encoder)[-1]
+        last = attacked_epochs(config, encoder)[-1]
         by_name: dict[str, list[Task]] = {}
         for seed in config.seeds:
-            for task in tasks(config, folder.seed(seed)):
-                if task.attack.target == encoder and task.epoch == last:
+            for task in tasks(plan_of(Run(config, folder), seed)):
+                if task.judge.attack.target == encoder and task.judge.epoch == last:
                     by_name.setdefault(_name(config, task), []).append(task)
         position = config.attacks.index(same)
         chosen = next(
-            mine for mine in by_name.values() if (mine[0].position, mine[0].output) == (position, config.primary_output)
+            mine
+            for mine in by_name.values()
+            if (mine[0].position, mine[0].output) == (position, primary_output(config))
         )
         for task in chosen:
             if "not_applicable" in result_of(task):
@@ -174,8 +180,8 @@ class _Side:
             "seeds": self.config.seeds,
             "attack": self.tasks[0].attack.model_copy(update={"target": "", "reference": ""}),
             "queries": self.config.queries,
-            "output": self.config.primary_output,
-            "images": [self.report["data"]["roles"][role] for role in self.config.audited],
+            "output": primary_output(self.config),
+            "images": [self.report["data"]["roles"][role] for role in audited_roles(self.config)],
         }
 
 
@@ -184,11 +190,22 @@ def _name(config: RunConfig, task: Task) -> str:
     alike = [
         one
         for one in config.attacks
-        if (one.attack, one.target) == (task.attack.attack, task.attack.target)
-        and one.reference != task.attack.reference
+        if (one.attack, one.target) == (task.judge.attack.attack, task.judge.attack.target)
+        and one.reference != task.judge.attack.reference
     ]
-    reference = f"against {task.attack.reference}" if alike else ""
-    return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), reference, "on", task.output)))
+    reference = f"against {task.judge.attack.reference}" if alike else ""
+    return " ".join(
+        filter(
+            None,
+            (
+                task.judge.attack.attack,
+                settings_of(task.judge.attack, config.attacks),
+                reference,
+                "on",
+                task.judge.output,
+            ),
+        )
+    )
 
 
 def _parted(words: str) -> tuple[str, str]:
@@ -219,10 +236,10 @@ def _check_unseen(third: _Side) -> None:
     def with_above(role: str) -> set[str]:
         return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
 
-    trained = third.config.members_of(third.encoder)
+    trained = third.members_of(config, third.encoder)
     seen = [
         role
-        for role in third.config.audited
+        for role in third.audited_roles(config)
         if any(role in with_above(one) or one in with_above(role) for one in trained)
     ]
     if seen:

@@ -8,19 +8,20 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.plan.encoders import member_roles, shadows_of
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
     """Which of distribution, architecture and algorithm a shadow shares with the target; None: there is no shadow."""
-    shadows, target = config.shadows(attack), config.encoders[attack.target]
+    shadows, target = shadows_of(config, attack), config.encoders[attack.target]
     if not shadows or not isinstance(target, TrainedConfig):
         return None
     shadow = config.encoders[shadows[0]]
     if not isinstance(shadow, TrainedConfig):
         return None
     return {
-        "distribution": _distribution(config.data, config.member_roles(shadows[0]))
-        == _distribution(config.data, config.member_roles(attack.target)),
+        "distribution": _distribution(config.data, member_roles(config, shadows[0]))
+        == _distribution(config.data, member_roles(config, attack.target)),
         "architecture": shadow.backbone == target.backbone,
         "algorithm": shadow.objective == target.objective,
     }

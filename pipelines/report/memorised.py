@@ -8,11 +8,13 @@ import numpy as np
 
 from mi_core.validity.conformal import flagged_at
 from pipelines.attack.memorised import memorised_path
-from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import Task, tasks
+from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
+from pipelines.data.plans import plan_of
 from pipelines.files import storage
+from pipelines.plan.encoders import epoch_beside, shadows_of
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 
 TOP = 12  # samples named in the report
 
@@ -24,24 +26,30 @@ def memorised(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for seed in config.seeds:
-        for task in tasks(config, folder.seed(seed)):
-            last = task.epoch == config.attacked_epochs(task.attack.target)[-1]
+        for task in tasks(plan_of(Run(config, folder), seed)):
+            last = task.judge.last
             if last and "memorisation" in result_of(task):
-                shadows = config.shadows(task.attack)
-                measured = (task.attack.attack, shadows, task.output, seed, str(task.attack.parameters()))
+                shadows = shadows_of(config, task.judge.attack)
+                measured = (
+                    task.judge.attack.attack,
+                    shadows,
+                    task.judge.output,
+                    seed,
+                    str(task.judge.attack.parameters()),
+                )
                 found.setdefault(str(measured), _entry(config, folder, task))
     return list(found.values())
 
 
 def _entry(config: RunConfig, folder: RunFolder, task: Task) -> dict[str, Any]:
-    table, settings = storage.read_table(memorised_path(task)), settings_of(config, task.attack)
+    table, settings = storage.read_table(memorised_path(task)), settings_of(task.judge.attack, config.attacks)
     flagged = flagged_at(np.asarray(table["q_value"]), config.validity.fdr)
     return {
-        "attack": task.attack.attack,
-        "shadow": task.attack.reference,
+        "attack": task.judge.attack.attack,
+        "shadow": task.judge.attack.reference,
         **({"settings": settings} if settings else {}),
-        "output": task.output,
-        "epoch": config.epoch_beside(config.shadows(task.attack)[0], task.epoch),
+        "output": task.judge.output,
+        "epoch": epoch_beside(config, shadows_of(config, task.judge.attack)[0], task.judge.epoch),
         "seed": task.folder.seed,
         "pairs": table["shadows_in"][0].as_py(),
         "mean": result_of(task)["memorisation"],

@@ -21,8 +21,7 @@ from mi_core.report.figures.figures import draw_figures
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
-from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.tasks import tasks
+from pipelines.attack.results import result_of, settings_of, tasks
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import SHADOW, SHADOWS, AttackConfig
@@ -39,6 +38,9 @@ from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.plan.encoders import attacked_epochs, shadows_of
+from pipelines.plan.roles import is_membership_unknown
+from pipelines.plan.utility import classifier_roles, utility_roles
 from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
 from pipelines.report.composition import composition
 from pipelines.report.defended import defended
@@ -105,7 +107,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "created": now(),
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
         "config": _given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
-        "membership": "asked" if config.asked else "known",
+        "membership": "asked" if is_membership_unknown(config) else "known",
         "versions": versions(),
         "command": manifest["runs"][-1]["command"],
         "data": _data(config, folder),
@@ -155,14 +157,14 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
             continue
         entry = {
             **{name: result[name] for name in ("attack", "target", "output")},
-            "reference": _kind(config, task.attack),
+            "reference": _kind(config, task.judge.attack),
             **{name: result[name] for name in ("seed", "epoch")},
             **_metrics(config, result),
             **{name: result[name] for name in ("queries", "seconds")},
         }
-        if config.shadows(task.attack):
+        if shadows_of(config, task.judge.attack):
             entry["shadow"] = result["reference"]
-        knowledge, settings = knowledge_of(config, task.attack), settings_of(config, task.attack)
+        knowledge, settings = knowledge_of(config, task.judge.attack), settings_of(task.judge.attack, config.attacks)
         entry |= {"knowledge": knowledge} if knowledge else {}
         entry |= {"settings": settings} if settings else {}
         if is_primary(config, task):
@@ -172,19 +174,21 @@ def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
 
 def _metrics(config: RunConfig, result: dict[str, Any]) -> dict[str, Any]:
     """What an attack reached; of candidates nothing that takes the truth about each of them."""
-    return {name: part for name, part in result["metrics"].items() if not (config.asked and name in RATES)}
+    return {
+        name: part for name, part in result["metrics"].items() if not (is_membership_unknown(config) and name in RATES)
+    }
 
 
 def _kind(config: RunConfig, attack: AttackConfig) -> str:
     """The kind of reference, as report.json calls it."""
-    shadows = config.shadows(attack)
+    shadows = shadows_of(config, attack)
     return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
 
 
 def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     """Attacks that found nothing to read."""
     for task in tasks(config, folder):
-        result, settings = result_of(task), settings_of(config, task.attack)
+        result, settings = result_of(task), settings_of(task.judge.attack, config.attacks)
         if "not_applicable" in result:
             yield {
                 **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
@@ -221,7 +225,7 @@ def _shards(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
     encoder = config.encoders[name]
-    epochs = config.attacked_epochs(name)
+    epochs = attacked_epochs(config, name)
     per_seed = []
     for seed in config.seeds:
         place = folder.seed(seed)
@@ -243,7 +247,7 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         }
     whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
-        **_utility(places, name, epochs, overlap_of(config, places[0], config.utility_roles(name)[1])),
+        **_utility(places, name, epochs, overlap_of(config, places[0], utility_roles(config, name)[1])),
         **_classifier(config, places, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
@@ -277,7 +281,7 @@ def _classifier(config: RunConfig, places: Sequence[SeedFolder], name: str, epoc
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
     if None in found:
         return {}
-    train, test = (overlap_of(config, places[0], roles) for roles in config.classifier_roles(name))
+    train, test = (overlap_of(config, places[0], roles) for roles in classifier_roles(config, name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return {
         "classifier": {

@@ -21,20 +21,25 @@ from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.evidence import one_sided, test_of
 from pipelines.attack.references import groups_of, semantic_auc
-from pipelines.attack.results import result_of, settings_of
+from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import Units, groups_in, judged, rows_of, units_of
-from pipelines.attack.tasks import Task, tasks
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.overlap import audited_overlap, overlap_of
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.controls import groups_by
+from pipelines.plan.encoders import is_trained
+from pipelines.plan.roles import audited_roles, is_membership_unknown
+from pipelines.plan.views import primary_output
 from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import attempts, is_after_looking, lines_of
 
@@ -43,7 +48,7 @@ _BY_CLASS = 1_000_000  # samples of which results by class are computed
 
 def is_primary(config: RunConfig, task: Task) -> bool:
     """Whether the verdict rests on a task, at its last checkpoint."""
-    return task.position == config.validity.attack and task.output == config.primary_output
+    return task.judge.position == config.validity.attack and task.judge.output == primary_output(config)
 
 
 def _primary(config: RunConfig, folder: SeedFolder) -> Task:
@@ -56,7 +61,9 @@ def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
     Where the attacked encoder does not work, a ``warning`` says so.
     """
-    decisive = [task for seed in config.seeds for task in tasks(config, folder.seed(seed)) if is_primary(config, task)]
+    decisive = [
+        task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed)) if is_primary(config, task)
+    ]
     if any("not_applicable" in result_of(task) for task in decisive):
         return {}
     per_seed = [_judge(config, folder, seed) for seed in config.seeds]
@@ -90,8 +97,8 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
         found.get("control"),
         found["member"],
         groups,
-        by=config.by,
-        p_value=_lot_p_value(primary) if config.by == LOT else None,
+        by=groups_by(config),
+        p_value=_lot_p_value(primary) if groups_by(config) == LOT else None,
         semantic_auc=semantic_auc(place, ids),
         trained=any(is_working(config, place, name) for name in primary.references),
         factor=config.validity.factor,
@@ -103,7 +110,7 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
 def is_working(config: RunConfig, folder: SeedFolder, reference: str) -> bool:
     """Whether a reference is a trained encoder and, where that was tried out, recognises images."""
     tried = storage.read_json_or(tried_path(folder, reference), describe(folder, reference).record.consistency or {})
-    return config.is_trained(reference) and bool(tried.get("works", True))
+    return is_trained(config, reference) and bool(tried.get("works", True))
 
 
 def _lot_p_value(task: Task) -> float | None:
@@ -131,18 +138,13 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     p-values and flags ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
     tells them apart, or the verdict is no leak, there are none: they would be read as one.
     """
-    last = [
-        task
-        for seed in config.seeds
-        for task in tasks(config, folder.seed(seed))
-        if task.epoch == config.attacked_epochs(task.attack.target)[-1]
-    ]
+    last = [task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed)) if task.judge.last]
     results = [(task, result) for task in last if "evidence" in (result := result_of(task))]
     decisive = [(task, result) for task, result in results if is_primary(config, task)]
     if len(decisive) < len(config.seeds):
         return {}
     checks = {name: found[name] for name in CHECKS if name in found}
-    by_lot = config.by == LOT
+    by_lot = groups_by(config) == LOT
     withheld_because = Validity.from_json(found).withheld_because
     told = storage.read_json(telling_path(folder.seed(config.seeds[0])))
     gathered: dict[str, Any] = {
@@ -162,7 +164,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     known = overlap_of(config, folder.seed(config.seeds[0]), roles)
     by_attack: dict[str, list[tuple[Task, dict[str, Any]]]] = {}
     for task, result in results:
-        by_attack.setdefault(f"{task.position} {task.output}", []).append((task, result))
+        by_attack.setdefault(f"{task.judge.position} {task.judge.output}", []).append((task, result))
     withheld, entries = [], []
     for mine in by_attack.values():
         controls = [result["evidence"]["control_auc"] for _, result in mine if "control_auc" in result["evidence"]]
@@ -188,7 +190,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
 
 def _bursts(config: RunConfig, folder: SeedFolder) -> dict[str, Any]:
     """Bursts among the judged images of a seed that the config does not group; empty where there are none."""
-    if config.data.grouped or config.by == LOT:
+    if config.data.grouped or groups_by(config) == LOT:
         return {}
     return bursts_as_json(groups_of(folder, paired_scores(_primary(config, folder))["id"].tolist()))
 
@@ -200,12 +202,12 @@ def size_of(config: RunConfig, units: Units) -> dict[str, Any]:
         "n_candidate": units.counts[0],
         "n_control": units.counts[1],
         "fpr_floor": fpr_floor(controls),
-        "power": power_as_json(candidates, controls, by=config.by, factor=config.validity.factor),
+        "power": power_as_json(candidates, controls, by=groups_by(config), factor=config.validity.factor),
     }
 
 
 def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, Any]:
-    settings = settings_of(config, task.attack)
+    settings = settings_of(task.judge.attack, config.attacks)
     return {
         **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
         **({"settings": settings} if settings else {}),
@@ -215,7 +217,11 @@ def _entry(config: RunConfig, task: Task, result: dict[str, Any]) -> dict[str, A
 
 
 def _name(config: RunConfig, task: Task) -> str:
-    return " ".join(filter(None, (task.attack.attack, settings_of(config, task.attack), "on", task.target_output)))
+    return " ".join(
+        filter(
+            None, (task.judge.attack.attack, settings_of(task.judge.attack, config.attacks), "on", task.target_output)
+        )
+    )
 
 
 def _share(result: dict[str, Any]) -> tuple[float, bool]:
@@ -265,7 +271,7 @@ def classes(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
             "n_nonmember": together([result.n_nonmember for result in results], overlap),
             **{
                 part: pool([getattr(result, part) for result in results], overlap=overlap).as_json()
-                for part in ("auc", *(() if config.asked else ("recall",)), "false_positive_rate")
+                for part in ("auc", *(() if is_membership_unknown(config) else ("recall",)), "false_positive_rate")
             },
         }
         for number, results in found.items()
@@ -290,11 +296,16 @@ def thumbnails(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> d
     splits = Splits.load(folder.seed(config.seeds[0]).path)
     places = dict.fromkeys(map(_place_of, top))
     given = [
-        (config.data, splits.at([place]), config.audited[:1], [row["id"] for row in top if _place_of(row) == place])
+        (
+            config.data,
+            splits.at([place]),
+            audited_roles(config)[:1],
+            [row["id"] for row in top if _place_of(row) == place],
+        )
         for place in places
     ]
     try:
-        if splits.count(config.audited) > ONE_PART:  # in tasks, where shards are long to read
+        if splits.count(audited_roles(config)) > ONE_PART:  # in tasks, where shards are long to read
             read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
         else:
             read = [_thumbnails(*some) for some in given]

@@ -23,7 +23,6 @@ from mi_core.report.statement import (
     subjects,
     verdict_by_rule,
 )
-from pipelines.config.reading.load import load
 from pipelines.data.draw.recount import recounted
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders import stored
@@ -32,6 +31,7 @@ from pipelines.files import storage
 from pipelines.files.damage import DAMAGE, in_a_line, reading
 from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
+from pipelines.plan.load import load
 from pipelines.report.bindings import (
     CONFIG,
     OF_ENCODER,

@@ -57,11 +57,12 @@ FREE = (  # fields that change no result
 STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
-    "extract": ("features",),
+    "extract": (),
     "attack": ("attacks", "attribute-inference", "utility", "validity"),
     "tune": (),
     "report": (),
 }
+FEATURES = "features"  # stand beside the seeds, by the keys of queries, for all seeds, points and trials
 SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
 OF_RUN = (
     MANIFEST,
@@ -69,6 +70,7 @@ OF_RUN = (
     "progress.json",
     ".ray.json",
     SCAN,
+    FEATURES,
     "seed-*",
     "sweep",
     "tune",
@@ -96,18 +98,36 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class SeedFolder:
-    """The part of a run folder that one seed fills."""
+    """The part of a run folder that one seed fills.
+
+    Args:
+        path: of the folder.
+        seed: of its plan.
+        root: of the run folder; of a point of a sweep or a trial, that of the run that it belongs to. Empty: the
+            folder that holds this one.
+    """
 
     path: str
     seed: int
+    root: str = ""
+
+    @property
+    def store(self) -> str:
+        """The folder of all features, which a run, the points of its sweeps and its trials share."""
+        return f"{self._whole}/{FEATURES}"
+
+    @property
+    def run(self) -> str:
+        """The run, point or trial that it belongs to, from the run folder; empty: the run itself."""
+        return self.path.rpartition("/")[0].removeprefix(self._whole).lstrip("/")
+
+    @property
+    def _whole(self) -> str:
+        return self.root or self.path.rpartition("/")[0]
 
     def encoder(self, name: str) -> str:
         """Folder of a trained encoder."""
         return f"{self.path}/encoders/{name}"
-
-    def features(self, encoder: str, epoch: int) -> str:
-        """Folder of the features of one checkpoint of an encoder."""
-        return f"{self.path}/features/{encoder}/epoch-{epoch:04d}"
 
     def attack(self, name: str) -> str:
         """Folder of one fitted and scored attack."""
@@ -116,13 +136,19 @@ class SeedFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, local or on an object store."""
+    """A run folder, local or on an object store.
+
+    Args:
+        path: of the folder.
+        root: of the run that a point of a sweep or a trial belongs to; empty: it is a run of its own.
+    """
 
     path: str
+    root: str = ""
 
     def seed(self, seed: int) -> SeedFolder:
         """The part of one seed."""
-        return SeedFolder(f"{self.path}/seed-{seed}", seed)
+        return SeedFolder(f"{self.path}/seed-{seed}", seed, self.root or self.path)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -230,6 +256,8 @@ class RunFolder:
         for later in STAGES[STAGES.index(stage) :]:
             for seed in config["seeds"]:
                 yield from (f"{self.seed(seed).path}/{folder}" for folder in STAGE_FOLDERS[later])
+            if later == "extract":
+                yield f"{self.root or self.path}/{FEATURES}"
             if later == "tune":
                 yield f"{self.path}/{TUNED}"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipelines.config.checks import build
 from pipelines.config.reading.fields import with_changes
-from pipelines.config.reading.sweeps import LABEL, slug
 from pipelines.config.run_config import RunConfig
+from pipelines.plan.checks import build
+from pipelines.plan.sweeps import LABEL, slug
 from pipelines.run.folder import RunFolder
 
 
@@ -43,7 +43,11 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
     for name, entries in config.sweep.items():
         for entry in entries:
             changes = {field: value for field, value in entry.items() if field != LABEL}
-            place = folder if not changes else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}")
+            place = (
+                folder
+                if not changes
+                else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}", folder.path)
+            )
             changed = with_changes(config.plain() | ({"checkpoints": "last"} if changes else {}), changes)
             every.append(Point(name, str(entry[LABEL]), build(changed), place))
     return every

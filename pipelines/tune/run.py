@@ -17,12 +17,12 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.privacy import utility_loss
 from mi_core.metrics.pareto import least_within, pareto_front, weighted
 from mi_core.objectives import OBJECTIVES
-from pipelines.config.checks import defended_of
 from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, TrainedConfig
 from pipelines.config.sections.tuning import SearchConfig, TuneConfig
 from pipelines.console import meter, say
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.checks import defended_of
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of

@@ -23,10 +23,9 @@ from mi_core.records import Estimate
 from mi_core.report.contents import named
 from pipelines.attack import run as attack
 from pipelines.attack.inference import inferred
-from pipelines.attack.results import result_of
-from pipelines.attack.tasks import stopping_rule, tasks
+from pipelines.attack.reference import stopping_rule
+from pipelines.attack.results import result_of, tasks
 from pipelines.attack.utility import utility_path
-from pipelines.config.checks import build
 from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig, AttributeInferenceConfig
@@ -35,12 +34,18 @@ from pipelines.config.sections.tuning import TuneConfig
 from pipelines.console import silence
 from pipelines.data.draw.overlap import audited_overlap, overlap_of
 from pipelines.data.draw.splits import Splits, are_drawn
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
+from pipelines.extract.passes import remove_passes
 from pipelines.extract.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.plan.checks import build
+from pipelines.plan.encoders import attacked_epochs, shadows_of, training_chain
+from pipelines.plan.utility import classifier_roles, utility_roles
+from pipelines.plan.views import crafter_of
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
@@ -91,7 +96,7 @@ class Trial:
     @property
     def folder(self) -> RunFolder:
         """Its run folder."""
-        return RunFolder(f"{self.run[1].path}/{TUNED}/{self.fold}/{self.id}")
+        return RunFolder(f"{self.run.folder.path}/{TUNED}/{self.fold}/{self.id}", self.run.folder.path)
 
     @property
     def path(self) -> str:
@@ -122,8 +127,11 @@ class Trial:
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         whole = build(with_changes(config.plain(), changes | {"checkpoints": "last", "fold": self.fold}))
         counted = [one for one in whole.attacks if _counts(one, self.target, tune)]
-        named = {self.target, *(name for one in counted for name in (*whole.shadows(one), whole.crafter(one)) if name)}
-        kept = {name for encoder in named for name in whole.chain(encoder)}
+        named = {
+            self.target,
+            *(name for one in counted for name in (*shadows_of(whole, one), crafter_of(whole, one)) if name),
+        }
+        kept = {name for encoder in named for name in training_chain(whole, encoder)}
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
@@ -177,8 +185,8 @@ def measure(trial: Trial) -> Iterator[Record]:
             yield kept({**results, "seeds": count, "whole": count == len(seeds)})
     except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
         yield kept({"fault": str(error), "seeds": 0, "whole": True})
-    for seed in seeds:
-        storage.remove(f"{trial.folder.seed(seed).path}/features")
+    first = trial.folder.seed(seeds[0])
+    remove_passes(first.store, first.run)
 
 
 def _do(trial: Trial, own: RunConfig, threads: int) -> None:
@@ -193,12 +201,13 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
     for name, encoder in own.encoders.items():
         if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
             share(folder.seed(seed), place, name)
+    planned = plans_of(runs)
     if trains(own, config):
-        pretrain.run(runs)
+        pretrain.run(runs, planned)
     else:
-        pretrain.here(runs, threads)
-    extract.here(runs, stopping_rule, *_memory())
-    attack.here(own, place)
+        pretrain.here(planned, threads)
+    extract.here(planned, own, stopping_rule, *_memory())
+    attack.here(planned[-1])
 
 
 @cache
@@ -218,12 +227,12 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     utilities = []
     for seed in own.seeds:
         place = trial.folder.seed(seed)
-        for task in tasks(own, place):
+        for task in tasks(plan_of(Run(own, trial.folder), seed)):
             result = result_of(task)
             if "metrics" in result:
-                name = task.attack.attack, task.position, task.output
+                name = task.judge.attack.attack, task.judge.position, task.judge.output
                 by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
-        epoch = own.attacked_epochs(trial.target)[-1]
+        epoch = attacked_epochs(own, trial.target)[-1]
         measured = storage.read_json(utility_path(place, trial.target, epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
@@ -234,7 +243,7 @@ def _results(trial: Trial, own: RunConfig) -> Record:
         raise UserError(f"no attack on {trial.target} found anything to read")
     first = trial.folder.seed(own.seeds[0])
     overlap = audited_overlap(own, first)
-    tested = own.classifier_roles(trial.target) if chosen == "classifier" else own.utility_roles(trial.target)
+    tested = classifier_roles(own, trial.target) if chosen == "classifier" else utility_roles(own, trial.target)
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     leaks = [(f"{attack}, {output}", estimate.high) for (attack, _, output), estimate in pooled.items()]
     found: Record = {}
@@ -258,7 +267,7 @@ def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
     """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for seed in own.seeds:
-        for row in inferred(own, trial.folder.seed(seed)):
+        for row in inferred(own, plan_of(Run(own, trial.folder), seed)):
             by_name.setdefault(named(row), []).append(row)
     return [
         {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}

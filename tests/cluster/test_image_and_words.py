@@ -282,7 +282,7 @@ def test_the_job_brings_a_cluster_like_the_one_that_stays() -> None:
 
 
 def test_the_config_of_the_job_runs_on_its_smallest_cluster() -> None:
-    from pipelines.config.reading.load import parse
+    from pipelines.plan.load import parse
 
     found = documents("rayjob.yaml")
     job, held = found["RayJob"]["spec"], found["ConfigMap"]

@@ -14,7 +14,7 @@ from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Spent
 from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.access import spent
 from pipelines.encoders.adopt import REPEATED

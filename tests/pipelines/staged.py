@@ -13,7 +13,7 @@ from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit.run import register, with_nonce
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw

@@ -3,7 +3,7 @@
 A file may extend others, which merges their sections. So nothing is required outside of lists, and null takes a field
 of an extended file away. Shorthands count as valid: ``like`` and ``halves`` of an encoder, lists of attacks and of
 defenses, dotted names in sweeps and searches. Whether the parts of a run fit together is left to
-`pipelines.config.checks`.
+`pipelines.plan.checks`.
 
 Parameters are those of the method that an entry names. An encoder may take its objective over from elsewhere; then the
 parameters of every objective are allowed.

@@ -13,6 +13,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.rules import HIGHEST, Taker
 from pipelines.data.draw.splits import Splits
+from pipelines.plan.roles import audited_roles
 from pipelines.run.folder import SeedFolder
 
 
@@ -35,7 +36,7 @@ def audited_overlap(config: RunConfig, folder: SeedFolder) -> float:
     """
     if len(config.seeds) == 1:
         return 0.0
-    first, second = config.audited
+    first, second = audited_roles(config)
     if pool_of(config.data, first) == pool_of(config.data, second):
         return 0.0
     splits = Splits.load(folder.path)

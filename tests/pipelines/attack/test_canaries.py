@@ -10,7 +10,7 @@ import pyarrow as pa
 from mi_core.validity.one_run import Guesses
 from pipelines.attack.canaries import CANARIES, guessed
 from pipelines.attack.tasks import Task
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config

@@ -12,7 +12,7 @@ import torch
 from mi_core.captions import templated_caption
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, asking_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

@@ -16,7 +16,7 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters, in
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, demands_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

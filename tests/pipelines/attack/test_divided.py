@@ -20,7 +20,7 @@ from pipelines.attack.fit import Scored
 from pipelines.attack.tasks import Task, tasks
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data import tasks as data_tasks
 from pipelines.data.draw.draw import draw

@@ -11,8 +11,8 @@ import torch
 
 from mi_core.encoders.folding import for_queries
 from mi_core.features.neighbour_density import neighbour_density
-from pipelines.config.checks import build as checked
-from pipelines.config.reading.load import parse
+from pipelines.plan.checks import build as checked
+from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

@@ -13,7 +13,7 @@ from mi_core.validity.power import fpr_floor, power_as_json
 from pipelines.attack import scores
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.attack.tasks import Task
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.files import storage
 from pipelines.report.figures import _means_of
 from pipelines.report.verdict import size_of

@@ -14,8 +14,8 @@ from mi_core.encoders.text_tower import TextTower
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
-from pipelines.config.checks import build as checked
-from pipelines.config.reading.load import parse
+from pipelines.plan.checks import build as checked
+from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

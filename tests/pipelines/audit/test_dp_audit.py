@@ -11,7 +11,7 @@ import pytest
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import load
+from pipelines.plan.load import load
 from pipelines.data.draw.splits import Splits
 from pipelines.run.registration import lines_of
 

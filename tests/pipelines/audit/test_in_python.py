@@ -21,7 +21,7 @@ from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.audit.run import run
-from pipelines.config.reading.load import load
+from pipelines.plan.load import load
 
 SIZE = 8
 VIEWS = {

@@ -20,7 +20,7 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage

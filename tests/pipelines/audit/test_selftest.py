@@ -20,7 +20,7 @@ from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
 from pipelines.audit.chosen import Chooser
 from pipelines.audit.selftest import of_promise, of_verdict
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan

@@ -18,7 +18,7 @@ from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import asking_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import load_features

@@ -18,7 +18,7 @@ from mi_core.encoders import ENCODERS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.objectives import OBJECTIVES
 from pipelines.cli import catalogue, listing, source_files
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from tests.conftest import small_config

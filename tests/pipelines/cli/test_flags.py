@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mi_core.encoders.checkpoint import OUTPUTS
 from pipelines.cli.app import app
 from pipelines.cli.flags import Flags
-from pipelines.config.reading.load import load, loaded_from
+from pipelines.plan.load import load, loaded_from
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 

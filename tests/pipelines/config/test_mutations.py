@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mi_core.encoders.clip import import_open_clip
-from pipelines.config.reading.load import _read, load
+from pipelines.plan.load import _read, load
 from pipelines.errors import UserError
 from tests.pipelines.mutations import broken_text, mutated, override
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pipelines.config.demands import demands_of
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.config.reading.shipped import found
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.data import run as data_run
 from pipelines.data.draw.splits import are_drawn
 from pipelines.files import storage

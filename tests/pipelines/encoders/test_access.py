@@ -31,7 +31,7 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.data.draw.draw import draw

@@ -18,7 +18,7 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits

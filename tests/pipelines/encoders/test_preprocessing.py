@@ -10,7 +10,7 @@ import pytest
 from mi_core.adoption.foreign import adopt
 from mi_core.adoption.published import Preprocessing
 from mi_core.querying.sanity import VIEWS, Agreement
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.data.draw.splits import Splits

@@ -23,7 +23,7 @@ from mi_core.encoders.remote.meter import Limits, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.encoders.access import Access, Meters, _tell_of_a_kill, access_to, certain, spent
 from pipelines.encoders.adopt import CHECKED
 from pipelines.errors import UserError

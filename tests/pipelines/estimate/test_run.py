@@ -16,7 +16,7 @@ import pytest
 from mi_core.costs import Range
 from pipelines.audit import run as audit
 from pipelines.audit import spending
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.extract import chunk_size as chunk_sizes
 from pipelines.extract import plan as extract

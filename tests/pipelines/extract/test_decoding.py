@@ -11,7 +11,7 @@ import pytest
 from mi_core.images import encode_png
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.extract.features import load_features

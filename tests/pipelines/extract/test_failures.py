@@ -18,7 +18,7 @@ import pytest
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user

@@ -15,7 +15,7 @@ import pytest
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, demands_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.read.samples import Item

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.errors import UserError
 from pipelines.extract import preflight
 from pipelines.extract.preflight import Probe

@@ -25,7 +25,7 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.config.sections.sources import SourceConfig

@@ -20,7 +20,7 @@ from mi_core.report.contents import schema
 from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError

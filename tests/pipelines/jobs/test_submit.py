@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from pipelines.cli import start
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.errors import Unavailable, UserError
 from pipelines.jobs import submit
 from tests.conftest import small_config

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan

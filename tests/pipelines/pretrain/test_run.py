@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mi_core.encoders.checkpoint import fingerprint
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe

@@ -20,7 +20,7 @@ from pipelines.attack.blind import blind_path
 from pipelines.attack.scores import part_path
 from pipelines.attack.tasks import tasks
 from pipelines.audit.run import register
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.data.draw.draw import draw

@@ -13,7 +13,7 @@ import pytest
 from mi_core.defenses.composition import composed, release_of
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe, write_record
 from pipelines.report.composition import composition

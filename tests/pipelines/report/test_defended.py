@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.encoders.stored import describe, write_record
 from pipelines.report.defended import defended
 from pipelines.run.folder import RunFolder

@@ -14,7 +14,7 @@ from pipelines.attack.scores import part_path
 from pipelines.attack.tasks import tasks
 from pipelines.audit import run as audit
 from pipelines.cli import app as cli
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report.compare import compare

@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.config.demands import demands_of
 from pipelines.config.reading.fields import with_changes
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.report.caveats import of_fits

@@ -11,7 +11,7 @@ import pytest
 from mi_core.metrics.intervals import rate
 from pipelines.attack.inference import inferences, inferred
 from pipelines.attack.utility import utility_path
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.report.statement import PAYLOAD_TYPE
-from pipelines.config.reading.load import load
+from pipelines.plan.load import load
 from pipelines.errors import UserError
 from pipelines.report import statement
 from pipelines.report.verdict import verdict

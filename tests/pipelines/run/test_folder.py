@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
 from pipelines.run.folder import RunFolder, changed_keys

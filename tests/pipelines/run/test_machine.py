@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.reading.load import load
+from pipelines.plan.load import load
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.run.leftovers import RECORD, end_leftovers, note
 from pipelines.run.machine import Process, cpus, descendants, identity, quotas, this_process

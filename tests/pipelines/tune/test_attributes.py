@@ -12,7 +12,7 @@ import pytest
 from mi_core.report.contents import schema
 from pipelines.attack.inference import inferences
 from pipelines.audit import run as audit
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError

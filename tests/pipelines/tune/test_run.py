@@ -16,9 +16,9 @@ import yaml
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.checks import defended_of
+from pipelines.plan.checks import defended_of
 from pipelines.config.demands import demands_of
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attributes import GroupConfig
 from pipelines.config.sections.encoders import DefendedConfig

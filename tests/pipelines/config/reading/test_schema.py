@@ -13,8 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pipelines.config.checks import build
-from pipelines.config.reading.load import _read, parse
+from pipelines.plan.checks import build
+from pipelines.plan.load import _read, parse
 from pipelines.config.reading.schema import schema
 from pipelines.config.reading.yaml_text import read_text
 from pipelines.errors import UserError

@@ -14,9 +14,9 @@ import torch
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.checks import build
+from pipelines.plan.checks import build
 from pipelines.config.demands import Asking
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import guarantee
 from pipelines.config.demands import demands_of
-from pipelines.config.reading.load import load, parse
+from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.errors import UserError

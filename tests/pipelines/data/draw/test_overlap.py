@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from mi_core.metrics.delong import design_effect
 from mi_core.report.contents import schema
-from pipelines.config.reading.load import parse
+from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits

@@ -10,6 +10,8 @@ from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_imag
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
+from pipelines.plan.controls import groups_by
+from pipelines.plan.roles import audited_roles, roles_fitted_on_target
 
 _WEB_SCALE = ("open_clip:", "transformers:")
 _TWICE = 2 * PUBLISHED - 0.5
@@ -23,12 +25,12 @@ def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, 
         counts: samples by role.
     """
     primary = config.attacks[config.validity.attack]
-    left = {role: counts[role] for role in config.audited}
-    for role in config.fitted_on_target(primary):
+    left = {role: counts[role] for role in audited_roles(config)}
+    for role in roles_fitted_on_target(config, primary):
         whole = config.data.roles[role].source_name
         if whole in left:
             left[whole] -= counts[role]
-    members, *others = (int(left[role]) for role in config.audited)
+    members, *others = (int(left[role]) for role in audited_roles(config))
     return members, sum(others)
 
 
@@ -44,7 +46,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     candidates, controls = judged_counts(config, counts)
     if min(candidates, controls) < 1:
         return
-    by, factor = config.by, config.validity.factor
+    by, factor = groups_by(config), config.validity.factor
     sides = f"{count(candidates)} candidates and {count(controls)} controls"
     found = {share: detectable_auc(candidates, controls, share=share, by=by, factor=factor) for share in (1.0, 0.1)}
     if found[1.0] is None:

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from pipelines.config.checks import build
 from pipelines.config.names import RULE, is_name, shortened
 from pipelines.config.reading.fields import differing, with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.tuning import TuneConfig
 from pipelines.errors import UserError
+from pipelines.plan.checks import build
 
 LABEL = "label"
 

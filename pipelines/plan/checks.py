@@ -13,9 +13,6 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
-from mi_core.features import of_momentum
-from pipelines.config.attack_checks import check_attack, check_roles
-from pipelines.config.demands import Demand, demands_of
 from pipelines.config.mistakes import told
 from pipelines.config.names import check_name
 from pipelines.config.roles import (
@@ -30,6 +27,15 @@ from pipelines.config.sections.attacks import AUDITED, AttackConfig, AttributeIn
 from pipelines.config.sections.dp_audit import GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
+from pipelines.plan.attack_checks import check_attack, check_roles
+from pipelines.plan.dp_audit import guessing_output, promising_encoders
+from pipelines.plan.encoders import members_of, shadow_families, shadows_of, training_chain
+from pipelines.plan.items import Plan, Query
+from pipelines.plan.keys import items_in
+from pipelines.plan.resolve import resolve, roles_in_config
+from pipelines.plan.roles import audited_roles, is_membership_unknown, reference_roles
+from pipelines.plan.utility import auxiliary_roles
+from pipelines.plan.views import outputs_of, primary_output
 
 
 def build(values: Mapping[str, Any]) -> RunConfig:
@@ -52,7 +58,7 @@ def _check(config: RunConfig) -> None:
     for name, encoder in config.encoders.items():
         check_name("encoders", name)
         check_roles(f"encoders.{name}.train_on", encoder.train_on, config.data)
-        config.chain(name)
+        training_chain(config, name)
         if isinstance(encoder, TrainedConfig):
             check_training(config, f"encoders.{name}", encoder)
         if isinstance(encoder, LoadedConfig):
@@ -67,33 +73,38 @@ def _check(config: RunConfig) -> None:
     check_repeats(config)
     if config.tune is not None:
         defended_of(config)
-    demands = demands_of(config)
+    queries = queries_in(config)
     for name, encoder in config.encoders.items():
         if encoder.outputs is not None:
-            _check_demanded(name, encoder.outputs, demands)
+            _check_outputs(name, encoder.outputs, queries)
 
 
-def check_adopted(config: RunConfig, name: str, outputs: Sequence[str], *, copied: bool) -> None:
+def queries_in(config: RunConfig) -> list[Query]:
+    """All queries of a run for its first seed, before anything is drawn."""
+    return items_in(resolve(config, config.seeds[0], roles_in_config(config)), Query)
+
+
+def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have.
 
     Args:
-        config: of the run.
+        plan: with the queries.
         name: of the encoder.
         outputs: that it has.
         copied: whether it has a momentum copy.
     """
-    demands, encoder = demands_of(config, name), config.encoders[name]
-    _check_demanded(name, outputs, demands)
-    needs = {need for demand in demands for of_role in demand.needs.values() for need in of_role}
-    if isinstance(encoder, LoadedConfig) and not copied and any(map(of_momentum, needs)):
+    queries = [query for query in items_in(plan, Query) if query.encoder.name == name]
+    _check_outputs(name, outputs, queries)
+    takes_copy = [query.encoder.settings for query in queries if query.measure.momentum]
+    if takes_copy and not copied and isinstance(takes_copy[0], LoadedConfig):
         raise UserError(
-            f"{encoder.place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
+            f"{takes_copy[0].place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
             "training wrote, with the copy beside the encoder, and redo with --force pretrain, or leave keys out"
         )
 
 
-def _check_demanded(name: str, outputs: Sequence[str], demands: Sequence[Demand]) -> None:
-    asked = {output for demand in demands if demand.asking.encoder == name for output in demand.asking.outputs}
+def _check_outputs(name: str, outputs: Sequence[str], queries: Sequence[Query]) -> None:
+    asked = {query.output for query in queries if query.encoder.name == name}
     missing = sorted(asked - set(outputs))
     if missing:
         raise UserError(
@@ -153,10 +164,10 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
         kept = ", ".join(map(str, base.kept_epochs))
         raise ValueError(f"{place}.epoch = {encoder.epoch}, but {encoder.defends} keeps {kept}; add it to checkpoints")
     check_roles(f"{place}.outside", encoder.outside, config.data)
-    seen = sorted(set(encoder.outside) & config.members_of(encoder.defends))
+    seen = sorted(set(encoder.outside) & members_of(config, encoder.defends))
     if seen:
         raise ValueError(f"{place}.outside holds {seen[0]}, which {encoder.defends} was trained on")
-    judged = sorted(set(encoder.outside) & set(config.audited))
+    judged = sorted(set(encoder.outside) & set(audited_roles(config)))
     if judged:
         raise ValueError(f"{place}.outside holds {judged[0]}, which the audit judges; name other images")
 
@@ -185,7 +196,7 @@ def check_inference(config: RunConfig, place: str, inference: AttributeInference
         known = ", ".join(config.data.attributes) or "none; declare data.attributes"
         raise ValueError(f"{place}.attribute = {inference.attribute!r}, allowed: {known}")
     check_choice(f"{place}.target", inference.target, config.encoders)
-    auxiliary = config.auxiliary_roles(inference)
+    auxiliary = auxiliary_roles(config, inference)
     if not auxiliary:
         raise ValueError(f"{place}.auxiliary is missing: what {inference.target} was trained on is not known")
     check_roles(place, (*auxiliary, *inference.test), config.data)
@@ -205,7 +216,7 @@ def check_calibration(config: RunConfig) -> None:
     if role.source_name in config.data.roles:
         raise ValueError(f"{place} is a part of {role.source_name}; take it from a source, apart from other roles")
     for name in dict.fromkeys(attack.target for attack in config.attacks):
-        if isinstance(config.encoders[name], TrainedConfig) and CALIBRATION_ROLE not in config.members_of(name):
+        if isinstance(config.encoders[name], TrainedConfig) and CALIBRATION_ROLE not in members_of(config, name):
             raise ValueError(f"{place}: {name} was not trained on it; add it to encoders.{name}.train_on")
 
 
@@ -232,10 +243,10 @@ def check_dp_audit(config: RunConfig) -> None:
         raise ValueError(f"dp_audit.guesses = {most} exceeds the {canaries} canaries; lower it")
     for position in config.dp_audits:
         _check_guesser(config, config.attacks[position])
-    for name in sorted(config.promising):
+    for name in sorted(promising_encoders(config)):
         _check_adjacency(config, name)
     if chosen.epsilon is None:
-        for name in sorted(config.promising):
+        for name in sorted(promising_encoders(config)):
             _check_delta(config, name)
             _check_promised(config, name)
 
@@ -243,16 +254,16 @@ def check_dp_audit(config: RunConfig) -> None:
 def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
     """Raise ValueError if an attack cannot guess coins that it knows nothing of."""
     given = f"dp_audit.attack = {config.dp_audit.attack if config.dp_audit else 0} ({attack.attack})"
-    check_choice("dp_audit.output", config.dp_output(config.attacks.index(attack)), config.outputs_of(attack))
+    check_choice("dp_audit.output", guessing_output(config, config.attacks.index(attack)), outputs_of(config, attack))
     if attack.count is not None:
         raise ValueError(
             f"{given} queries count = {attack.count} of each role; every canary is scored, so leave it out"
         )
-    together = bool(config.shadows(attack)) and attack.reference not in config.encoders
+    together = bool(shadows_of(config, attack)) and attack.reference not in config.encoders
     if attack.method().sequential or together or attack.reference == AUDITED:
         raise ValueError(f"{given} does not score canaries by themselves; choose another attack")
-    known = {role for name in config.shadows(attack) for role in config.members_of(name)}
-    known |= set(config.reference_roles(attack))
+    known = {role for name in shadows_of(config, attack) for role in members_of(config, name)}
+    known |= set(reference_roles(config, attack))
     if CANARY_IN in known:
         raise ValueError(f"{given} is fitted on {CANARY_IN}, so it knows the coins; fit it on other images")
 
@@ -299,7 +310,7 @@ def _check_promised(config: RunConfig, name: str) -> None:
     encoder = config.encoders[name]
     if not isinstance(encoder, DefendedConfig) or not issubclass(DEFENSES[encoder.defense], HeadDefense):
         return
-    chain = config.chain(encoder.defends)
+    chain = training_chain(config, encoder.defends)
     below = {role for step in chain[1:] for role in config.encoders[step].train_on}
     if CANARY_IN in below or not encoder.parameters.get("freeze_backbone", False):
         raise ValueError(
@@ -320,7 +331,7 @@ def defended_of(config: RunConfig) -> tuple[str, str]:
     tune = config.tune
     assert tune is not None
     attacked = list(dict.fromkeys(one.target for one in config.attacks))
-    if config.asked and tune.metric != "auc":
+    if is_membership_unknown(config) and tune.metric != "auc":
         raise ValueError(f"tune.metric = {tune.metric!r} needs known members, but candidates are audited; choose auc")
     target = tune.target
     if target is None:
@@ -343,19 +354,19 @@ def check_controls(config: RunConfig) -> None:
     if config.validity.attack >= len(config.attacks):
         raise ValueError(f"validity.attack = {config.validity.attack}, but there are {len(config.attacks)} attacks")
     primary = config.attacks[config.validity.attack]
-    check_choice("validity.output", config.primary_output, config.outputs_of(primary))
+    check_choice("validity.output", primary_output(config), outputs_of(config, primary))
     for name in config.validity.references:
-        check_choice("validity.references", name, [*config.encoders, *config.families])
-        halves = config.families.get(name, ())
-        seen = set() if halves else config.members_of(name) & {*config.audited, *KNOWN_ROLES}
+        check_choice("validity.references", name, [*config.encoders, *shadow_families(config)])
+        halves = shadow_families(config).get(name, ())
+        seen = set() if halves else members_of(config, name) & {*audited_roles(config), *KNOWN_ROLES}
         if seen:
             raise ValueError(
                 f"validity.references: {name!r} was trained on {', '.join(sorted(seen))}; a reference saw neither "
                 "group, or it is made by halves of both"
             )
-        one_sided = [half for half in halves if len(config.members_of(half) & {*config.audited}) == 1]
+        one_sided = [half for half in halves if len(members_of(config, half) & {*audited_roles(config)}) == 1]
         if one_sided:
             raise ValueError(
                 f"validity.references: {name!r} was trained on halves of one group; give it both in train_on: "
-                f"{', '.join(config.audited)}"
+                f"{', '.join(audited_roles(config))}"
             )

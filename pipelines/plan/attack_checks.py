@@ -8,13 +8,17 @@ from collections.abc import Mapping, Sequence
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.momentum import MomentumObjective
-from pipelines.config.gradients import why_no_gradients, why_unfit
 from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
+from pipelines.plan.controls import references_of
+from pipelines.plan.encoders import member_roles, members_of, shadow_families, shadows_of
+from pipelines.plan.gradients import why_no_gradients, why_unfit
+from pipelines.plan.roles import audited_roles, population_roles, reference_roles
+from pipelines.plan.views import crafter_of
 
 
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
@@ -26,8 +30,8 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
         _check_weights(config, place, attack)
     elif attack.bank_size:
         _check_bank(config, place, attack)
-    beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *config.population_roles(attack))
-    check_roles(place, (*config.audited, *config.reference_roles(attack), *beside), config.data)
+    beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *population_roles(attack))
+    check_roles(place, (*audited_roles(config), *reference_roles(config, attack), *beside), config.data)
     _check_counts(config, place, attack)
     if attack.draws_views and (attack.views or config.queries.views) < 2:
         raise ValueError(
@@ -50,7 +54,7 @@ def _reads_anchors(attack: AttackConfig) -> bool:
 
 def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
     """The encoders that an attack asks, each once."""
-    return dict.fromkeys((attack.target, *config.shadows(attack), *config.references_of(attack)))
+    return dict.fromkeys((attack.target, *shadows_of(config, attack), *references_of(config, attack)))
 
 
 def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:
@@ -88,10 +92,10 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack cannot be fitted on its reference."""
-    shadows, given = config.shadows(attack), f"{place} = {attack.reference!r}"
+    shadows, given = shadows_of(config, attack), f"{place} = {attack.reference!r}"
     halves = bool(shadows) and attack.reference not in config.encoders
     if not shadows:
-        check_choice(place, attack.reference, {*config.encoders, *config.families, *SAMPLES})
+        check_choice(place, attack.reference, {*config.encoders, *shadow_families(config), *SAMPLES})
     elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
         needed = "one shadow encoder, or known samples" if halves else "several encoders with halves: N"
         raise ValueError(f"{given}, but {attack.attack} needs {needed}")
@@ -102,12 +106,12 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
     if halves and len(shadows) < attack.method().least_shadows:
         needed = f"{attack.attack} needs at least {attack.method().least_shadows}"
         raise ValueError(f"{given} with shadows = {attack.shadows}, but {needed}; raise it")
-    if halves and any(set(config.encoders[name].train_on) != set(config.audited) for name in shadows):
-        raise ValueError(f"{given}: train its encoders on {list(config.audited)}")
-    unfit = [role for name in shadows for role in config.member_roles(name) if not halves and not of_members(role)]
+    if halves and any(set(config.encoders[name].train_on) != set(audited_roles(config)) for name in shadows):
+        raise ValueError(f"{given}: train its encoders on {list(audited_roles(config))}")
+    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not of_members(role)]
     if unfit:
         raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
-    crafter = config.crafter(attack)
+    crafter = crafter_of(config, attack)
     if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
         raise ValueError(
             f"{given} is behind an API, but {attack.attack} crafts images by the gradients of its weights; use a "
@@ -117,8 +121,8 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
 
 def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if roles have fewer samples than an attack takes of them."""
-    asked: dict[str, int | None] = dict.fromkeys(config.reference_roles(attack), attack.reference_count)
-    if attack.reference_count is not None and config.shadows(attack) and attack.reference not in config.encoders:
+    asked: dict[str, int | None] = dict.fromkeys(reference_roles(config, attack), attack.reference_count)
+    if attack.reference_count is not None and shadows_of(config, attack) and attack.reference not in config.encoders:
         raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
     if attack.reference_count is not None and attack.reference == AUDITED:
         raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
@@ -133,7 +137,7 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
     """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    roles = config.population_roles(attack) or config.reference_roles(attack)
+    roles = population_roles(attack) or reference_roles(config, attack)
     known = [sizes[role] for role in roles if of_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
@@ -157,14 +161,14 @@ def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
 def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack is judged on samples that it is fitted on or anchored at."""
     if attack.reference in config.encoders:
-        judged = [role for role in config.reference_roles(attack) if _inside_audited(config, role)]
+        judged = [role for role in reference_roles(config, attack) if _inside_audited(config, role)]
         if attack.reference == attack.target or judged:
             raise ValueError(
                 f"{place}.reference = {attack.reference!r} is fitted on "
-                f"{judged[0] if judged else config.audited[0]!r}, on which the attack is judged; "
+                f"{judged[0] if judged else audited_roles(config)[0]!r}, on which the attack is judged; "
                 "train it on other images, or use reference: known"
             )
-    for role in config.population_roles(attack):
+    for role in population_roles(attack):
         if _inside_audited(config, role):
             raise ValueError(
                 f"data.roles.{role} is a part of {config.data.roles[role].source_name}, which the shadows of "
@@ -178,8 +182,8 @@ def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_bank_apart(config: RunConfig, attack: AttackConfig) -> None:
     """Raise ValueError if images of a bank are also those of a fit or of a training: they would meet themselves."""
-    trained = {role for name in _queried(config, attack) for role in config.members_of(name)}
-    for used in (*config.reference_roles(attack), *sorted(trained)):
+    trained = {role for name in _queried(config, attack) for role in members_of(config, name)}
+    for used in (*reference_roles(config, attack), *sorted(trained)):
         roles = config.data.roles
         if used in roles and (ANCHOR_ROLE in (used, roles[used].source_name) or roles[ANCHOR_ROLE].source_name == used):
             raise ValueError(
@@ -190,7 +194,7 @@ def _check_bank_apart(config: RunConfig, attack: AttackConfig) -> None:
 
 def _inside_audited(config: RunConfig, name: str) -> bool:
     role = config.data.roles.get(name)
-    return name in config.audited or (role is not None and role.source_name in config.audited)
+    return name in audited_roles(config) or (role is not None and role.source_name in audited_roles(config))
 
 
 def check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:

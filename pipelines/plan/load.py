@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.config.checks import build
 from pipelines.config.names import SHOWN, shortened
 from pipelines.config.reading import shipped
 from pipelines.config.reading.fields import set_field
-from pipelines.config.reading.sweeps import expand, with_fields
 from pipelines.config.reading.yaml_text import read_text, read_value
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.sources import ON_FILES
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.checks import build
+from pipelines.plan.sweeps import expand, with_fields
 
 _MOST_FILES = 64
 
